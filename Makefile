@@ -1,0 +1,34 @@
+# Every target sets up .venv by itself. Python 3.11 or newer is all that must be there.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test lint format speed clean
+
+demo: $(STAMP)                ## train, protect and attack a small digit classifier; report in build/demo/
+	$(BIN)/queen demo
+
+test: $(STAMP)                ## the whole test suite, with branch coverage
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+lint: $(STAMP)                ## style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+speed: $(STAMP)               ## the guard's cost, as ratios inside one run
+	$(BIN)/queen speed
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "queen needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf .venv build

@@ -1,0 +1,139 @@
+"""What can be promised: the paper's Theorem 2 and 3, the sound version, and the bound on records."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.spatial import cKDTree
+from scipy.special import digamma, gammaln
+
+from queen.core.sensitivity import Floats
+from queen.types import OptionError
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What limits imply. `statements` says what each number does and does not promise."""
+
+    epsilon: float
+    delta: float
+    threshold: float
+    radius: float
+    eta_hat: float
+    rho_paper: float
+    rho_sound: float
+    records_per_class: int
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """The certificate in words."""
+        return (
+            f"Theorem 2 of the paper allows eta_hat = {self.eta_hat:.1f} honest answers a class for epsilon = "
+            f"{self.epsilon:g}, delta = {self.delta:g}. It is a rule for choosing the radius, not a lower bound on a "
+            "thief's error.",
+            f"The paper's radius {self.rho_paper:.4f} counts t / rho^2 records; up to 4 times as many fit, because a "
+            "record's area is scaled by SQS^2, which lies between 1/4 and .85.",
+            f"The sound radius {self.rho_sound:.4f} keeps the records of a class at or below ceil(eta_hat) = "
+            f"{math.ceil(self.eta_hat)}.",
+            f"At radius {self.radius:.4f} one client can record at most {self.records_per_class} points a class.",
+            "Answers outside the disc (verdict A) and repeats (verdict D) are not counted by these numbers.",
+        )
+
+
+def records_bound(radius: float, threshold: float) -> int:
+    """Most records one client can leave in one class, proven two ways and the smaller taken.
+
+    Area: each record adds more than rho^2 / 4, because SQS > 1/2 inside the disc, and the last of n records came while
+    CQS <= t, so (n - 1) rho^2 / 4 < t, that is n <= max(1, ceil(4 t / rho^2)).
+    Packing: records are at least rho apart inside the unit disc, so at most (1 + 2 / rho)^2.
+    """
+    by_area = max(1, math.ceil(4 * threshold / radius**2))
+    return min(by_area, math.floor((1 + 2 / radius) ** 2))
+
+
+def certify(epsilon: float, delta: float, threshold: float, *, radius: float | None = None) -> Certificate:
+    """Theorem 2 (as printed and made sound) and the record bound at `radius` (default: the sound one).
+
+    >>> c = certify(.1, .05, .2)
+    >>> round(c.eta_hat), round(c.rho_paper, 4), round(c.rho_sound, 4), c.records_per_class
+    (184, 0.0329, 0.0659, 185)
+    """
+    for name, value, high in (
+        ("epsilon", epsilon, 1.0),
+        ("delta", delta, 1.0),
+        ("threshold", threshold, math.inf),
+    ):
+        if not 0 < value < high:
+            raise OptionError(f"{name} must lie strictly between 0 and {high:g}, got {value}")
+    if radius is not None and not 0 < radius < math.inf:
+        raise OptionError(f"radius must be positive and finite, got {radius}")
+    eta_hat = math.log(2 / delta) / (2 * epsilon**2)
+    rho_paper = epsilon * math.sqrt(2 * threshold / math.log(2 / delta))
+    rho_sound = 2 * rho_paper
+    radius = radius or rho_sound
+    return Certificate(
+        epsilon, delta, threshold, radius, eta_hat, rho_paper, rho_sound, records_bound(radius, threshold)
+    )
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Theorem 3 for one verdict: no recovery function gets below `bound`; the best one fitted reached `fitted`.
+
+    Both are mean squared errors per query, in probability, over `rows` queries.
+    """
+
+    rows: int
+    bound: float
+    fitted: float
+
+
+def recovery(honest: Floats, returned: Floats, *, neighbours: int = 5) -> Recovery:
+    """Theorem 3 estimated on (n, K) honest and returned vectors of one verdict.
+
+    The entropy h(Y | Y~) = h(Y, Y~) - h(Y~) is estimated with nearest neighbours on the first K-1 coordinates (the
+    last is determined by them). Where the answer is honest, or a function from which y can be read, the entropy is
+    minus infinity and the bound is 0; so it is where too few rows or ties make the estimate meaningless.
+
+    Paper: the printed bound has MN coordinates; on the simplex only M (N - 1) are free, and it is stated per query.
+    """
+    rows, classes = honest.shape
+    fitted = _best_fitted_error(honest, returned)
+    if rows <= 4 * neighbours or np.allclose(honest, returned, atol=1e-6):
+        return Recovery(rows, 0.0, fitted)
+    free = classes - 1
+    joint = _entropy(np.hstack([honest[:, :-1], returned[:, :-1]]), neighbours)
+    alone = _entropy(returned[:, :-1], neighbours)
+    if not (math.isfinite(joint) and math.isfinite(alone)):
+        return Recovery(rows, 0.0, fitted)
+    bound = free / (2 * math.pi * math.e) * math.exp(2 * (joint - alone) / free)
+    return Recovery(rows, bound, fitted)
+
+
+def _entropy(points: Floats, neighbours: int) -> float:
+    """Kozachenko-Leonenko estimate of the differential entropy, in nats; -inf when neighbours coincide."""
+    count, dims = points.shape
+    distance = cKDTree(points).query(points, neighbours + 1)[0][:, -1]
+    if not (distance > 0).all():
+        return -math.inf
+    log_ball = dims / 2 * math.log(math.pi) - float(gammaln(dims / 2 + 1))
+    return float(digamma(count) - digamma(neighbours) + log_ball + dims * np.log(distance).mean())
+
+
+def _best_fitted_error(honest: Floats, returned: Floats) -> float:
+    """Squared error of the best of four recoveries fitted on even rows and tried on odd ones.
+
+    The four: take the answer as it is, answer the mean, and nearest-neighbour regression with 1 and 10 neighbours.
+    """
+    fit_y, try_y, fit_r, try_r = honest[::2], honest[1::2], returned[::2], returned[1::2]
+    if len(try_y) == 0:
+        return 0.0
+    guesses = [try_r, np.broadcast_to(fit_y.mean(0), try_y.shape)]
+    tree = cKDTree(fit_r)
+    for k in (1, 10):
+        if k <= len(fit_y):
+            nearest = tree.query(try_r, k)[1].reshape(len(try_r), k)
+            guesses.append(fit_y[nearest].mean(1))
+    return min(float(np.square(guess - try_y).sum(1).mean()) for guess in guesses)

@@ -1,0 +1,61 @@
+"""Batches as models take them: one tensor, or several named ones. Everything that must know the difference is here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from queen.types import DtypeError, EmptyBatchError, Inputs, NotFiniteError, ShapeError
+
+
+def tensors(x: Inputs) -> dict[str, Tensor]:
+    """All tensors of a batch by name; a single one is called "x"."""
+    return dict(x) if isinstance(x, Mapping) else {"x": x}
+
+
+def count(x: Inputs) -> int:
+    """Rows in a batch."""
+    return len(next(iter(tensors(x).values())))
+
+
+def take(x: Inputs, rows: Tensor | slice) -> Inputs:
+    """Some rows of a batch."""
+    return {name: t[rows] for name, t in x.items()} if isinstance(x, Mapping) else x[rows]
+
+
+def to(x: Inputs, device: torch.device) -> Inputs:
+    """The batch on another device."""
+    return {name: t.to(device) for name, t in x.items()} if isinstance(x, Mapping) else x.to(device)
+
+
+def check(x: object, like: Inputs) -> Inputs:
+    """`x` in the precision of `like`, or a clear error: same names, ranks, kinds, image sizes, finite, not empty.
+
+    Integer inputs are token ids, whose length may vary; everything else must have the shape seen when fitting.
+    """
+    if isinstance(like, Mapping):
+        if not isinstance(x, Mapping) or set(x) != set(like):
+            got = f"names {sorted(map(str, x))}" if isinstance(x, Mapping) else type(x).__name__
+            raise DtypeError(f"expected named tensors {sorted(like)}, got {got}")
+        checked = {name: _check_one(x[name], like[name], name) for name in like}
+        if len({len(t) for t in checked.values()}) != 1:
+            raise ShapeError(f"named tensors differ in rows: { {n: len(t) for n, t in checked.items()} }")
+        return checked
+    return _check_one(x, like, "x")
+
+
+def _check_one(x: object, like: Tensor, name: str) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise DtypeError(f"expected {name} to be a torch.Tensor, got {type(x).__name__}: use torch.as_tensor(...)")
+    if x.is_floating_point() != like.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise DtypeError(f"expected {name} of type {like.dtype}, got {x.dtype}: prepare it as the training data was")
+    same = x.ndim == like.ndim and (x.shape[1:] == like.shape[1:] or not like.is_floating_point())
+    if not same:
+        raise ShapeError(f"expected {name} of shape (n, {', '.join(map(str, like.shape[1:]))}), got {tuple(x.shape)}")
+    if x.numel() == 0:
+        raise EmptyBatchError(f"expected at least one row in {name}, got shape {tuple(x.shape)}")
+    if x.is_floating_point() and not x.isfinite().all():
+        raise NotFiniteError(f"{name} holds NaN or infinity")
+    return x.to(like.dtype)

@@ -1,0 +1,116 @@
+"""g: features -> the plane, trained with the supervised contrastive loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from queen.types import MapError
+
+LossForm = Literal["out", "in"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapRecipe:
+    """How the map is trained; the defaults are the paper's where the paper says."""
+
+    widths: tuple[int, ...] = (128, 32, 8)
+    epochs: int = 100
+    batch: int | None = None  # 12 images a class, at least 128
+    lr: float = 0.01
+    momentum: float = 0.9
+    halve_every: int = 20
+    temperature: float = 1.0
+    loss: LossForm = "out"
+    normalize: bool = False
+
+
+class MappingNet(nn.Module):
+    """Four fully connected layers, D -> 128 -> 32 -> 8 -> 2.
+
+    Paper: features are divided by their training root mean square first (`scale`), because networks differ by orders
+    of magnitude in feature size and one learning rate has to fit them all.
+    """
+
+    scale: Tensor
+
+    def __init__(self, features: int, widths: tuple[int, ...] = (128, 32, 8), *, normalize: bool = False) -> None:
+        super().__init__()
+        sizes = (features, *widths, 2)
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.normalize = normalize
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, u: Tensor) -> Tensor:
+        """(n, D) -> (n, 2)."""
+        z = u * self.scale
+        for layer in self.layers[:-1]:
+            z = F.relu(layer(z))
+        z = self.layers[-1](z)
+        return F.normalize(z, dim=1) if self.normalize else z
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Fresh weights from `generator`, so that the global random state is neither used nor changed."""
+        for layer in self.layers:
+            assert isinstance(layer, nn.Linear)  # noqa: S101  (for the type checker)
+            bound = 1 / math.sqrt(layer.in_features)
+            nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
+            nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+
+
+def contrastive_loss(z: Tensor, labels: Tensor, *, temperature: float = 1.0, form: LossForm = "out") -> Tensor:
+    """Supervised contrastive loss of points z (n, 2), mean over the rows that have a partner.
+
+    Paper: the printed equation is the "in" form, -log(mean_o softmax); "out", -mean_o log softmax, is the default
+    because it separates the classes clearly better (docs/paper.md).
+    """
+    similarity = z @ z.T / temperature
+    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
+    log_share = similarity - similarity.masked_fill(itself, -torch.inf).logsumexp(1, keepdim=True)
+    partners = (labels[:, None] == labels[None, :]) & ~itself
+    count = partners.sum(1)
+    if form == "out":
+        per_row = -(log_share * partners).sum(1) / count.clamp(min=1)
+    else:
+        per_row = count.clamp(min=1).log() - log_share.masked_fill(~partners, -torch.inf).logsumexp(1)
+    return per_row[count > 0].mean()
+
+
+def train_map(
+    features: Tensor,
+    labels: Tensor,
+    recipe: MapRecipe,
+    generator: torch.Generator,
+    on_epoch: Callable[[], None] = lambda: None,
+) -> MappingNet:
+    """Train g on features (n, D) and labels (n,); deterministic given `generator` (a CPU one)."""
+    net = MappingNet(features.shape[1], recipe.widths, normalize=recipe.normalize)
+    net.reset(generator)
+    net.scale.copy_(features.square().mean().sqrt().clamp(min=1e-12).reciprocal())
+    net.to(features.device)
+    optimiser = torch.optim.SGD(net.parameters(), lr=recipe.lr, momentum=recipe.momentum)
+    schedule = torch.optim.lr_scheduler.StepLR(optimiser, recipe.halve_every, 0.5)
+    batch = recipe.batch or max(128, 12 * int(labels.max() + 1))
+    batches = max(1, round(len(features) / batch))
+    for _ in range(recipe.epochs):
+        order = torch.randperm(len(features), generator=generator).to(features.device)
+        for rows in order.tensor_split(batches):
+            loss = contrastive_loss(net(features[rows]), labels[rows], temperature=recipe.temperature, form=recipe.loss)
+            if loss.isnan():  # a batch in which no class has two images teaches nothing
+                continue
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        schedule.step()
+        on_epoch()
+    if not all(p.isfinite().all() for p in net.parameters()):
+        advice = f"lower its learning rate, now {recipe.lr}, or raise its temperature, now {recipe.temperature}"
+        raise MapError(f"the map diverged: {advice}")
+    return net.eval().requires_grad_(False)

@@ -1,0 +1,37 @@
+"""How sensitive one query is (SQS) and what it adds to its class's coverage (CQS)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import erfc
+
+Floats = NDArray[np.float64]
+
+
+def single_query_sensitivity(distance: ArrayLike) -> Floats:
+    """SQS = erfc(s - 1) / 2 for relative distances s = |z - c| / d, any shape.
+
+    >>> single_query_sensitivity([0.0, 1.0]).round(6).tolist()
+    [0.92135, 0.5]
+    """
+    return np.asarray(0.5 * erfc(np.asarray(distance, dtype=np.float64) - 1.0))
+
+
+def inside(points: Floats) -> NDArray[np.bool_]:
+    """(n, 2) relative points -> (n,) whether x*x + y*y < 1, without norm or fused multiply-add.
+
+    A norm rounds differently and would put (.28, .96) inside.
+    """
+    x, y = points[:, 0], points[:, 1]
+    return np.asarray(x * x + y * y < 1.0)
+
+
+def query_area(points: Floats, radius: Floats) -> Floats:
+    """What a recorded query adds to CQS: rho^2 * SQS^2, for points (n, 2) and radius (n,).
+
+    Every store gets these numbers ready-made and only ever adds and compares them.
+    """
+    x, y = points[:, 0], points[:, 1]
+    sensitivity = single_query_sensitivity(np.sqrt(x * x + y * y))
+    return radius * radius * (sensitivity * sensitivity)

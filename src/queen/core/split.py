@@ -1,0 +1,94 @@
+"""f = f^C(f^E(x)): any classifier seen as a feature extractor and a head, found by looking at one forward pass."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from queen.types import HeadError, Inputs
+
+TOLERANCE = 1e-4  # of the largest logit: head(u) is the same matmul again, only float32 rounding may differ
+
+
+def run_model(model: nn.Module, x: Inputs) -> Tensor:
+    """The model's logits (n, K); knows plain tensors, tuples and objects with `.logits` (Hugging Face)."""
+    output: Any = model(**x) if isinstance(x, Mapping) else model(x)
+    output = getattr(output, "logits", output)
+    if isinstance(output, tuple | list):
+        output = output[0]
+    if not isinstance(output, Tensor) or output.ndim != 2:
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise HeadError(f"expected logits of shape (n, classes) from the model, got {got}")
+    return output
+
+
+class Split:
+    """A classifier with its head known: one forward pass gives features u (n, D) and logits (n, K)."""
+
+    def __init__(self, model: nn.Module, head_name: str) -> None:
+        modules = dict(model.named_modules())
+        if head_name not in modules:
+            near = ", ".join(name for name in list(modules)[-6:] if name)
+            raise HeadError(f"the model has no layer '{head_name}'; its last layers are: {near}")
+        self.model = model.eval()
+        self.head_name = head_name
+        self.head = modules[head_name]
+        self._lock = threading.Lock()
+
+    @property
+    def linear(self) -> nn.Linear | None:
+        """The head if it is one linear layer, which allows the closed forms."""
+        return self.head if isinstance(self.head, nn.Linear) else None
+
+    def __call__(self, x: Inputs) -> tuple[Tensor, Tensor]:
+        """(u, logits) of one batch, in one pass."""
+        seen: list[Tensor] = []
+        with self._lock:  # the hook belongs to this call alone
+            handle = self.head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+            try:
+                logits = run_model(self.model, x)
+            finally:
+                handle.remove()
+        if len(seen) != 1 or seen[0].ndim != 2:
+            raise HeadError(
+                f"layer '{self.head_name}' must run once a batch on (n, features); it ran {len(seen)} times"
+            )
+        return seen[0], logits
+
+
+def find_split(model: nn.Module, sample: Inputs, head: str | None = None) -> Split:
+    """Split `model` at the named layer, or at the last Linear it runs, and prove that head(u) equals the logits."""
+    model.eval()
+    with torch.inference_mode():
+        split = Split(model, head or _last_linear(model, sample))
+        features, logits = split(sample)
+        again = split.head(features)
+        scale = logits.abs().max().clamp(min=1.0)
+        if again.shape != logits.shape or not (again - logits).abs().max() <= TOLERANCE * scale:
+            raise HeadError(
+                f"layer '{split.head_name}' is not the model's head: what it gives, {tuple(again.shape)}, is not what "
+                "the model returns. Name the layer whose output the model returns, for example head='classifier'"
+            )
+    return split
+
+
+def _last_linear(model: nn.Module, sample: Inputs) -> str:
+    """The name of the Linear layer that runs last in a forward pass."""
+    order: list[str] = []
+    handles = [
+        module.register_forward_pre_hook(lambda _, args, name=name: order.append(name))
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    try:
+        run_model(model, sample)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not order:
+        raise HeadError("the model runs no Linear layer: name the layer that maps features to logits with head='...'")
+    return order[-1]

@@ -1,0 +1,43 @@
+"""The data a user may bring: (x, y) tensors or arrays, a Dataset or a DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from queen.core import inputs
+from queen.types import DtypeError, Inputs, ShapeError
+
+Data = tuple[Any, Any] | Dataset[Any] | DataLoader[Any]
+BATCH = 256
+
+
+def batches(data: Data) -> Iterable[tuple[Inputs, Tensor]]:
+    """(x, y) batches of any data the user may bring."""
+    if isinstance(data, tuple):
+        if len(data) != 2:
+            raise ShapeError(f"expected data as (x, y), got a tuple of {len(data)}")
+        x, y = _tensor(data[0], "x"), _tensor(data[1], "y")
+        if isinstance(y, Mapping):
+            raise DtypeError("expected labels as one tensor, got named tensors")
+        if inputs.count(x) != len(y):
+            raise ShapeError(f"expected one label an image, got {inputs.count(x)} images and {len(y)} labels")
+        return ((inputs.take(x, slice(i, i + BATCH)), y[i : i + BATCH]) for i in range(0, len(y), BATCH))
+    if isinstance(data, DataLoader):
+        return data
+    if isinstance(data, Dataset):
+        return DataLoader(data, batch_size=BATCH)
+    raise DtypeError(f"expected data as (x, y) tensors, a Dataset or a DataLoader, got {type(data).__name__}")
+
+
+def _tensor(value: Any, name: str) -> Inputs:
+    if isinstance(value, Mapping):
+        return {key: torch.as_tensor(v) for key, v in value.items()}
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DtypeError(f"expected {name} as a tensor or array, got {type(value).__name__}") from error

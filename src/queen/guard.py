@@ -1,0 +1,127 @@
+"""The whole online pipeline: x -> u -> (y, z) -> judge -> act -> answer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from queen import keyed
+from queen.bundle import Bundle, Model, load_bundle, save_bundle, with_options
+from queen.core import inputs
+from queen.core.perturb import move_feature, move_feature_any_head, reverse_gradient
+from queen.core.shadows import draw_mean
+from queen.ledger import Ledger, MemoryLedger
+from queen.ledger.base import check_client
+from queen.policy import Action, find_policy
+from queen.types import Inputs, NotFiniteError, Oracle, Reply
+
+
+class Guard:
+    """Stands between a model and its clients and answers each of them.
+
+    A guard is a fitted `Bundle`, a ledger that remembers what each client has seen, and a secret from which every
+    random choice is drawn, so that a repeated query gets the same answer.
+    """
+
+    def __init__(self, bundle: Bundle, *, ledger: Ledger | None = None, secret: bytes | None = None) -> None:
+        self.bundle = bundle
+        self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
+        self._secret = keyed.new_secret() if secret is None else secret
+        self._policy = find_policy(bundle.policy)
+        centres = bundle.geometry.feature_centres
+        with torch.inference_mode():
+            self._centre_logits = bundle.split.linear(centres) if bundle.split.linear else None
+
+    def answer(self, x: Inputs, *, client: str) -> Reply:
+        """Answer one batch (n, *input) of one client, rows in arrival order: (n, K) probabilities and verdicts.
+
+        Whatever is wrong with the batch is said before the ledger changes; the ledger is written before the answer.
+        """
+        check_client(client)
+        bundle = self.bundle
+        x = inputs.to(inputs.check(x, bundle.probe.x), bundle.probe.logits.device)
+        with torch.inference_mode():
+            features, logits = (t.float() for t in bundle.split(x))
+            if not logits.isfinite().all():
+                raise NotFiniteError("the model's logits are NaN or infinite for this input")
+            honest = logits.softmax(1)
+            labels = logits.argmax(1)
+            points = bundle.geometry.relative(bundle.mapping(features), labels)
+            judgement = self.ledger.judge(client, labels.cpu().numpy(), points.cpu().numpy(), bundle.limits)
+            answers = honest
+            if not bundle.observe:
+                actions = torch.from_numpy(self._policy.actions(judgement))
+                answers = self._act(actions, client, x, features, logits, honest)
+        return Reply(answers, judgement.verdicts)
+
+    def _act(self, actions: Tensor, client: str, x: Inputs, features: Tensor, logits: Tensor, honest: Tensor) -> Tensor:
+        """Replace the answers that the policy does not leave honest."""
+        answers = honest
+        move = (actions == Action.MOVE).nonzero().flatten().to(honest.device)
+        if len(move):
+            answers = answers.index_copy(0, move, self._move(features[move], logits[move]))
+        reverse = (actions == Action.REVERSE).nonzero().flatten().to(honest.device)
+        if len(reverse):
+            pirate = self._pirate(client, inputs.take(x, reverse), features[reverse])
+            turned = reverse_gradient(honest[reverse], pirate, keep_label=self.bundle.keep_label)
+            answers = answers.index_copy(0, reverse, turned)
+        return answers
+
+    def _move(self, features: Tensor, logits: Tensor) -> Tensor:
+        centres, max_steps = self.bundle.geometry.feature_centres, self._policy.max_steps
+        if self._centre_logits is None:
+            return move_feature_any_head(features, logits, self.bundle.split.head, centres, max_steps=max_steps)
+        return move_feature(features, logits, centres, self._centre_logits, max_steps=max_steps)
+
+    def _pirate(self, client: str, x: Inputs, features: Tensor) -> Tensor:
+        """What a simulated pirate would answer: the mean of `draw` shadows, drawn by the keyed hash of the query."""
+        bundle = self.bundle
+        probabilities = bundle.shadows.probabilities(features, x)
+        digests = keyed.query_digests(self._secret, f"{bundle.identity}\0{client}", x)
+        drawn = keyed.draw(digests, len(bundle.shadows), bundle.draw)
+        return draw_mean(probabilities, drawn.to(probabilities.device))
+
+    def as_client(self, name: str) -> Oracle:
+        """The guard as one client sees it: Tensor (n, *input) -> Tensor (n, K), and nothing else."""
+        check_client(name)
+        return lambda x: self.answer(x, client=name).probabilities
+
+    def with_options(self, **changes: Any) -> Guard:
+        """The same fit under other options (policy, observe, limits, keep_label, draw), with an empty memory ledger."""
+        return Guard(with_options(self.bundle, **changes), secret=self._secret)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What fitting found: the map's health, spreads, budgets, shadows, warnings, timings."""
+        return self.bundle.report
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the bundle folder; the secret goes to `<path>.secret` beside it (mode 0600), never inside."""
+        save_bundle(self.bundle, path)
+        keyed.write_secret(keyed.secret_path(path), self._secret)
+
+
+def load(
+    path: str | os.PathLike[str],
+    model: Model | None = None,
+    *,
+    ledger: Ledger | None = None,
+    secret: bytes | str | os.PathLike[str] | None = None,
+    device: torch.device | str = "cpu",
+    **changes: Any,
+) -> Guard:
+    """A guard from a bundle folder.
+
+    `model` is needed only where the bundle names no factory. `secret` is the secret itself or its file, by default
+    `<path>.secret`. `changes` override stored options: policy, observe, limits, keep_label, draw.
+    """
+    bundle = load_bundle(path, model, device=device, **changes)
+    if secret is None:
+        secret = keyed.secret_for(path)
+    elif not isinstance(secret, bytes):
+        secret = keyed.read_secret(Path(secret))
+    return Guard(bundle, ledger=ledger, secret=secret)

@@ -1,0 +1,97 @@
+"""Random choices that are the same for the same query and unpredictable without the secret; and the secret's file."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from queen.core.inputs import tensors
+from queen.types import Inputs, SecretError
+
+SECRET_BYTES = 32
+
+
+def query_digests(secret: bytes, context: str, x: Inputs) -> list[bytes]:
+    """HMAC-SHA256 of every row of the batch, bound to `context` (bundle and client)."""
+    prefix = context.encode() + b"\0"
+    columns = [t.detach().cpu().contiguous().flatten(1).view(torch.uint8).numpy() for t in tensors(x).values()]
+    rows = np.concatenate(columns, axis=1) if len(columns) > 1 else columns[0]
+    return [hmac.digest(secret, prefix + row.tobytes(), "sha256") for row in rows]
+
+
+def draw(digests: list[bytes], count: int, size: int) -> Tensor:
+    """`size` of `count` things for every digest, (n, size): the smallest of `count` keyed numbers."""
+    numbers = [np.frombuffer(hashlib.shake_256(digest).digest(8 * count), np.uint64) for digest in digests]
+    order: NDArray[np.intp] = np.stack(numbers).argsort(axis=1, kind="stable")[:, :size]
+    return torch.from_numpy(np.sort(order, axis=1))
+
+
+def new_secret() -> bytes:
+    """A fresh secret."""
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+def secret_path(bundle: str | os.PathLike[str]) -> Path:
+    """Where the secret of a bundle lives: beside the folder, never inside, so that a copied bundle leaks nothing."""
+    folder = Path(bundle).resolve()
+    return folder.with_name(folder.name + ".secret")
+
+
+def write_secret(path: Path, secret: bytes, *, overwrite: bool = True) -> None:
+    """Put the secret into a file that its owner alone may read, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(secret.hex() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if overwrite:
+            temporary.replace(path)
+        else:
+            os.link(temporary, path)  # fails where the file exists, unlike rename
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_secret(path: Path) -> bytes:
+    """The secret in a file, which nobody but its owner may read."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise SecretError(f"secret file '{path}' can be read by others: chmod 600 '{path}'")
+        secret = bytes.fromhex(path.read_text().strip())
+    except (OSError, ValueError) as error:
+        raise SecretError(f"cannot read the secret file '{path}': {error}") from error
+    if len(secret) < SECRET_BYTES:
+        raise SecretError(
+            f"secret file '{path}' must hold at least {SECRET_BYTES} bytes in hexadecimal, got {len(secret)}"
+        )
+    return secret
+
+
+def secret_for(bundle: str | os.PathLike[str]) -> bytes:
+    """The bundle's secret; made on first use. Where it cannot be stored a warning says what that means."""
+    path = secret_path(bundle)
+    if path.exists():
+        return read_secret(path)
+    secret = new_secret()
+    try:
+        write_secret(path, secret, overwrite=False)
+    except FileExistsError:  # another process was faster
+        return read_secret(path)
+    except OSError as error:
+        warnings.warn(
+            f"cannot store a secret at '{path}' ({error.strerror}): this process uses its own, so another process or a "
+            "restart may draw other shadow models for the same query",
+            stacklevel=2,
+        )
+    return secret

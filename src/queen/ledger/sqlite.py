@@ -1,0 +1,201 @@
+"""A durable ledger in one SQLite file: record, commit, answer."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from os import PathLike, fspath
+
+import numpy as np
+
+from queen.core.sensitivity import Floats
+from queen.ledger.base import ClassState, Judgement, OneClient, Rows, check_client, scan
+from queen.types import LedgerError
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x5145454E  # "QEEN", so that another program's database is refused by name
+SCHEMA = """
+CREATE TABLE client (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE record (
+    client INTEGER NOT NULL REFERENCES client, label INTEGER NOT NULL, seq INTEGER NOT NULL,
+    x REAL NOT NULL, y REAL NOT NULL, area REAL NOT NULL,
+    PRIMARY KEY (client, label, seq)
+) WITHOUT ROWID;
+"""
+
+
+class _Client:
+    """A client's row number in the file (None until its first record) and its states."""
+
+    __slots__ = ("classes", "id")
+
+    def __init__(self, row: int | None) -> None:
+        self.id = row
+        self.classes: dict[int, ClassState] = {}
+
+
+class SqliteLedger(OneClient):
+    """Write-ahead log, synchronous FULL: an acknowledged record survives a power cut.
+
+    Decisions are made by the same scan as in memory; the file holds the records in order, and CQS is their areas
+    summed in that order, so a reopened ledger continues bit for bit. Up to `cache` clients stay in memory. Several
+    processes may share a file and stay exact (each call takes the write lock first and forgets its cache when another
+    process has written), but only one at a time makes progress: for throughput let one process own the file.
+    """
+
+    def __init__(self, path: str | PathLike[str], *, cache: int = 100_000, timeout: float = 5.0) -> None:
+        self.path = fspath(path)
+        self._cache_size = cache
+        self._cache: OrderedDict[str, _Client] = OrderedDict()
+        self._lock = threading.Lock()
+        with self._named_errors():
+            self._db = sqlite3.connect(self.path, timeout=timeout, isolation_level=None, check_same_thread=False)
+        try:
+            with self._named_errors():
+                self._open()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _open(self) -> None:
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA foreign_keys = ON")
+        if self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0] not in ("wal", "memory"):
+            raise LedgerError(f"ledger '{self.path}' cannot use a write-ahead log: is the file system writable?")
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            application, version = (
+                self._db.execute(f"PRAGMA {p}").fetchone()[0] for p in ("application_id", "user_version")
+            )
+            if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+                for statement in SCHEMA.split(";"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            elif application != APPLICATION_ID:
+                raise LedgerError(f"'{self.path}' is a database of another program, not a ledger")
+            elif version != SCHEMA_VERSION:
+                raise LedgerError(f"ledger '{self.path}' has schema {version}, this version reads {SCHEMA_VERSION}")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+        self._seen_version = self._data_version()
+
+    def judge_rows(self, rows: Rows) -> Judgement:
+        """Judge, record and commit; if the commit fails nothing is remembered and `LedgerError` is raised."""
+        fresh: list[int] = []
+        with self._lock, self._named_errors(), self._transaction():
+            judgement = scan(rows, self._state, fresh.append)
+            if fresh:
+                self._write(rows, fresh)
+        self._trim()
+        return judgement
+
+    def coverage(self, client: str) -> dict[int, float]:
+        """CQS of every class this client has records in."""
+        return {label: state.cqs for label, state in self._states_of(client).items()}
+
+    def records(self, client: str) -> dict[int, Floats]:
+        """Recorded points (m, 2) by class, oldest first."""
+        return {label: np.array(state.records) for label, state in self._states_of(client).items()}
+
+    def clients(self) -> Iterable[str]:
+        """Clients with at least one record, sorted."""
+        with self._lock, self._named_errors():
+            names = [name for (name,) in self._db.execute("SELECT name FROM client")]
+        return sorted(names)
+
+    def close(self) -> None:
+        """Close the file; SQLite folds the log into it."""
+        with self._lock:
+            self._cache.clear()
+            self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Take the write lock, drop the cache if another process wrote, and commit or forget everything."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            version = self._data_version()
+            if version != self._seen_version:
+                self._cache.clear()
+                self._seen_version = version
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._cache.clear()  # it may hold records that are not in the file
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def _data_version(self) -> int:
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    def _client(self, name: str) -> _Client:
+        client = self._cache.get(name)
+        if client is None:
+            client = self._cache[name] = self._load(name)
+        else:
+            self._cache.move_to_end(name)
+        return client
+
+    def _load(self, name: str) -> _Client:
+        found = self._db.execute("SELECT id FROM client WHERE name = ?", (name,)).fetchone()
+        client = _Client(found[0] if found else None)
+        if client.id is not None:
+            query = "SELECT label, x, y, area FROM record WHERE client = ? ORDER BY label, seq"
+            for label, x, y, area in self._db.execute(query, (client.id,)):
+                state = client.classes.get(label)
+                if state is None:
+                    state = client.classes[label] = ClassState()
+                state.cqs += area
+                state.records.append((x, y))
+        return client
+
+    def _state(self, name: str, label: int) -> ClassState:
+        classes = self._client(name).classes
+        state = classes.get(label)
+        if state is None:
+            state = classes[label] = ClassState()
+        return state
+
+    def _write(self, rows: Rows, fresh: list[int]) -> None:
+        added: dict[tuple[int, int], int] = {}
+        for row in fresh:
+            key = int(rows.owner[row]), int(rows.labels[row])
+            added[key] = added.get(key, 0) + 1
+        next_seq = {}
+        for (owner, label), count in added.items():
+            client = self._client(rows.clients[owner])
+            if client.id is None:
+                client.id = self._db.execute("INSERT INTO client (name) VALUES (?)", (rows.clients[owner],)).lastrowid
+            next_seq[owner, label] = [client.id, len(client.classes[label].records) - count]
+        values = []
+        for row in fresh:
+            place = next_seq[int(rows.owner[row]), int(rows.labels[row])]
+            x, y = rows.points[row].tolist()
+            values.append((place[0], int(rows.labels[row]), place[1], x, y, float(rows.areas[row])))
+            place[1] += 1  # type: ignore[operator]
+        self._db.executemany("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?)", values)
+
+    def _states_of(self, client: str) -> dict[int, ClassState]:
+        with self._lock, self._named_errors():
+            return self._load(check_client(client)).classes
+
+    def _trim(self) -> None:
+        with self._lock:
+            while len(self._cache) > self._cache_size:
+                self._cache.popitem(last=False)
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise LedgerError(
+                f"ledger '{self.path}' failed: {error}. Nothing was recorded; is the file locked, read-only or full?"
+            ) from error

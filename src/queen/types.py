@@ -1,0 +1,133 @@
+"""The words of this package: what goes in, what comes out and what can go wrong. Read this file first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from torch import Tensor
+
+Oracle = Callable[[Tensor], Tensor]
+"""(n, *input) -> (n, K), every row on the probability simplex: all that an attacker ever holds."""
+
+Inputs = Tensor | Mapping[str, Tensor]
+"""One batch for the model: a tensor, or named tensors (`input_ids`, `attention_mask`) as text models take them."""
+
+
+MIN_RADIUS = 1e-6  # below it the numbers of the ledger's grid cells would no longer be exact
+
+
+class Verdict(Enum):
+    """What the ledger says of one query (the paper's conditions A to D)."""
+
+    OUTSIDE = "A"  # not in the sensitive disc of its class
+    SPENT = "B"  # in the disc, new, and the class has given away its share
+    FRESH = "C"  # in the disc, new, recorded
+    REPEAT = "D"  # in the disc, overlapping an earlier record
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The guard's answer to one batch: `probabilities` (n, K) and one verdict a row."""
+
+    probabilities: Tensor
+    verdicts: tuple[Verdict, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much of a class's disc one client may see.
+
+    `radius` is relative to the class's spread (rho = r / d), one number or one a class;
+    `threshold` is the share t of the disc after which a class is spent.
+    """
+
+    radius: float | tuple[float, ...] = 0.02
+    threshold: float = 0.2
+
+    def __post_init__(self) -> None:
+        if isinstance(self.radius, Sequence):
+            object.__setattr__(self, "radius", tuple(float(r) for r in self.radius))
+        radii = self.radius if isinstance(self.radius, tuple) else (self.radius,)
+        if not radii or not all(MIN_RADIUS <= r < math.inf for r in radii):
+            raise LimitsError(f"radius must be finite and at least {MIN_RADIUS}, got {self.radius}")
+        if not (math.isfinite(self.threshold) and self.threshold >= 0):
+            raise LimitsError(f"threshold must be finite and not negative, got {self.threshold}")
+
+
+class QueenError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class ShapeError(QueenError, ValueError):
+    """An array or tensor has the wrong shape."""
+
+
+class DtypeError(QueenError, TypeError):
+    """An array or tensor has the wrong type of numbers, or is none at all."""
+
+
+class NotFiniteError(QueenError, ValueError):
+    """NaN or infinity where a number belongs."""
+
+
+class EmptyBatchError(QueenError, ValueError):
+    """A batch without rows."""
+
+
+class ClientError(QueenError, ValueError):
+    """A client name that is not a short, non-empty string."""
+
+
+class LabelError(QueenError, ValueError):
+    """A label outside 0 .. K-1."""
+
+
+class LimitsError(QueenError, ValueError):
+    """A radius or threshold that makes no sense."""
+
+
+class PolicyError(QueenError, ValueError):
+    """A policy nobody knows."""
+
+
+class OptionError(QueenError, ValueError):
+    """An option with a value nobody knows."""
+
+
+class HeadError(QueenError):
+    """The model has no usable last layer: head(feature) must equal the model's logits."""
+
+
+class EmptyClassError(QueenError):
+    """A class without training images."""
+
+
+class SpreadError(QueenError):
+    """A class whose 2-D points all coincide, or are not finite."""
+
+
+class TooFewClassesError(QueenError):
+    """A classifier of fewer than two classes has nothing to protect."""
+
+
+class MapError(QueenError):
+    """The 2-D map does not tell the classes apart."""
+
+
+class BundleError(QueenError):
+    """A bundle that is missing, truncated, tampered with or of an unknown version."""
+
+
+class BundleModelError(BundleError):
+    """The bundle belongs to another model, or the model cannot be rebuilt."""
+
+
+class SecretError(QueenError):
+    """The secret file is missing, malformed or readable by others."""
+
+
+class LedgerError(QueenError):
+    """The ledger could not record, so nothing may be answered."""

@@ -1,0 +1,183 @@
+"""Networks that ship with the package, and recipes: how to build a network again from JSON."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from queen.types import OptionError
+
+
+class SmallCNN(nn.Module):
+    """Three convolutions and a hidden layer of 128: learns digits in seconds on a CPU."""
+
+    def __init__(self, classes: int, channels: int = 1, width: int = 16) -> None:
+        super().__init__()
+        blocks = []
+        for a, b in ((channels, width), (width, 2 * width), (2 * width, 2 * width)):
+            blocks += [
+                nn.Conv2d(a, b, 3, padding=1, bias=False),
+                nn.BatchNorm2d(b),
+                nn.ReLU(),
+                nn.MaxPool2d(2, ceil_mode=True),
+            ]
+        self.blocks = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(3), nn.Flatten())
+        self.hidden = nn.Linear(18 * width, 128)
+        self.head = nn.Linear(128, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, channels, height, width) -> (n, classes)."""
+        logits: Tensor = self.head(F.relu(self.hidden(self.blocks(x))))
+        return logits
+
+
+class VGG(nn.Module):
+    """VGG with batch norm for 32x32 images: convolutions, then ONE linear layer on 512 features."""
+
+    def __init__(self, plan: str, classes: int, channels: int = 3) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for layer in plan.split():
+            if layer == "M":
+                layers.append(nn.MaxPool2d(2, ceil_mode=True))
+                continue
+            layers += [nn.Conv2d(channels, int(layer), 3, padding=1), nn.BatchNorm2d(int(layer)), nn.ReLU()]
+            channels = int(layer)
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.classifier = nn.Linear(channels, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.normal_(module.weight, std=(2 / (9 * module.out_channels)) ** 0.5)
+                nn.init.zeros_(module.bias) if module.bias is not None else None
+        nn.init.normal_(self.classifier.weight, std=0.01)
+        nn.init.zeros_(self.classifier.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, channels, height, width) -> (n, classes)."""
+        logits: Tensor = self.classifier(self.features(x))
+        return logits
+
+
+class Residual(nn.Module):
+    """One residual block: two 3x3 convolutions, or 1x1-3x3-1x1 with `expansion` 4."""
+
+    def __init__(self, inputs: int, width: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        out = width * expansion
+        kernels = ((inputs, width, 3, stride), (width, out, 3, 1))
+        if expansion > 1:
+            kernels = ((inputs, width, 1, 1), (width, width, 3, stride), (width, out, 1, 1))  # type: ignore[assignment]
+        layers: list[nn.Module] = []
+        for a, b, size, by in kernels:
+            layers += [nn.Conv2d(a, b, size, by, size // 2, bias=False), nn.BatchNorm2d(b), nn.ReLU()]
+        self.body = nn.Sequential(*layers[:-1])
+        self.skip: nn.Module = nn.Identity()
+        if stride > 1 or inputs != out:
+            self.skip = nn.Sequential(nn.Conv2d(inputs, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Keep the shape, or halve it with stride 2."""
+        return F.relu(self.body(x) + self.skip(x))
+
+
+class ResNet(nn.Module):
+    """ResNet with a 3x3 stem for small images; features are the global average, the head one linear layer."""
+
+    def __init__(self, depths: tuple[int, ...], expansion: int, classes: int, channels: int = 3) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [
+            nn.Conv2d(channels, 64, 3, padding=1, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+        ]
+        inputs = 64
+        for stage, depth in enumerate(depths):
+            for block in range(depth):
+                width = 64 << stage
+                layers.append(Residual(inputs, width, 2 if stage and not block else 1, expansion))
+                inputs = width * expansion
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.classifier = nn.Linear(inputs, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, channels, height, width) -> (n, classes)."""
+        logits: Tensor = self.classifier(self.features(x))
+        return logits
+
+
+PLAN_A = "64 M 128 M 256 256 M 512 512 M 512 512 M"
+PLAN_D = "64 64 M 128 128 M 256 256 256 M 512 512 512 M 512 512 512 M"
+
+NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
+    "small_cnn": SmallCNN,
+    "vgg11_bn": lambda **args: VGG(PLAN_A, **args),
+    "vgg16_bn": lambda **args: VGG(PLAN_D, **args),
+    "resnet18": lambda **args: ResNet((2, 2, 2, 2), 1, **args),
+    "resnet50": lambda **args: ResNet((3, 4, 6, 3), 4, **args),
+}
+
+
+def build(name: str, **args: Any) -> nn.Module:
+    """A network of this file by name, remembering how it was built (`.recipe`)."""
+    if name not in NETWORKS:
+        raise OptionError(f"no network '{name}'; known: {', '.join(NETWORKS)}")
+    network = NETWORKS[name](**args)
+    network.recipe = Recipe("queen.zoo:build", {"name": name, **args})  # type: ignore[assignment]
+    return network
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to build a network: an importable function or class, `package.module:name`, and its JSON arguments."""
+
+    factory: str
+    args: dict[str, Any] = field(default_factory=dict)
+
+    def build(self) -> nn.Module:
+        """Import the factory, call it and return the network, with untrained weights."""
+        network = self._find()(**self.args)
+        if not isinstance(network, nn.Module):
+            raise OptionError(f"factory '{self.factory}' must return a torch.nn.Module, got {type(network).__name__}")
+        return network
+
+    def _find(self) -> Callable[..., object]:
+        """The factory itself; only a public class or function that its own module defines.
+
+        A recipe may come from a file, so it must not be able to name `os:system` or a helper some module imported.
+        """
+        module_name, _, name = self.factory.partition(":")
+        refuse = f"factory '{self.factory}' must be a public function or class 'package.module:name' of its own module"
+        standard = module_name.split(".")[0] in sys.stdlib_module_names and module_name != "__main__"
+        if not name.isidentifier() or name.startswith("_") or standard:
+            raise OptionError(refuse)
+        try:
+            found = getattr(importlib.import_module(module_name), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise OptionError(f"cannot import factory '{self.factory}': {error}") from error
+        if not (inspect.isclass(found) or inspect.isfunction(found)) or found.__module__ != module_name:
+            raise OptionError(refuse)
+        return found
+
+
+def recipe_of(model: nn.Module) -> Recipe | None:
+    """The recipe a network of this file carries, if it is one."""
+    recipe = getattr(model, "recipe", None)
+    return recipe if isinstance(recipe, Recipe) else None
+
+
+@contextmanager
+def seeded(generator: torch.Generator) -> Iterator[None]:
+    """Layers take their first weights from the global random state: lend them a state of their own."""
+    seed = int(torch.randint(2**62, (1,), generator=generator))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
