@@ -95,7 +95,8 @@ def recovery(honest: Floats, returned: Floats, *, neighbours: int = 5) -> Recove
 
     The entropy h(Y | Y~) = h(Y, Y~) - h(Y~) is estimated with nearest neighbours on the first K-1 coordinates (the
     last is determined by them). Where the answer is honest, or a function from which y can be read, the entropy is
-    minus infinity and the bound is 0; so it is where too few rows or ties make the estimate meaningless.
+    minus infinity and the bound is 0; so it is where too few rows or ties make the estimate meaningless. Such a
+    function is recognised by dimension: (y, y~) then fills no more of them than y~ alone.
 
     Paper: the printed bound has MN coordinates; on the simplex only M (N - 1) are free, and it is stated per query.
     """
@@ -106,10 +107,18 @@ def recovery(honest: Floats, returned: Floats, *, neighbours: int = 5) -> Recove
     free = classes - 1
     joint = _entropy(np.hstack([honest[:, :-1], returned[:, :-1]]), neighbours)
     alone = _entropy(returned[:, :-1], neighbours)
-    if not (math.isfinite(joint) and math.isfinite(alone)):
+    tied = not (math.isfinite(joint) and math.isfinite(alone))
+    if tied or _dimension(np.hstack([honest, returned]), neighbours) < 1.1 * _dimension(returned, neighbours):
         return Recovery(rows, 0.0, fitted)
     bound = free / (2 * math.pi * math.e) * math.exp(2 * (joint - alone) / free)
-    return Recovery(rows, bound, fitted)
+    return Recovery(rows, min(bound, fitted), fitted)  # a recovery that does better refutes the estimate
+
+
+def _dimension(points: Floats, neighbours: int) -> float:
+    """Levina-Bickel estimate of how many dimensions the points really fill."""
+    distance = cKDTree(points).query(points, neighbours + 1)[0][:, 1:]
+    ratio = distance[:, -1:] / np.maximum(distance[:, :-1], 1e-300)
+    return 1 / float(np.log(ratio).mean())
 
 
 def _entropy(points: Floats, neighbours: int) -> float:

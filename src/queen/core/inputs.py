@@ -46,16 +46,23 @@ def check(x: object, like: Inputs) -> Inputs:
     return _check_one(x, like, "x")
 
 
+def _kind(x: Tensor) -> str:
+    if x.is_floating_point():
+        return "float"
+    return str(x.dtype) if x.is_complex() or x.dtype == torch.bool else "integer"
+
+
 def _check_one(x: object, like: Tensor, name: str) -> Tensor:
     if not isinstance(x, Tensor):
         raise DtypeError(f"expected {name} to be a torch.Tensor, got {type(x).__name__}: use torch.as_tensor(...)")
-    if x.is_floating_point() != like.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+    if _kind(x) != _kind(like):
         raise DtypeError(f"expected {name} of type {like.dtype}, got {x.dtype}: prepare it as the training data was")
     same = x.ndim == like.ndim and (x.shape[1:] == like.shape[1:] or not like.is_floating_point())
     if not same:
         raise ShapeError(f"expected {name} of shape (n, {', '.join(map(str, like.shape[1:]))}), got {tuple(x.shape)}")
     if x.numel() == 0:
         raise EmptyBatchError(f"expected at least one row in {name}, got shape {tuple(x.shape)}")
+    x = x.to(like.dtype)  # before the next check: a float64 may overflow here
     if x.is_floating_point() and not x.isfinite().all():
         raise NotFiniteError(f"{name} holds NaN or infinity")
-    return x.to(like.dtype)
+    return x

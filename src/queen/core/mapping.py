@@ -21,7 +21,7 @@ LossForm = Literal["out", "in"]
 class MapRecipe:
     """How the map is trained; the defaults are the paper's where the paper says."""
 
-    widths: tuple[int, ...] = (128, 32, 8)
+    widths: tuple[int, ...] = (256, 128, 64)  # narrower ends (32, 8) die from some seeds
     epochs: int = 100
     batch: int | None = None  # 12 images a class, at least 128
     lr: float = 0.01
@@ -33,7 +33,7 @@ class MapRecipe:
 
 
 class MappingNet(nn.Module):
-    """Four fully connected layers, D -> 128 -> 32 -> 8 -> 2.
+    """Four fully connected layers, D -> 256 -> 128 -> 64 -> 2.
 
     Paper: features are divided by their training root mean square first (`scale`), because networks differ by orders
     of magnitude in feature size and one learning rate has to fit them all.
@@ -41,7 +41,7 @@ class MappingNet(nn.Module):
 
     scale: Tensor
 
-    def __init__(self, features: int, widths: tuple[int, ...] = (128, 32, 8), *, normalize: bool = False) -> None:
+    def __init__(self, features: int, widths: tuple[int, ...] = (256, 128, 64), *, normalize: bool = False) -> None:
         super().__init__()
         sizes = (features, *widths, 2)
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
@@ -91,7 +91,8 @@ def train_map(
     on_epoch: Callable[[], None] = lambda: None,
 ) -> MappingNet:
     """Train g on features (n, D) and labels (n,); deterministic given `generator` (a CPU one)."""
-    net = MappingNet(features.shape[1], recipe.widths, normalize=recipe.normalize)
+    with torch.random.fork_rng(devices=[]):  # building layers draws first weights, which `reset` replaces
+        net = MappingNet(features.shape[1], recipe.widths, normalize=recipe.normalize)
     net.reset(generator)
     net.scale.copy_(features.square().mean().sqrt().clamp(min=1e-12).reciprocal())
     net.to(features.device)
@@ -102,15 +103,21 @@ def train_map(
     for _ in range(recipe.epochs):
         order = torch.randperm(len(features), generator=generator).to(features.device)
         for rows in order.tensor_split(batches):
-            loss = contrastive_loss(net(features[rows]), labels[rows], temperature=recipe.temperature, form=recipe.loss)
-            if loss.isnan():  # a batch in which no class has two images teaches nothing
+            if labels[rows].bincount().max() < 2:  # no class has two images here: nothing to learn
                 continue
+            loss = contrastive_loss(net(features[rows]), labels[rows], temperature=recipe.temperature, form=recipe.loss)
+            if not loss.isfinite():
+                raise _diverged(recipe)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         schedule.step()
         on_epoch()
     if not all(p.isfinite().all() for p in net.parameters()):
-        advice = f"lower its learning rate, now {recipe.lr}, or raise its temperature, now {recipe.temperature}"
-        raise MapError(f"the map diverged: {advice}")
+        raise _diverged(recipe)
     return net.eval().requires_grad_(False)
+
+
+def _diverged(recipe: MapRecipe) -> MapError:
+    advice = f"lower its learning rate, now {recipe.lr}, or raise its temperature, now {recipe.temperature}"
+    return MapError(f"the map diverged: {advice}")

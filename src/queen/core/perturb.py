@@ -84,7 +84,9 @@ def move_feature(
     closing = slope - slope.gather(1, labels)
     crossing = torch.where(closing > 0, lead / closing, torch.inf).amin(1, keepdim=True)
     steps = walk_steps(crossing, distance, step, max_steps)
-    return lift_top((logits + steps * step * slope).softmax(1), labels)
+    moved = logits + steps * step * slope
+    moved = torch.where(moved.isfinite().all(1, keepdim=True), moved, logits)  # |u|^2 may overflow: then do not move
+    return lift_top(moved.softmax(1), labels)
 
 
 def walk_steps(crossing: Tensor, distance: Tensor, step: float, max_steps: int | None) -> Tensor:
@@ -121,7 +123,8 @@ def move_feature_any_head(
     crossing = torch.where(keeps(distance), torch.inf, high)
     steps = walk_steps(crossing, distance, step, max_steps)
     moved: Tensor = head(features + steps * step * direction)
-    stays = moved.argmax(1, keepdim=True) == labels  # between two crossings the label may differ: then do not move
+    # Between two crossings the label may differ, and huge features may overflow: then do not move.
+    stays = (moved.argmax(1, keepdim=True) == labels) & moved.isfinite().all(1, keepdim=True)
     return lift_top(torch.where(stays, moved, logits).softmax(1), labels)
 
 

@@ -135,14 +135,16 @@ def train_networks(
     for recipe, rows in zip(chosen, subsets, strict=True):
         with seeded(generator):
             network = recipe.build().to(x.device).train()
-        optimiser = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
-        for _ in range(epochs):
-            order = rows[torch.randperm(len(rows), generator=generator).to(rows.device)]
-            for some in order.tensor_split(max(1, len(rows) // batch)):  # never a batch of one: batch norm needs two
-                optimiser.zero_grad(set_to_none=True)
-                loss = F.cross_entropy(run_model(network, x[some]), labels[some])
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
+            optimiser = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
+            for _ in range(epochs):
+                order = rows[torch.randperm(len(rows), generator=generator).to(rows.device)]
+                for some in order.tensor_split(
+                    max(1, len(rows) // batch)
+                ):  # never a batch of one: batch norm needs two
+                    optimiser.zero_grad(set_to_none=True)
+                    loss = F.cross_entropy(run_model(network, x[some]), labels[some])
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    optimiser.step()
         networks.append(network.eval().requires_grad_(False))
         on_model()
     return NetworkShadows(tuple(networks), chosen)

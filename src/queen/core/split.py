@@ -37,7 +37,6 @@ class Split:
         self.model = model.eval()
         self.head_name = head_name
         self.head = modules[head_name]
-        self._lock = threading.Lock()
 
     @property
     def linear(self) -> nn.Linear | None:
@@ -47,12 +46,17 @@ class Split:
     def __call__(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """(u, logits) of one batch, in one pass."""
         seen: list[Tensor] = []
-        with self._lock:  # the hook belongs to this call alone
-            handle = self.head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-            try:
-                logits = run_model(self.model, x)
-            finally:
-                handle.remove()
+        me = threading.get_ident()
+
+        def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if threading.get_ident() == me:  # others may run the same model at the same time
+                seen.append(args[0] if args else next(iter(kwargs.values())))
+
+        handle = self.head.register_forward_pre_hook(look, with_kwargs=True)
+        try:
+            logits = run_model(self.model, x)
+        finally:
+            handle.remove()
         if len(seen) != 1 or seen[0].ndim != 2:
             raise HeadError(
                 f"layer '{self.head_name}' must run once a batch on (n, features); it ran {len(seen)} times"

@@ -1,0 +1,1 @@
+"""Measuring: data, training and speed."""

@@ -1,0 +1,18 @@
+"""Theorem 3 on real traffic: how well could the honest answers be recovered from the returned ones?"""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from queen.core.certify import Recovery, recovery
+from queen.guard import Guard
+
+
+def recovery_by_verdict(guard: Guard, x: Tensor) -> dict[str, Recovery]:
+    """The estimate for every verdict a fresh client sending x (n, *input) in this order gets."""
+    honest = guard.with_options(observe=True).answer(x, client="recovery").probabilities.double().cpu().numpy()
+    reply = guard.with_options(observe=False).answer(x, client="recovery")
+    returned = reply.probabilities.double().cpu().numpy()
+    letters = np.array([verdict.value for verdict in reply.verdicts])
+    return {k: recovery(honest[letters == k], returned[letters == k]) for k in "ABCD" if (letters == k).any()}

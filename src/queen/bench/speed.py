@@ -1,0 +1,212 @@
+"""What the guard costs: ratios and rates measured inside one run, so that they mean something on any machine."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from queen.core.geometry import Geometry
+from queen.core.mapping import MapRecipe
+from queen.core.perturb import move_feature, reverse_gradient
+from queen.fit import ShadowRecipe, protect
+from queen.guard import Guard
+from queen.ledger import Ledger, MemoryLedger, SqliteLedger
+from queen.progress import Progress
+from queen.types import Limits
+from queen.zoo import Recipe, build
+
+CLASSES, DIMS = 10, 512
+
+
+def measure_speed(*, quick: bool = False, progress: bool | None = None) -> dict[str, Any]:
+    """Everything `queen speed` prints; `quick` takes a tenth of the time and is rough."""
+    scale = 10 if quick else 1
+    with Progress(progress) as show:
+        stages: dict[str, Callable[[], Any]] = {
+            "guard_ratio": lambda: guard_ratios(scale),
+            "judge_per_second": lambda: judge_rates(scale),
+            "sqlite_per_second": lambda: sqlite_rate(scale),
+            "rows_per_second": lambda: perturb_rates(scale),
+        }
+        result = {name: stage() for name, stage in show.each("speed", stages.items(), len(stages))}
+    result["guard_verdicts"] = result["guard_ratio"].pop("verdicts")
+    result["slsqp_ratio"] = result["rows_per_second"].pop("slsqp_ratio")
+    result["machine"] = {
+        "threads": torch.get_num_threads(),
+        "processor": platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    result["quick"] = quick
+    return result
+
+
+def paired_ratio(guarded: Callable[[], object], plain: Callable[[], object], pairs: int) -> float:
+    """Median of guarded / plain over interleaved pairs, so that a busy moment hits both sides."""
+    ratios = []
+    for pair in range(pairs + 2):  # two to warm up
+        order = (guarded, plain) if pair % 2 else (plain, guarded)
+        seconds = {}
+        for function in order:
+            start = time.perf_counter()
+            function()
+            seconds[function] = time.perf_counter() - start
+        ratios.append(seconds[guarded] / seconds[plain])
+    return statistics.median(ratios[2:])
+
+
+def guard_ratios(scale: int) -> dict[str, Any]:
+    """Guard / undefended time for VGG16-BN on 32x32: benign traffic, every query A, every query B."""
+    generator = torch.Generator().manual_seed(0)
+    model = build("vgg16_bn", classes=CLASSES, channels=3).eval().requires_grad_(False)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x, y = _images(240, generator)
+    heads = protect(model, (x, y), mapping=MapRecipe(epochs=20), min_agreement=0, progress=False)
+    recipe = Recipe("queen.zoo:build", {"name": "vgg11_bn", "classes": CLASSES, "channels": 3})
+    shadows = ShadowRecipe(kind="network", epochs=1, per_class=2, networks=[recipe])
+    networks = protect(model, (x, y), mapping=MapRecipe(epochs=1), min_agreement=0, shadows=shadows, progress=False)
+    cases = {
+        "benign_b32": (heads, 32, 40),
+        "benign_b1": (heads, 1, 120),
+        "all_a_b32": (_everything_outside(heads), 32, 40),
+        "all_b_b32": (_everything_spent(heads), 32, 40),
+        "network_shadows_all_b_b32": (_everything_spent(networks), 32, 10),
+    }
+    result: dict[str, Any] = {"verdicts": {}}
+    for name, (guard, batch, pairs) in cases.items():
+        seen: Counter[str] = Counter()
+        queries = [_images(batch, generator)[0] for _ in range(8)]
+        turn = iter(range(10**9))
+
+        def guarded(
+            guard: Guard = guard, queries: list[Tensor] = queries, seen: Counter[str] = seen, turn: Any = turn
+        ) -> None:
+            reply = guard.answer(queries[next(turn) % 8], client="speed")
+            seen.update(verdict.value for verdict in reply.verdicts)
+
+        def plain(queries: list[Tensor] = queries, turn: Any = turn) -> None:
+            with torch.inference_mode():
+                model(queries[next(turn) % 8]).softmax(1)
+
+        result[name] = paired_ratio(guarded, plain, max(3, pairs // scale))
+        result["verdicts"][name] = {k: v / seen.total() for k, v in sorted(seen.items())}
+    return result
+
+
+def _images(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Noise around one faint pattern a class: speed does not depend on what the images show."""
+    labels = torch.arange(count) % CLASSES
+    patterns = torch.randn(CLASSES, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(count, 3, 32, 32, generator=generator) + patterns[labels]
+    return x.contiguous(memory_format=torch.channels_last), labels
+
+
+def _everything_outside(guard: Guard) -> Guard:
+    """The same guard with discs so small that no query falls inside."""
+    return _with_spreads(guard, guard.bundle.geometry.spreads * 1e-9, Limits())
+
+
+def _everything_spent(guard: Guard) -> Guard:
+    """The same guard with discs so large that every query falls inside, and nothing left to give."""
+    return _with_spreads(guard, guard.bundle.geometry.spreads * 1e3, Limits(radius=1e-6, threshold=0.0))
+
+
+def _with_spreads(guard: Guard, spreads: Tensor, limits: Limits) -> Guard:
+    old = guard.bundle.geometry
+    geometry = Geometry(old.centres, spreads, old.feature_centres)
+    return Guard(replace(guard.bundle, geometry=geometry, limits=limits))
+
+
+def judge_rates(scale: int) -> dict[str, float]:
+    """Queries a second of MemoryLedger.judge, and how the cost grows from 1 to 100,000 stored clients."""
+    rng = np.random.default_rng(0)
+    result = {}
+    for batch in (32, 4096):
+        result[f"b{batch}"] = _judged_per_second(MemoryLedger(), rng, batch, 409_600 // scale)
+    many = MemoryLedger()
+    for client in range(100_000 // scale):
+        many.judge(f"client {client}", np.array([client % CLASSES]), rng.normal(size=(1, 2)) * 0.5, Limits())
+    crowded = [_judged_per_second(many, rng, 32, 32_000 // scale, f"new {i}") for i in range(5)]
+    alone = [_judged_per_second(MemoryLedger(), rng, 32, 32_000 // scale, f"new {i}") for i in range(5)]
+    result["cost_ratio_100000_clients"] = statistics.median(alone) / statistics.median(crowded)
+    return result
+
+
+def sqlite_rate(scale: int) -> float:
+    """Queries a second of SqliteLedger at batch 32: every batch is on disk before it is answered."""
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        ledger = SqliteLedger(Path(folder) / "speed.sqlite")
+        rate = _judged_per_second(ledger, np.random.default_rng(0), 32, 64_000 // scale)
+        ledger.close()
+    return rate
+
+
+def _judged_per_second(
+    ledger: Ledger, rng: np.random.Generator, batch: int, queries: int, client: str = "speed"
+) -> float:
+    labels, points = rng.integers(0, CLASSES, queries), rng.normal(size=(queries, 2)) * 0.8
+    limits = Limits()
+    start = time.perf_counter()
+    for i in range(0, queries, batch):
+        ledger.judge(client, labels[i : i + batch], points[i : i + batch], limits)
+    return queries / (time.perf_counter() - start)
+
+
+@torch.inference_mode()
+def perturb_rates(scale: int) -> dict[str, Any]:
+    """Rows a second of both perturbations at K = 10, 512 features, batch 2,048; and against scipy's SLSQP."""
+    generator = torch.Generator().manual_seed(0)
+    rows = 2048
+    honest = (4 * torch.randn(rows, CLASSES, generator=generator)).softmax(1)
+    pirate = torch.randn(rows, CLASSES, generator=generator).softmax(1)
+    features = torch.randn(rows, DIMS, generator=generator).relu()
+    centres = torch.randn(CLASSES, DIMS, generator=generator).relu()
+    head = torch.nn.Linear(DIMS, CLASSES)
+    logits, centre_logits = head(features), head(centres)
+    functions: dict[str, Callable[[], object]] = {
+        "reverse_gradient": lambda: reverse_gradient(honest, pirate),
+        "move_feature": lambda: move_feature(features, logits, centres, centre_logits),
+    }
+    result: dict[str, Any] = {}
+    for name, function in functions.items():
+        result[name] = rows / _median_seconds(function, 200 // scale)
+    start = time.perf_counter()
+    for i in range(max(1, 30 // scale)):
+        _reverse_by_slsqp(honest[i].double().numpy(), pirate[i].double().numpy())
+    per_row = (time.perf_counter() - start) / max(1, 30 // scale)
+    result["slsqp_ratio"] = per_row * result["reverse_gradient"]
+    return result
+
+
+def _median_seconds(function: Callable[[], object], repeats: int) -> float:
+    seconds = []
+    for _ in range(repeats + 3):
+        start = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[3:])
+
+
+def _reverse_by_slsqp(honest: Any, pirate: Any) -> Any:
+    """The paper's optimisation problem handed to a solver, as its released code does."""
+    target = 2 * pirate - honest
+    target = target / np.linalg.norm(target)
+    return minimize(
+        lambda y: -(y @ target) / np.linalg.norm(y),
+        np.full(len(honest), 1 / len(honest)),
+        bounds=[(0, 1)] * len(honest),
+        constraints={"type": "eq", "fun": lambda y: y.sum() - 1},
+        method="SLSQP",
+    ).x

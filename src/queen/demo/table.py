@@ -1,0 +1,78 @@
+"""The demo's results as rows: one place that the terminal, the report and the README are rendered from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+HEADER = (
+    "policy",
+    "thief's images",
+    "thief direct",
+    "thief labels",
+    "agrees",
+    "A/B/C/D %",
+    "benign accuracy",
+    "its L1",
+    "time ratio",
+)
+
+
+def rows(results: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """One row a policy and attacker; what a benign client sees stands on the policy's first row."""
+    for name, policy in results["policies"].items():
+        for pool in ("foreign", "own_kind"):
+            attack = policy[pool]
+            first = pool == "foreign"
+            yield (
+                name if first else "",
+                pool.replace("_", " "),
+                _percent(attack["thief_direct"]) + ("*" if attack["flags"] else ""),
+                _percent(attack["thief_label_only"]),
+                _percent(attack["agreement"]),
+                verdict_shares(attack["verdicts"]),
+                _percent(policy["benign_accuracy"]) if first else "",
+                f"{policy['benign_l1']:.2f}" if first else "",
+                f"{policy['time_ratio']:.2f}" if first else "",
+            )
+
+
+def notes(results: dict[str, Any]) -> Iterator[str]:
+    """What a reader must know to read the table."""
+    images = results["images"]
+    yield (
+        f"Victim: small CNN, {results['victim_accuracy']:.1%} on {images['test']} held-out MNIST digits; always "
+        f"guessing one class scores {results['chance']:.1%}. Thief figures are means over seeds {results['seeds']}: "
+        "trained on the answers (direct) or on their labels alone; agreement is the direct thief's with the victim."
+    )
+    yield (
+        f"foreign: {images['pool_foreign']} scikit-learn digits. own kind: {images['pool_own_kind']} held-out MNIST "
+        "digits. Benign: one client sending all test images; L1 is the mean distance of its answers from the honest "
+        "ones (0 to 2). A/B/C/D: share of the thief's queries by verdict."
+    )
+    yield (
+        "With valid probabilities the paper's policies cost a thief little: labels survive, and a label-only thief "
+        "ignores the distortion."
+    )
+    yield from (f"* {name}: {flag}" for name, policy in results["policies"].items() for flag in policy["flags"])
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The table and its notes in Markdown, as the README shows them."""
+    lines = [
+        " | ".join(HEADER),
+        " | ".join("---" for _ in HEADER),
+        *(" | ".join(row) for row in rows(results)),
+    ]
+    return (
+        "\n".join(f"| {line} |" for line in lines) + "\n\n" + "\n".join(f"- {note}" for note in notes(results)) + "\n"
+    )
+
+
+def verdict_shares(shares: dict[str, float]) -> str:
+    """Four percentages, or a dash where nothing was judged."""
+    return "/".join(f"{100 * shares.get(letter, 0):.0f}" for letter in "ABCD") if shares else "-"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"

@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from queen.ledger import MemoryLedger, SqliteLedger
+from queen.ledger.base import make_rows
+from queen.ledger.sqlite import APPLICATION_ID, SCHEMA_VERSION
+from queen.types import LedgerError, Limits
+from tests.helpers import BruteForce
+from tests.reference.judge import judge_stream
+
+LIMITS = Limits(radius=0.1, threshold=0.03)
+
+
+def stream(seed: int, rows: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 3, rows), rng.normal(0, 0.5, (rows, 2))
+
+
+def state(ledger, client: str = "a") -> tuple:
+    return list(ledger.clients()), ledger.coverage(client), {k: v.tolist() for k, v in ledger.records(client).items()}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def test_the_file_survives_a_power_cut_and_says_whose_it_is(path):
+    ledger = SqliteLedger(path)
+    pragma = {name: ledger._db.execute(f"PRAGMA {name}").fetchone()[0] for name in (
+        "journal_mode", "synchronous", "foreign_keys", "application_id", "user_version")}  # fmt: skip
+    assert pragma == {
+        "journal_mode": "wal",
+        "synchronous": 2,  # FULL
+        "foreign_keys": 1,
+        "application_id": APPLICATION_ID,
+        "user_version": SCHEMA_VERSION,
+    }
+    assert APPLICATION_ID.to_bytes(4, "big") == b"QEEN"
+
+
+def test_a_reopened_ledger_continues_bit_for_bit(path):
+    labels, points = stream(0, 400)
+    memory, letters = MemoryLedger(), ""
+    for i in range(0, 400, 40):
+        part = slice(i, i + 40)
+        with closing(SqliteLedger(path)) as ledger:
+            letters += ledger.judge("a", labels[part], points[part], LIMITS).letters
+        expected = memory.judge("a", labels[part], points[part], LIMITS).letters
+        assert letters[part] == expected
+    with closing(SqliteLedger(path)) as ledger:
+        assert state(ledger) == state(memory)
+    assert set(letters) == set("ABCD")
+
+
+def test_other_limits_after_reopening_equal_the_brute_force(path):
+    brute = BruteForce()
+    for seed, radius in enumerate((0.1, 0.3, 0.04, (0.1, 0.2, 0.05))):
+        labels, points = stream(seed, 60)
+        limits = Limits(radius=radius, threshold=0.1)
+        with closing(SqliteLedger(path)) as ledger:
+            judgement = ledger.judge("a", labels, points, limits)
+            assert (judgement.letters, judgement.spent.tolist()) == brute.judge(
+                labels.tolist(), points.tolist(), limits
+            )
+            assert ledger.coverage("a") == brute.cqs
+
+
+CHILD = """
+import json, sys
+import numpy as np
+from queen.ledger import SqliteLedger
+from queen.types import Limits
+ledger = SqliteLedger(sys.argv[1], timeout=30)
+for line in sys.stdin:
+    call = json.loads(line)
+    judgement = ledger.judge(call["client"], call["labels"], np.array(call["points"]), Limits(**call["limits"]))
+    print(json.dumps([judgement.letters, judgement.spent.tolist()]), flush=True)
+"""
+
+
+@pytest.fixture
+def child(path):
+    """Another process on the same file: ask(labels, points) -> letters; one call a line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    yield process
+    process.kill()
+    process.wait()
+
+
+def send(process, labels, points, client="a", limits=LIMITS) -> None:
+    call = {"client": client, "labels": labels.tolist(), "points": points.tolist()}
+    process.stdin.write(json.dumps({**call, "limits": vars(limits)}) + "\n")
+    process.stdin.flush()
+
+
+def test_kill_minus_nine_loses_no_acknowledged_record(path, child):
+    labels, points = stream(1, 3000)
+    limits = Limits(radius=0.01, threshold=1e9)  # nearly every row inside is a record
+    sender = threading.Thread(target=lambda: [send(child, labels[i : i + 1], points[i : i + 1], limits=limits)
+                                              for i in range(3000)])  # fmt: skip
+    sender.daemon = True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "excepthook", lambda _: None)  # the sender's pipe breaks, as it must
+        sender.start()
+        acknowledged = [json.loads(child.stdout.readline())[0] for _ in range(60)]
+        os.kill(child.pid, signal.SIGKILL)
+        acknowledged += [json.loads(line)[0] for line in child.stdout if line.endswith("\n")]
+        sender.join(30)
+    assert 60 <= len(acknowledged) < 3000
+    expected = MemoryLedger()
+    letters = expected.judge("a", labels[: len(acknowledged)], points[: len(acknowledged)], limits).letters
+    assert "".join(acknowledged) == letters
+    with closing(SqliteLedger(path)) as ledger:
+        found = state(ledger)
+        if found != state(expected):  # the one call that was committed and not yet answered
+            one_more = slice(len(acknowledged), len(acknowledged) + 1)
+            expected.judge("a", labels[one_more], points[one_more], limits)
+        assert found == state(expected)
+        assert ledger._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+
+
+def test_two_processes_on_one_file_equal_one(path, child):
+    labels, points = stream(2, 240)
+    letters, spent = "", []
+    with closing(SqliteLedger(path, timeout=30)) as ledger:
+        for turn, i in enumerate(range(0, 240, 8)):
+            part = slice(i, i + 8)
+            if turn % 2:
+                judgement = ledger.judge("a", labels[part], points[part], LIMITS)
+                letters, spent = letters + judgement.letters, spent + judgement.spent.tolist()
+            else:
+                send(child, labels[part], points[part])
+                more = json.loads(child.stdout.readline())
+                letters, spent = letters + more[0], spent + more[1]
+        assert (letters, spent) == judge_stream(labels.tolist(), points.tolist(), LIMITS.radius, LIMITS.threshold)
+
+
+def test_two_connections_alternating_equal_the_brute_force(path):
+    labels, points = stream(3, 240)
+    with closing(SqliteLedger(path)) as one, closing(SqliteLedger(path)) as two:
+        letters = ""
+        for i in range(240):
+            ledger = one if i % 3 else two
+            letters += ledger.judge("a", labels[i : i + 1], points[i : i + 1], LIMITS).letters
+            if i % 50 == 0:
+                assert one.coverage("a") == two.coverage("a")
+        assert letters == judge_stream(labels.tolist(), points.tolist(), LIMITS.radius, LIMITS.threshold)[0]
+        assert state(one) == state(two)
+
+
+def test_many_connections_at_once_lose_and_double_nothing(path):
+    letters: list[str] = []
+
+    def work(seed: int) -> None:
+        labels, points = stream(seed, 100)
+        with closing(SqliteLedger(path, timeout=60)) as ledger:
+            for i in range(0, 100, 5):
+                letters.append(ledger.judge("a", labels[i : i + 5], points[i : i + 5], LIMITS).letters)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with closing(SqliteLedger(path)) as ledger:
+        records = ledger.records("a")
+    assert len("".join(letters)) == 400
+    assert "".join(letters).count("C") == sum(map(len, records.values())) > 0
+
+
+def test_a_locked_file_refuses_then_works_again(path):
+    labels, points = stream(4)
+    expected = MemoryLedger()
+    with closing(SqliteLedger(path, timeout=0.05)) as ledger:
+        ledger.judge("a", labels[:50], points[:50], LIMITS)
+        expected.judge("a", labels[:50], points[:50], LIMITS)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(LedgerError, match="locked"):
+                ledger.judge("a", labels[50:], points[50:], LIMITS)
+            other.execute("ROLLBACK")
+        assert state(ledger) == state(expected)
+        again = ledger.judge("a", labels[50:], points[50:], LIMITS)
+        assert again.letters == expected.judge("a", labels[50:], points[50:], LIMITS).letters
+        assert state(ledger) == state(expected)
+
+
+class Unwilling:
+    """A connection on which one statement fails."""
+
+    def __init__(self, db: sqlite3.Connection, statement: str) -> None:
+        self._db, self._statement = db, statement
+
+    def execute(self, sql: str, *values: object) -> sqlite3.Cursor:
+        if sql.startswith(self._statement):
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._db.execute(sql, *values)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._db, name)
+
+
+def fail_by_read_only(ledger: SqliteLedger) -> None:
+    ledger._db.execute("PRAGMA query_only = ON")
+
+
+def fail_by_full_disk(ledger: SqliteLedger) -> None:
+    pages = ledger._db.execute("PRAGMA page_count").fetchone()[0]
+    ledger._db.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def fail_by_commit(ledger: SqliteLedger) -> None:
+    ledger._db = Unwilling(ledger._db, "COMMIT")
+
+
+def fail_by_insert(ledger: SqliteLedger) -> None:
+    ledger._db = Unwilling(ledger._db, "INSERT INTO client")
+
+
+FAILURES = {"read-only": fail_by_read_only, "full disk": fail_by_full_disk, "commit": fail_by_commit,
+            "insert": fail_by_insert}  # fmt: skip
+
+
+def mend(ledger: SqliteLedger) -> None:
+    if isinstance(ledger._db, Unwilling):
+        ledger._db = ledger._db._db
+    ledger._db.execute("PRAGMA query_only = OFF")
+    ledger._db.execute("PRAGMA max_page_count = 1000000")
+
+
+@pytest.mark.parametrize("fail", FAILURES.values(), ids=FAILURES)
+def test_a_failed_write_leaves_memory_and_file_as_they_were(path, fail):
+    limits = Limits(radius=0.005, threshold=1e9)
+    labels, points = stream(5, 2000)
+    expected = MemoryLedger()
+    with closing(SqliteLedger(path)) as ledger:
+        ledger.judge("a", labels[:20], points[:20], limits)
+        expected.judge("a", labels[:20], points[:20], limits)
+        fail(ledger)
+        rows = make_rows(("a", "new"), np.arange(1980) % 2, labels[20:], points[20:], limits)
+        for _ in range(2):
+            with pytest.raises(LedgerError, match="Nothing was recorded"):
+                ledger.judge_rows(rows)
+        assert state(ledger) == state(expected)
+        with closing(SqliteLedger(path)) as fresh:
+            assert state(fresh) == state(expected)
+        mend(ledger)
+        assert ledger.judge_rows(rows).letters == expected.judge_rows(rows).letters
+        for client in ("a", "new"):
+            assert state(ledger, client) == state(expected, client)
+
+
+def test_after_close_nothing_is_judged(path):
+    ledger = SqliteLedger(path)
+    ledger.close()
+    with pytest.raises(LedgerError):
+        ledger.judge("a", [0], np.zeros((1, 2)), LIMITS)
+    with pytest.raises(LedgerError):
+        ledger.coverage("a")
+    with pytest.raises(LedgerError):
+        ledger.clients()
+
+
+@pytest.mark.parametrize("where", ["no/such/folder/ledger.db", ".", "/proc/ledger.db"])
+def test_a_place_where_no_file_can_be_is_named(tmp_path, where):
+    with pytest.raises(LedgerError, match="ledger"):
+        SqliteLedger(tmp_path / where)
+
+
+def foreign(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE songs (title TEXT)")
+        db.execute("INSERT INTO songs VALUES ('a')")
+        db.commit()
+
+
+def from_the_future(path: Path) -> None:
+    SqliteLedger(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"this is not a database, but it is long enough to be looked at" * 100)
+
+
+def cut_short(path: Path) -> None:
+    with closing(SqliteLedger(path)) as ledger:
+        ledger.judge("a", *stream(6), LIMITS)
+    path.write_bytes(path.read_bytes()[:1500])
+
+
+@pytest.mark.parametrize("make", [foreign, from_the_future, garbage, cut_short])
+def test_a_file_that_is_no_ledger_is_refused_and_left_alone(path, make):
+    make(path)
+    before = path.read_bytes()
+    with pytest.raises(LedgerError):
+        SqliteLedger(path)
+    assert path.read_bytes() == before
+
+
+def test_refusals_say_why(path):
+    foreign(path)
+    with pytest.raises(LedgerError, match="another program"):
+        SqliteLedger(path)
+    path.unlink()
+    from_the_future(path)
+    with pytest.raises(LedgerError, match=f"schema {SCHEMA_VERSION + 1}, this version reads {SCHEMA_VERSION}"):
+        SqliteLedger(path)
+
+
+@pytest.mark.parametrize("cache", [0, 1, 2])
+def test_a_small_cache_changes_nothing(path, cache):
+    labels, points = stream(7, 300)
+    owner = np.arange(300) * 7 % 5
+    names = tuple("abcde")
+    memory = MemoryLedger()
+    with closing(SqliteLedger(path, cache=cache)) as ledger:
+        for i in range(0, 300, 12):
+            rows = make_rows(names, owner[i : i + 12], labels[i : i + 12], points[i : i + 12], LIMITS)
+            found, expected = ledger.judge_rows(rows), memory.judge_rows(rows)
+            assert (found.letters, found.spent.tolist()) == (expected.letters, expected.spent.tolist())
+            assert len(ledger._cache) <= cache
+        for name in names:
+            assert state(ledger, name) == state(memory, name)
+
+
+def test_a_client_with_one_record_costs_at_most_200_bytes(path):
+    names = tuple(f"client-{i:016d}" for i in range(2000))
+    with closing(SqliteLedger(path)) as ledger:
+        rows = make_rows(names, np.arange(2000), np.zeros(2000, int), np.full((2000, 2), 0.123), Limits())
+        assert ledger.judge_rows(rows).letters == "C" * 2000
+    assert [p.name for p in path.parent.iterdir()] == ["ledger.db"]  # the log was folded in
+    assert path.stat().st_size <= 200 * 2000
+
+
+def test_a_batch_without_records_writes_nothing(path):
+    with closing(SqliteLedger(path)) as ledger:
+        before = ledger._db.total_changes
+        ledger.judge("a", [0], np.array([[3.0, 3.0]]), LIMITS)
+        assert ledger._db.total_changes == before
+        assert state(ledger) == ([], {}, {})

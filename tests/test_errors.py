@@ -1,0 +1,36 @@
+import inspect
+
+import pytest
+
+from queen import types
+from queen.types import QueenError
+
+ERRORS = {name: found for name, found in vars(types).items() if inspect.isclass(found) and name.endswith("Error")}
+KINDS = {
+    "ShapeError": ValueError,
+    "DtypeError": TypeError,
+    "NotFiniteError": ValueError,
+    "EmptyBatchError": ValueError,
+    "ClientError": ValueError,
+    "LabelError": ValueError,
+    "LimitsError": ValueError,
+    "PolicyError": ValueError,
+    "OptionError": ValueError,
+    "BundleModelError": types.BundleError,
+}
+
+
+def test_the_tree_is_complete():
+    assert set(ERRORS) == {*KINDS, "QueenError", "HeadError", "EmptyClassError", "SpreadError", "TooFewClassesError",
+                           "MapError", "BundleError", "SecretError", "LedgerError"}  # fmt: skip
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+def test_one_except_catches_every_error_and_each_says_what_it_is(error):
+    assert issubclass(error, QueenError)
+    assert error.__doc__
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS.items())
+def test_errors_are_also_what_python_users_expect(name, kind):
+    assert issubclass(ERRORS[name], kind)
