@@ -36,17 +36,21 @@ def sign(folder: Path, content: dict) -> None:
     (folder / MANIFEST).write_text(json.dumps(content))
 
 
-def swap(folder: Path, kind: str, **tensors: Tensor) -> None:
-    """Replace tensors in a weight file and sign everything again."""
+def swap(folder: Path, kind: str, *, identify: bool = True, **tensors: Tensor) -> None:
+    """Replace tensors in a weight file and make every checksum, and if asked the identity, right again."""
     content = read(folder)
-    entry = content["files"][kind]
-    data = safetensors.torch.save(
-        safetensors.torch.load((folder / entry["name"]).read_bytes())
-        | {k.replace("__", "."): t for k, t in tensors.items()}
-    )
+    changed = safetensors.torch.load((folder / content["files"][kind]["name"]).read_bytes())
+    changed |= {name.replace("__", "."): t for name, t in tensors.items()}
+    data = safetensors.torch.save(changed)
     digest = hashlib.sha256(data).hexdigest()
     content["files"][kind] = {"name": f"{kind}-{digest[:16]}.safetensors", "sha256": digest}
     (folder / content["files"][kind]["name"]).write_bytes(data)
+    if kind == "guard" and identify:
+        identity = hashlib.sha256()
+        for name, t in sorted(changed.items()):
+            identity.update(f"{name} {tuple(t.shape)} {t.dtype}\0".encode())
+            identity.update(t.flatten().view(torch.uint8).numpy().tobytes())
+        content["identity"] = identity.hexdigest()
     sign(folder, content)
 
 
@@ -337,8 +341,9 @@ def test_a_forged_manifest_with_a_right_checksum_is_refused(folder, change):
 
 
 def test_signing_alone_changes_nothing(folder):
-    sign(folder, read(folder))
+    identity = read(folder)["identity"]
     swap(folder, "guard")
+    assert read(folder)["identity"] == identity
     assert_same(fitted(), queen.load(folder), queries())
 
 
@@ -367,12 +372,22 @@ FORGED_TENSORS = {
     "infinite feature centres": {"geometry__feature_centres": lambda g: g.bundle.geometry.feature_centres / 0},
     "a spread of 0": {"geometry__spreads": lambda g: g.bundle.geometry.spreads * 0},
     "a negative spread": {"geometry__spreads": lambda g: -g.bundle.geometry.spreads},
-    "other centres": {"geometry__centres": lambda g: g.bundle.geometry.centres + 1},
-    "fewer classes": {"geometry__spreads": lambda g: g.bundle.geometry.spreads[:5]},
-    "a map of another width": {"map__layers__0__weight": lambda g: torch.zeros(128, 5)},
+    "fewer spreads": {"geometry__spreads": lambda g: g.bundle.geometry.spreads[:5]},
+    "fewer centres": {"geometry__centres": lambda g: g.bundle.geometry.centres[:5]},
+    "fewer feature centres": {"geometry__feature_centres": lambda g: g.bundle.geometry.feature_centres[:5]},
+    "feature centres of another width": {"geometry__feature_centres": lambda g: torch.zeros(10, 5)},
+    "centres in space": {"geometry__centres": lambda g: torch.zeros(10, 3)},
+    "a NaN in the map": {"map__layers__0__bias": lambda g: g.bundle.mapping.layers[0].bias * float("nan")},
+    "a map of another width": {"map__layers__0__weight": lambda g: g.bundle.mapping.layers[0].weight[:, :5]},
     "a map layer too many": {"map__layers__9__weight": lambda g: torch.zeros(2, 2)},
     "another probe": {"probe__logits": lambda g: g.bundle.probe.logits + 1},
-    "shadows without bias": {"shadows__bias": lambda g: torch.zeros(3)},
+    "a probe of NaN": {"probe__logits": lambda g: g.bundle.probe.logits * float("nan")},
+    "shadows of another shape": {"shadows__bias": lambda g: torch.zeros(3)},
+    "shadows of fewer classes": {
+        "shadows__weight": lambda g: g.bundle.shadows.weight[:, :5],
+        "shadows__bias": lambda g: g.bundle.shadows.bias[:, :5],
+    },
+    "shadows of NaN": {"shadows__weight": lambda g: g.bundle.shadows.weight * float("nan")},
 }
 
 
@@ -380,6 +395,13 @@ FORGED_TENSORS = {
 def test_forged_tensors_with_right_checksums_are_refused(folder, tensors):
     swap(folder, "guard", **{name: make(fitted()).contiguous() for name, make in tensors.items()})
     with pytest.raises(BundleError):
+        queen.load(folder)
+
+
+def test_tensors_of_another_identity_are_refused(folder):
+    centres = fitted().bundle.geometry.centres
+    swap(folder, "guard", identify=False, geometry__centres=centres + 1)
+    with pytest.raises(BundleError, match="identity"):
         queen.load(folder)
 
 

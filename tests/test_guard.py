@@ -251,6 +251,22 @@ def test_bad_input_is_refused_before_the_ledger_changes(x, error):
     assert state(guard.ledger) == before
 
 
+def test_a_model_that_would_swallow_nan_does_not_get_it():
+    class Swallowing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = trained("mlp")
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x.nan_to_num())
+
+    guard = protect(Swallowing(), train_set(), mapping=QUICK)
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(NotFiniteError, match="x holds"):
+            guard.answer(spoiled(value), client="a")
+    assert state(guard.ledger) == {}
+
+
 @pytest.mark.parametrize("client", [7, None, b"a", "", "a\0b", "x" * 257, "\ud800"], ids=lambda c: ascii(c)[:12])
 def test_bad_clients_are_refused_before_the_ledger_changes(client):
     guard = fitted()

@@ -129,7 +129,9 @@ def test_a_recipe_that_names_anything_else_is_refused(factory):
 @pytest.mark.parametrize("factory", [f"{__name__}:make_nothing", "queen.zoo:recipe_of"])
 def test_a_factory_that_makes_no_network_is_refused(factory):
     arguments = {"model": None} if factory.endswith("recipe_of") else {}
-    with pytest.raises(OptionError, match=r"must return a torch.nn.Module, got (str|NoneType)|annotated '-> nn.Module'"):
+    with pytest.raises(
+        OptionError, match=r"must return a torch.nn.Module, got (str|NoneType)|annotated '-> nn.Module'"
+    ):
         Recipe(factory, arguments).build()
 
 

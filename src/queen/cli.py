@@ -299,7 +299,7 @@ def _print_json(result: object) -> None:
 
 
 def _table(header: Sequence[str], lines: Any, *, left: int, title: str | None = None) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
     for i, name in enumerate(header):
         table.add_column("\n".join(name.split()), justify="left" if i < left else "right", no_wrap=True)
     for line in lines:

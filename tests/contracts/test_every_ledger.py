@@ -38,7 +38,9 @@ every_ledger = pytest.mark.parametrize("make", LEDGERS.values(), ids=LEDGERS)
 CLASSES = 3
 below = float(np.nextafter(1, 0))
 RIM = [(0.28, 0.96), (0.96, -0.28), (-0.6, 0.8), (1.0, 0.0), (0.0, -1.0), (below, 0.0), (0.0, 0.0), (-0.0, -0.0),
-       (0.28, float(np.nextafter(0.96, 0))), (2**-0.5, 2**-0.5), (5e-324, 0.0), (1e200, -1e200)]  # fmt: skip
+       (0.28, float(np.nextafter(0.96, 0))), (2**-0.5, 2**-0.5), (5e-324, 0.0), (1e200, -1e200),
+       # where hypot and x*x + y*y disagree, either way
+       (-0.8089281451572671, 0.5879075233167401), (0.9946128276123087, 0.1036596505350456)]  # fmt: skip
 radius_of = st.sampled_from([0.02, 0.1, 0.25, 0.3, 0.5, 1.0, 2.0, 3.0]) | st.floats(0.01, 1.5)
 threshold_of = st.sampled_from([0.0, 1e-9, 0.01, 0.0625, 0.2, 1.0, 1e9]) | st.floats(0, 0.5)
 limits_of = st.builds(
@@ -177,8 +179,9 @@ def test_all_ledgers_agree_to_the_last_bit(seed):
 
 @every_ledger
 def test_points_exactly_on_the_rim_are_outside(make):
-    judgement = make().judge("a", [0, 0, 0], np.array([[0.28, 0.96], [1.0, 0.0], [0.6, -0.8]]), Limits())
-    assert judgement.letters == "AAA"
+    points = np.array([[0.28, 0.96], [1.0, 0.0], [0.6, -0.8], [-0.8089281451572671, 0.5879075233167401]])
+    assert make().judge("a", [0] * 4, points, Limits()).letters == "AAAA"
+    assert make().judge("a", [0], np.array([[0.9946128276123087, 0.1036596505350456]]), Limits()).letters == "C"
 
 
 @every_ledger
@@ -205,6 +208,8 @@ def test_a_class_is_spent_only_above_the_threshold(make):
     exactly = Limits(radius=0.1, threshold=ledger.coverage("a")[0])
     judgement = ledger.judge("a", [0, 0], np.array([[0.5, 0.0], [-0.5, 0.0]]), exactly)
     assert (judgement.letters, judgement.spent.tolist()) == ("CB", [False, True])
+    at_once = make().judge("a", [0, 0, 0], np.array([[0.0, 0.0], [0.5, 0.0], [-0.5, 0.0]]), exactly)
+    assert (at_once.letters, at_once.spent.tolist()) == ("CCB", [False, False, True])
 
 
 @every_ledger

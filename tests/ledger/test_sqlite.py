@@ -165,6 +165,7 @@ def test_two_connections_alternating_equal_the_brute_force(path):
 
 def test_many_connections_at_once_lose_and_double_nothing(path):
     letters: list[str] = []
+    SqliteLedger(path).close()
 
     def work(seed: int) -> None:
         labels, points = stream(seed, 100)
@@ -181,6 +182,26 @@ def test_many_connections_at_once_lose_and_double_nothing(path):
         records = ledger.records("a")
     assert len("".join(letters)) == 400
     assert "".join(letters).count("C") == sum(map(len, records.values())) > 0
+
+
+def test_many_may_open_a_new_file_at_the_same_moment(tmp_path):
+    errors: list[LedgerError] = []
+
+    def work(path: Path, start: threading.Barrier) -> None:
+        start.wait()
+        try:
+            SqliteLedger(path).close()
+        except LedgerError as error:
+            errors.append(error)
+
+    for i in range(40):
+        start = threading.Barrier(8)
+        threads = [threading.Thread(target=work, args=(tmp_path / f"{i}.db", start)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
 
 
 def test_a_locked_file_refuses_then_works_again(path):

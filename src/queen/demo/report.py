@@ -16,7 +16,7 @@ STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #ececf1; --soft: #a3a3b0; --line: #3a3a44; --card: #1f1f26;
   --page: #141418; --thief: #ff5c74; --label: #f0b860; --benign: #4cc38a; } }
 body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
-main { max-width: 1080px; margin: 0 auto; padding: 2rem 1rem 4rem; }
+main { max-width: 1160px; margin: 0 auto; padding: 2rem 1rem 4rem; }
 h1 { font-size: 1.7rem; margin: 0 0 .2rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
 p.lead { color: var(--soft); margin: 0 0 1.2rem; max-width: 70ch; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
@@ -26,13 +26,13 @@ th, td { text-align: right; padding: .38rem .6rem; border-bottom: 1px solid var(
 th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: left; }
 th { color: var(--soft); font-weight: 600; } td:first-child { font-weight: 650; }
 ul { color: var(--soft); font-size: .92rem; padding-left: 1.1rem; max-width: 95ch; }
-.bars { display: grid; grid-template-columns: max-content 1fr; gap: .3rem .8rem; align-items: center;
+.bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: .3rem .8rem; align-items: center;
   font-size: .92rem; }
 .track { background: var(--line); border-radius: 4px; height: 1.15rem; position: relative; }
-.fill { height: 100%; border-radius: 4px; } .value { position: absolute; right: .5rem; top: -.1rem; font-size: .82rem; }
+.fill { height: 100%; border-radius: 4px; } .value { text-align: right; font-variant-numeric: tabular-nums; }
 .chance { position: absolute; top: 0; bottom: 0; width: 2px; background: var(--ink); opacity: .55; }
 .key span { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin: 0 .35rem 0 .9rem; }
-.maps { display: grid; grid-template-columns: repeat(auto-fit, minmax(320px, 1fr)); gap: 1rem; }
+.maps { display: grid; gap: 1.6rem; }
 figure { margin: 0; } figure img { width: 100%; background: #fff; border-radius: 6px; }
 figcaption { color: var(--soft); font-size: .9rem; margin-top: .4rem; }
 """
@@ -98,7 +98,7 @@ def _bar(what: str, value: float, colour: str, chance: float | None) -> str:
     mark = "" if chance is None else f'<div class="chance" style="left:{chance:.1%}"></div>'
     return (
         f'<div>{escape(what)}</div><div class="track"><div class="fill" style="width:{value:.1%};'
-        f'background:var(--{colour})"></div>{mark}<div class="value">{value:.1%}</div></div>'
+        f'background:var(--{colour})"></div>{mark}</div><div class="value">{value:.1%}</div>'
     )
 
 

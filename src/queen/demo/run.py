@@ -112,7 +112,7 @@ def run_demo(*, seed: int = 0, progress: bool | None = None) -> Demo:
     }
     maps = {name: _queries(guard, pool) for name, pool in images.pools.items()}
     # The bundle that is left behind gets a secret of its own: the one above is public.
-    return Demo(results, Guard(guard.bundle), images, maps, _on_plane(guard, *images.train))
+    return Demo(results, Guard(guard.bundle), images, maps, _on_plane(guard, images.train[0]))
 
 
 def _new_network(generator: torch.Generator) -> nn.Module:
@@ -122,13 +122,14 @@ def _new_network(generator: torch.Generator) -> nn.Module:
 
 def _try_policies(guard: Guard, victim: nn.Module, images: Images, show: Progress) -> dict[str, Any]:
     """Both attackers and a benign client against every way to answer."""
-    services = {name: _service(guard, victim, name) for name in POLICIES}
-    answers = {(name, pool): services[name](images.pools[pool]) for name in POLICIES for pool in images.pools}
+    answers = {
+        (name, pool): _service(guard, victim, name)(images.pools[pool]) for name in POLICIES for pool in images.pools
+    }
     attacks = _attack_all(answers, images, predict(victim, images.test[0]), show)
     x, y = images.test
     honest, policies = _plain(victim)(x), {}
     for name in POLICIES:
-        returned, letters = _service(guard, victim, name)(x)  # a client of its own
+        returned, letters = _service(guard, victim, name)(x)
         foreign, own_kind = attacks[name, "foreign"], attacks[name, "own_kind"]
         policies[name] = {
             **{key: foreign[key] for key in ("thief_direct", "thief_label_only", "agreement", "verdicts")},
@@ -156,7 +157,7 @@ def _plain(victim: nn.Module) -> Oracle:
 
 
 def _service(guard: Guard, victim: nn.Module, policy: str) -> Service:
-    """A fresh client's view: answers and, for our own tables, the verdict letters ("" when undefended)."""
+    """A new client's view, with an empty ledger: answers and, for our own tables, the verdict letters ("" when undefended)."""
     if policy == "undefended":
         return lambda x: (_plain(victim)(x), "")
     fresh = guard.with_options(policy=policy)
@@ -232,17 +233,16 @@ def _time_ratio(guard: Guard, victim: nn.Module, policy: str, x: Tensor) -> floa
 
 
 @torch.inference_mode()
-def _on_plane(guard: Guard, x: Tensor, y: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Points (n, 2) of images on the map, and their labels."""
-    features, _ = guard.bundle.split(x)
-    return guard.bundle.mapping(features).double().numpy(), y.numpy()
+def _on_plane(guard: Guard, x: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Points (n, 2) of images on the map, and the labels the model gives them."""
+    features, logits = guard.bundle.split(x)
+    return guard.bundle.mapping(features).double().numpy(), logits.argmax(1).numpy()
 
 
 def _queries(guard: Guard, pool: Tensor) -> Queries:
     """Where an attacker's queries fall on the map and what the ledger says of them, under the paper's policy."""
     reply = guard.with_options(policy="paper").answer(pool, client="map")
-    points, _ = _on_plane(guard, pool, torch.zeros(len(pool)))
-    return Queries(points, "".join(verdict.value for verdict in reply.verdicts))
+    return Queries(*_on_plane(guard, pool), "".join(verdict.value for verdict in reply.verdicts))
 
 
 def _shares(letters: str) -> dict[str, float]:

@@ -13,7 +13,7 @@ HEADER = (
     "agrees",
     "A/B/C/D %",
     "benign accuracy",
-    "its L1",
+    "L1",
     "time ratio",
 )
 
@@ -50,10 +50,15 @@ def notes(results: dict[str, Any]) -> Iterator[str]:
         "digits. Benign: one client sending all test images; L1 is the mean distance of its answers from the honest "
         "ones (0 to 2). A/B/C/D: share of the thief's queries by verdict."
     )
-    yield (
-        "With valid probabilities the paper's policies cost a thief little: labels survive, and a label-only thief "
-        "ignores the distortion."
-    )
+    plain = results["policies"]["undefended"]
+    for name, policy in results["policies"].items():
+        if policy is not plain:
+            yield (
+                f"{name}: the better of both thieves gets {_best(policy['foreign'])} with foreign images (undefended "
+                f"{_best(plain['foreign'])}) and {_best(policy['own_kind'])} with the victim's own kind "
+                f"({_best(plain['own_kind'])}); the benign client gets {_percent(policy['benign_accuracy'])} "
+                f"({_percent(plain['benign_accuracy'])})."
+            )
     yield from (f"* {name}: {flag}" for name, policy in results["policies"].items() for flag in policy["flags"])
 
 
@@ -72,6 +77,10 @@ def markdown(results: dict[str, Any]) -> str:
 def verdict_shares(shares: dict[str, float]) -> str:
     """Four percentages, or a dash where nothing was judged."""
     return "/".join(f"{100 * shares.get(letter, 0):.0f}" for letter in "ABCD") if shares else "-"
+
+
+def _best(attack: dict[str, Any]) -> str:
+    return _percent(max(attack["thief_direct"], attack["thief_label_only"]))
 
 
 def _percent(value: float) -> str:
