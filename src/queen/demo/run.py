@@ -184,9 +184,7 @@ def _attack_all(
     for (policy, pool), (returned, _) in answers.items():
         targets[policy, pool, "direct"] = returned.clone()
         targets[policy, pool, "label_only"] = F.one_hot(returned.argmax(1), returned.shape[1]).float()
-    names = {
-        key: hashlib.sha256(key[1].encode() + target.numpy().tobytes()).digest() for key, target in targets.items()
-    }
+    names = {key: hashlib.sha256(key[1].encode() + t.numpy().tobytes()).digest() for key, t in targets.items()}
     unique = {name: (images.pools[key[1]], targets[key]) for key, name in names.items()}
     jobs = [(name, seed) for name in unique for seed in SEEDS]
     # One thread a process: tiny networks gain nothing from more, and lose much on a busy machine.

@@ -1,0 +1,51 @@
+"""The same on a GPU; skipped where there is none (CI never has one)."""
+
+import pytest
+import torch
+
+import queen
+from queen.core.mapping import MapRecipe
+from queen.fit import ShadowRecipe
+from queen.types import Limits
+from queen.zoo import Recipe, build, seeded
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+def make_guard(device: str, kind: str = "head") -> queen.Guard:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(200) % 4
+    x = torch.randn(200, 3, 32, 32, generator=generator) + 2 * torch.randn(4, 3, 32, 32, generator=generator)[y]
+    with seeded(torch.Generator().manual_seed(0)):
+        model = build("vgg11_bn", classes=4, channels=3).eval().to(device)
+    recipe = Recipe("queen.zoo:build", {"name": "small_cnn", "classes": 4, "channels": 3})
+    return queen.protect(
+        model,
+        (x, y),
+        calibration=(x, y),
+        limits=Limits(radius=0.2),
+        mapping=MapRecipe(epochs=20),
+        shadows=ShadowRecipe(kind=kind, count=4, draw=2, networks=[recipe]),
+        min_agreement=0,
+        secret=bytes(32),
+        progress=False,
+    )
+
+
+@pytest.mark.parametrize("kind", ["head", "network"])
+def test_a_guard_fits_answers_saves_and_loads_on_cuda(kind, tmp_path):
+    guard = make_guard("cuda", kind)
+    x = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    guard.save(tmp_path / "bundle")
+    reply = guard.answer(x, client="a")
+    assert reply.probabilities.is_cuda
+    assert torch.allclose(reply.probabilities.sum(1), torch.ones(64, device="cuda"), atol=1e-5)
+    again = queen.load(tmp_path / "bundle", device="cuda").answer(x, client="a")
+    assert again.verdicts == reply.verdicts
+    assert torch.equal(again.probabilities, reply.probabilities)
+    on_cpu = queen.load(tmp_path / "bundle").answer(x, client="a")
+    assert (on_cpu.probabilities - reply.probabilities.cpu()).abs().max() < 0.2
+
+
+def test_fitting_on_cuda_is_deterministic():
+    assert make_guard("cuda").bundle.identity == make_guard("cuda").bundle.identity
