@@ -41,6 +41,7 @@ from tests.helpers import (
     make_mlp,
     on_simplex,
     queries,
+    train,
     train_set,
     trained,
 )
@@ -201,6 +202,18 @@ def test_no_seed_makes_a_map_diverge_on_little_data(rows):
     x, y = train_set()
     guard = fit((x[:rows], y[:rows]), mapping=MapRecipe(epochs=20), seed=9)
     assert guard.report["agreement"] > 0.5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_classifier_of_two_classes_can_be_protected(seed):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        x = torch.randn(60, 4)
+        y = (x[:, 0] > 0).long()
+        model = train(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), x, y, epochs=100)
+    guard = protect(model, (x, y))  # all defaults
+    assert guard.report["agreement"] > 0.8
+    assert on_simplex(guard.answer(x, client="a").probabilities)
 
 
 def test_an_absolute_radius_is_divided_by_each_spread():

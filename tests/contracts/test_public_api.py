@@ -69,6 +69,7 @@ for package in (queen.core, queen.ledger):
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
 import torch
+torch.manual_seed(0)
 x, y = torch.randn(60, 4), torch.arange(60) % 2
 guard = queen.protect(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)), (x, y),
                       min_agreement=0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from queen.types import EmptyClassError, LabelError, SpreadError, TooFewClassesError
 
@@ -44,9 +45,11 @@ def check_labels(labels: Tensor, classes: int) -> None:
 
 def class_means(values: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Mean of values (n, d) per class -> (K, d), in float64 (Definition 1)."""
-    counts = torch.bincount(labels, minlength=classes).double()
     sums = torch.zeros(classes, values.shape[1], dtype=torch.float64, device=values.device)
-    return sums.index_add_(0, labels, values.double()) / counts[:, None]
+    for start in range(0, len(labels), 8192):
+        rows = slice(start, start + 8192)
+        sums += F.one_hot(labels[rows], classes).double().T @ values[rows].double()  # on a GPU index_add_ is random
+    return sums / torch.bincount(labels, minlength=classes).double()[:, None]
 
 
 def measure(features: Tensor, points: Tensor, labels: Tensor, classes: int) -> Geometry:

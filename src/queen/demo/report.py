@@ -123,7 +123,8 @@ def _theorem3(results: dict[str, Any]) -> str:
         for letter, r in results["theorem3_paper_own_kind"].items()
     )
     words = (
-        "Mean squared error per query against the honest answer, for the own-kind attacker; 0 means nothing is hidden."
+        "Mean squared error per query against the honest answer, for the own-kind attacker under the paper's policy. "
+        "A bound of 0 promises nothing: the answer is honest, or follows from what the attacker sees."
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p class='lead'>{words}</p>"
 

@@ -157,7 +157,7 @@ def _plain(victim: nn.Module) -> Oracle:
 
 
 def _service(guard: Guard, victim: nn.Module, policy: str) -> Service:
-    """A new client's view, with an empty ledger: answers and, for our own tables, the verdict letters ("" when undefended)."""
+    """A new client's view, with an empty ledger: answers and, for our own tables, verdict letters ("" undefended)."""
     if policy == "undefended":
         return lambda x: (_plain(victim)(x), "")
     fresh = guard.with_options(policy=policy)
