@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from copy import deepcopy
 from functools import cache
 
 import torch
-from scipy.special import erfc
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
@@ -106,25 +104,3 @@ def queries(kind: str = "head", count: int = 300) -> Tensor:
 def on_simplex(probabilities: Tensor) -> bool:
     sums = probabilities.double().sum(1)
     return bool(probabilities.isfinite().all() and (probabilities >= 0).all() and (sums - 1).abs().max() < 1e-5)
-
-
-class BruteForce:
-    """One client judged pair by pair; unlike `judge_stream` it goes on after a call, also with other limits."""
-
-    def __init__(self) -> None:
-        self.points: dict[int, list[tuple[float, float]]] = {}
-        self.cqs: dict[int, float] = {}
-
-    def judge(self, labels: list[int], points: list[tuple[float, float]], limits: Limits) -> tuple[str, list[bool]]:
-        letters, spents = "", []
-        for label, (x, y) in zip(labels, points, strict=True):
-            rho = limits.radius[label] if isinstance(limits.radius, tuple) else limits.radius
-            spents.append(self.cqs.get(label, 0.0) > limits.threshold)
-            near = any((x - a) * (x - a) + (y - b) * (y - b) < rho * rho for a, b in self.points.get(label, ()))
-            letter = "D" if near else "B" if spents[-1] else "C"
-            letters += letter if x * x + y * y < 1 else "A"
-            if letters[-1] == "C":
-                self.points.setdefault(label, []).append((x, y))
-                sqs = 0.5 * float(erfc(math.sqrt(x * x + y * y) - 1))
-                self.cqs[label] = self.cqs.get(label, 0.0) + rho * rho * (sqs * sqs)
-        return letters, spents

@@ -484,7 +484,9 @@ def test_a_factory_beside_the_user_is_found_when_protecting_and_when_asking(file
         "from torch import nn\n\n\ndef make(width: int) -> nn.Module:\n"
         "    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 10))\n"
     )
-    args = protect("--arg", "width=32", factory="mine:make", weights=files / "mlp.safetensors", data=files / "train.npz")
+    args = protect(
+        "--arg", "width=32", factory="mine:make", weights=files / "mlp.safetensors", data=files / "train.npz"
+    )
     done = program(*args, "--out", "b", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     asked = program("ask", "b", files / "one.npy", "--json", cwd=tmp_path)

@@ -24,7 +24,7 @@ from queen.core.mapping import MappingNet
 from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
 from queen.core.split import TOLERANCE, Split
 from queen.policy import find_policy
-from queen.types import BundleError, BundleModelError, HeadError, Inputs, Limits, OptionError, QueenError
+from queen.types import BundleError, BundleModelError, Inputs, Limits, LimitsError, OptionError, QueenError
 from queen.zoo import Recipe
 
 FORMAT = 1
@@ -77,11 +77,13 @@ class Bundle:
     def __post_init__(self) -> None:
         find_policy(self.policy)
         classes = self.geometry.classes
+        if not isinstance(self.limits, Limits):
+            raise LimitsError(f"limits must be queen.types.Limits, got {type(self.limits).__name__}")
         if isinstance(self.limits.radius, tuple) and len(self.limits.radius) != classes:
             raise OptionError(f"limits name {len(self.limits.radius)} radii, the model has {classes} classes")
         if self.class_names is not None and len(self.class_names) != classes:
             raise OptionError(f"{len(self.class_names)} class names given, the model has {classes} classes")
-        if not 1 <= self.draw <= len(self.shadows):
+        if not isinstance(self.draw, int) or not 1 <= self.draw <= len(self.shadows):
             raise OptionError(f"draw must lie between 1 and the {len(self.shadows)} shadows, got {self.draw}")
 
     @cached_property
@@ -146,7 +148,7 @@ def load_bundle(
     """
     folder = Path(path)
     content = _read_manifest(folder)
-    with _named_errors(folder):
+    with _named_errors(folder), torch.random.fork_rng(devices=[]):  # fresh layers draw weights, replaced at once
         guard = _read_hashed(folder, content["files"]["guard"])
         weights = _read_hashed(folder, content["files"]["model"])
         network = _build(content["model"]["recipe"], model)
@@ -156,8 +158,7 @@ def load_bundle(
         network.requires_grad_(False).to(device)
         recipe = content["model"]["recipe"]
         limits = content["limits"]
-        where = torch.device(device)
-        placed = {name: tensor.to(where) for name, tensor in guard.items()}
+        placed = {name: tensor.to(device) for name, tensor in guard.items()}
         fields = {key: content[key] for key in PLAIN}
         fields |= {key: None if content[key] is None else tuple(content[key]) for key in TUPLES}
         fields["limits"] = Limits(radius=limits["radius"], threshold=limits["threshold"])
@@ -173,6 +174,7 @@ def load_bundle(
         )
         if bundle.identity != content["identity"]:
             raise BundleError(f"bundle '{folder}' is inconsistent: its tensors do not match its identity")
+        _check_shapes(bundle, guard)
     _recognise(bundle)
     return with_options(bundle, **changes)
 
@@ -218,13 +220,7 @@ def _load_map(guard: dict[str, Tensor], *, normalize: bool) -> MappingNet:
 
 
 def _load_geometry(guard: dict[str, Tensor]) -> Geometry:
-    geometry = Geometry(guard["geometry.centres"], guard["geometry.spreads"], guard["geometry.feature_centres"])
-    for name in ("centres", "spreads", "feature_centres"):
-        if not getattr(geometry, name).isfinite().all():
-            raise BundleError(f"the bundle's {name} are not finite")
-    if not (geometry.spreads > 0).all():
-        raise BundleError("the bundle's spreads must be positive")
-    return geometry
+    return Geometry(guard["geometry.centres"], guard["geometry.spreads"], guard["geometry.feature_centres"])
 
 
 def _load_shadows(guard: dict[str, Tensor], kind: str | list[dict[str, Any]]) -> Shadows:
@@ -249,6 +245,31 @@ def _load_calibration(guard: dict[str, Tensor]) -> Calibration | None:
     if "calibration.labels" not in guard:
         return None
     return Calibration(guard["calibration.labels"], guard["calibration.points"])
+
+
+def _check_shapes(bundle: Bundle, guard: dict[str, Tensor]) -> None:
+    """Every part must be finite and fit the others; a well-formed file can still hold nonsense."""
+    (_, dims), (_, classes) = bundle.probe.features.shape, bundle.probe.logits.shape
+    expected: dict[str, tuple[int, ...]] = {
+        "geometry.centres": (classes, 2),
+        "geometry.spreads": (classes,),
+        "geometry.feature_centres": (classes, dims),
+        "map.layers.0.weight": (len(guard["map.layers.0.weight"]), dims),
+    }
+    if isinstance(bundle.shadows, HeadShadows):
+        count = len(bundle.shadows)
+        expected |= {"shadows.weight": (count, classes, dims), "shadows.bias": (count, classes)}
+    if bundle.calibration:
+        count = len(bundle.calibration.labels)
+        expected |= {"calibration.labels": (count,), "calibration.points": (count, 2)}
+    for name, shape in expected.items():
+        if tuple(guard[name].shape) != shape:
+            raise BundleError(f"the bundle's {name} has shape {tuple(guard[name].shape)}, expected {shape}")
+    for name, tensor in guard.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise BundleError(f"the bundle's {name} is not finite")
+    if not (bundle.geometry.spreads > 0).all():
+        raise BundleError("the bundle's spreads must be positive")
 
 
 def _under(prefix: str, guard: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -284,7 +305,7 @@ def _recognise(bundle: Bundle) -> None:
     try:
         with torch.inference_mode():
             features, logits = bundle.split(probe.x)
-    except (RuntimeError, TypeError, HeadError) as error:
+    except Exception as error:  # whatever a stranger's forward pass may raise
         raise BundleModelError(f"the bundle belongs to another model: {error}") from error
     for name, now, then in (("features", features, probe.features), ("logits", logits, probe.logits)):
         scale = then.abs().max().clamp(min=1.0)

@@ -30,7 +30,7 @@ def batches(data: Data) -> Iterable[tuple[Inputs, Tensor]]:
     if isinstance(data, DataLoader):
         return data
     if isinstance(data, Dataset):
-        return DataLoader(data, batch_size=BATCH)
+        return DataLoader(data, batch_size=BATCH, generator=torch.Generator())  # not the global one
     raise DtypeError(f"expected data as (x, y) tensors, a Dataset or a DataLoader, got {type(data).__name__}")
 
 

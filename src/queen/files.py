@@ -69,6 +69,8 @@ def _read_image(path: Path, like: Tensor, bundle: Bundle) -> Tensor:
     channels, height, width = like.shape[1:]
     what = f"cannot read image '{path}'"
     opened = attempt(lambda: Image.open(path), what, OSError, UnidentifiedImageError)
+    if opened.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip
+        opened = Image.fromarray((np.asarray(opened) / 257).round().astype(np.uint8))  # type: ignore[assignment]
     image = attempt(lambda: opened.convert("L" if channels == 1 else "RGB").resize((width, height)), what, OSError)
     x = torch.from_numpy(np.asarray(image, np.float32) / 255).view(height, width, channels).permute(2, 0, 1)
     if bundle.pixel_mean and bundle.pixel_std:

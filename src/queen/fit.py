@@ -146,7 +146,7 @@ def protect(
         held_out = None
         if calibration is not None:
             with show.timed("calibration"):
-                held_out = _calibrate(split, net, geometry, calibration, device, show)
+                held_out = _calibrate(split, net, geometry, calibration, seen.sample, device, show)
         report = _report(seen, points, geometry, chosen, agreement, recipe, made, held_out)
         report.warnings, report.seconds = warnings, show.seconds
         bundle = Bundle(
@@ -193,11 +193,18 @@ def _sample(data: Data, model: nn.Module) -> Inputs:
 
 
 def _features(
-    split: Split, data: Data, device: torch.device, show: Progress, name: str, *, keep_inputs: bool = False
+    split: Split,
+    data: Data,
+    device: torch.device,
+    show: Progress,
+    name: str,
+    *,
+    like: Inputs | None = None,
+    keep_inputs: bool = False,
 ) -> _Seen:
-    """One pass over the data, un-augmented and in order."""
+    """One pass over the data, un-augmented and in order; every batch must be like the first (or like `like`)."""
     features, logits, labels, kept = [], [], [], []
-    sample: Inputs | None = None
+    sample = like
     with torch.inference_mode():
         for raw, y in show.each(name, batches(data)):
             sample = inputs.take(raw, slice(0, 4)) if sample is None else sample
@@ -214,8 +221,8 @@ def _features(
                 if isinstance(x, Mapping):
                     raise OptionError("network shadows need one input tensor; use shadows='head' for this model")
                 kept.append(x)
-    if sample is None:
-        raise EmptyBatchError("the data holds no images")
+    if sample is None or not labels:
+        raise EmptyBatchError(f"the data holds no images ({name})")
     seen = _Seen(torch.cat(features), torch.cat(logits), torch.cat(labels), sample, torch.cat(kept) if kept else None)
     if not (seen.features.isfinite().all() and seen.logits.isfinite().all()):
         raise NotFiniteError("the model gives NaN or infinity for some of the images")
@@ -275,9 +282,9 @@ def _default_networks(x: Tensor, classes: int) -> list[Recipe]:
 
 
 def _calibrate(
-    split: Split, net: MappingNet, geometry: Geometry, data: Data, device: torch.device, show: Progress
+    split: Split, net: MappingNet, geometry: Geometry, data: Data, like: Inputs, device: torch.device, show: Progress
 ) -> Calibration:
-    seen = _features(split, data, device, show, "calibration")
+    seen = _features(split, data, device, show, "calibration", like=like)
     if int(seen.labels.min()) < 0 or int(seen.labels.max()) >= geometry.classes:
         check_labels(seen.labels, geometry.classes)
     labels = seen.logits.argmax(1)

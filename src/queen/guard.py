@@ -32,9 +32,9 @@ class Guard:
         self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
         self._secret = keyed.new_secret() if secret is None else secret
         self._policy = find_policy(bundle.policy)
-        centres = bundle.geometry.feature_centres
+        linear, centres = bundle.split.linear, bundle.geometry.feature_centres
         with torch.inference_mode():
-            self._centre_logits = bundle.split.linear(centres) if bundle.split.linear else None
+            self._centre_logits = linear(centres.to(linear.weight.dtype)).float() if linear else None
 
     def answer(self, x: Inputs, *, client: str) -> Reply:
         """Answer one batch (n, *input) of one client, rows in arrival order: (n, K) probabilities and verdicts.
@@ -56,7 +56,8 @@ class Guard:
             if not bundle.observe:
                 actions = torch.from_numpy(self._policy.actions(judgement))
                 answers = self._act(actions, client, x, features, logits, honest)
-        return Reply(answers, judgement.verdicts)
+        # A tensor made in inference mode may not enter autograd, and clients train students on answers.
+        return Reply(answers.clone(), judgement.verdicts)
 
     def _act(self, actions: Tensor, client: str, x: Inputs, features: Tensor, logits: Tensor, honest: Tensor) -> Tensor:
         """Replace the answers that the policy does not leave honest."""
@@ -74,7 +75,7 @@ class Guard:
     def _move(self, features: Tensor, logits: Tensor) -> Tensor:
         centres, max_steps = self.bundle.geometry.feature_centres, self._policy.max_steps
         if self._centre_logits is None:
-            return move_feature_any_head(features, logits, self.bundle.split.head, centres, max_steps=max_steps)
+            return move_feature_any_head(features, logits, self.bundle.split.head_of, centres, max_steps=max_steps)
         return move_feature(features, logits, centres, self._centre_logits, max_steps=max_steps)
 
     def _pirate(self, client: str, x: Inputs, features: Tensor) -> Tensor:

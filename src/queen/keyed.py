@@ -23,7 +23,8 @@ SECRET_BYTES = 32
 def query_digests(secret: bytes, context: str, x: Inputs) -> list[bytes]:
     """HMAC-SHA256 of every row of the batch, bound to `context` (bundle and client)."""
     prefix = context.encode() + b"\0"
-    columns = [t.detach().cpu().contiguous().flatten(1).view(torch.uint8).numpy() for t in tensors(x).values()]
+    named = sorted(tensors(x).items())  # by name: a loaded bundle may list them in another order
+    columns = [t.detach().cpu().contiguous().view(len(t), -1).view(torch.uint8).numpy() for _, t in named]
     rows = np.concatenate(columns, axis=1) if len(columns) > 1 else columns[0]
     return [hmac.digest(secret, prefix + row.tobytes(), "sha256") for row in rows]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,7 +16,7 @@ Inputs = Tensor | Mapping[str, Tensor]
 """One batch for the model: a tensor, or named tensors (`input_ids`, `attention_mask`) as text models take them."""
 
 
-MIN_RADIUS = 1e-6  # below it the numbers of the ledger's grid cells would no longer be exact
+MIN_RADIUS, MAX_RADIUS = 1e-6, 1e6  # beyond, the ledger's grid cells or squares would no longer be exact
 
 
 class Verdict(Enum):
@@ -48,13 +48,15 @@ class Limits:
     threshold: float = 0.2
 
     def __post_init__(self) -> None:
-        if isinstance(self.radius, Sequence):
-            object.__setattr__(self, "radius", tuple(float(r) for r in self.radius))
-        radii = self.radius if isinstance(self.radius, tuple) else (self.radius,)
-        if not radii or not all(MIN_RADIUS <= r < math.inf for r in radii):
-            raise LimitsError(f"radius must be finite and at least {MIN_RADIUS}, got {self.radius}")
-        if not (math.isfinite(self.threshold) and self.threshold >= 0):
-            raise LimitsError(f"threshold must be finite and not negative, got {self.threshold}")
+        several = isinstance(self.radius, tuple | list)
+        radii = tuple(self.radius) if isinstance(self.radius, tuple | list) else (self.radius,)
+        if not radii or not all(isinstance(r, int | float) and MIN_RADIUS <= r <= MAX_RADIUS for r in radii):
+            raise LimitsError(f"radius must be a number from {MIN_RADIUS} to {MAX_RADIUS:g}, got {self.radius!r}")
+        if not (isinstance(self.threshold, int | float) and 0 <= self.threshold <= sys.float_info.max):
+            raise LimitsError(f"threshold must be a finite number, not negative, got {self.threshold!r}")
+        as_floats = tuple(float(r) for r in radii)
+        object.__setattr__(self, "radius", as_floats if several else as_floats[0])
+        object.__setattr__(self, "threshold", float(self.threshold))
 
 
 class QueenError(Exception):

@@ -17,8 +17,7 @@ from queen.ledger import MemoryLedger, SqliteLedger
 from queen.ledger.base import make_rows
 from queen.ledger.sqlite import APPLICATION_ID, SCHEMA_VERSION
 from queen.types import LedgerError, Limits
-from tests.helpers import BruteForce
-from tests.reference.judge import judge_stream
+from tests.reference.judge import BruteForce, judge_stream
 
 LIMITS = Limits(radius=0.1, threshold=0.03)
 
@@ -73,7 +72,7 @@ def test_other_limits_after_reopening_equal_the_brute_force(path):
         with closing(SqliteLedger(path)) as ledger:
             judgement = ledger.judge("a", labels, points, limits)
             assert (judgement.letters, judgement.spent.tolist()) == brute.judge(
-                labels.tolist(), points.tolist(), limits
+                labels.tolist(), points.tolist(), limits.radius, limits.threshold
             )
             assert ledger.coverage("a") == brute.cqs
 

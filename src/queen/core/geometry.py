@@ -55,13 +55,16 @@ def class_means(values: Tensor, labels: Tensor, classes: int) -> Tensor:
 def measure(features: Tensor, points: Tensor, labels: Tensor, classes: int) -> Geometry:
     """Centres c^k, spreads d^k and feature centres C^k of the training data (features (n, D), points (n, 2))."""
     check_labels(labels, classes)
+    broken = labels[~points.isfinite().all(1)]
+    if len(broken):
+        raise SpreadError(f"the 2-D points of class {_some(sorted(set(broken.tolist())))} are not finite")
     centres = class_means(points, labels, classes)
     distances = torch.linalg.vector_norm(points.double() - centres[labels], dim=1)
     spreads = class_means(distances[:, None], labels, classes)[:, 0]
-    bad = (~(spreads.isfinite() & (spreads > 0))).nonzero().flatten().tolist()
+    bad = (spreads <= 0).nonzero().flatten().tolist()
     if bad:
         raise SpreadError(
-            f"the 2-D points of class {_some(bad)} coincide or are not finite, so it has no disc: "
+            f"the 2-D points of class {_some(bad)} coincide, so it has no disc: "
             "give more distinct images, or train the map with another seed or learning rate"
         )
     return Geometry(centres, spreads, class_means(features, labels, classes).to(features.dtype))

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfc
 
+RIM = 0.25 * (1 + 1e-12)
 Floats = NDArray[np.float64]
 
 
@@ -24,14 +25,18 @@ def inside(points: Floats) -> NDArray[np.bool_]:
     A norm rounds differently and would put (.28, .96) inside.
     """
     x, y = points[:, 0], points[:, 1]
-    return np.asarray(x * x + y * y < 1.0)
+    with np.errstate(over="ignore"):  # infinitely far is outside too
+        return np.asarray(x * x + y * y < 1.0)
 
 
 def query_area(points: Floats, radius: Floats) -> Floats:
     """What a recorded query adds to CQS: rho^2 * SQS^2, for points (n, 2) and radius (n,).
 
-    Every store gets these numbers ready-made and only ever adds and compares them.
+    Every store gets these numbers ready-made and only ever adds and compares them. Inside the disc SQS > 1/2, and the
+    bound on records rests on it; at the very rim rounding would make it 1/2, hence the floor a hair above.
     """
     x, y = points[:, 0], points[:, 1]
-    sensitivity = single_query_sensitivity(np.sqrt(x * x + y * y))
-    return radius * radius * (sensitivity * sensitivity)
+    with np.errstate(over="ignore"):
+        sensitivity = single_query_sensitivity(np.sqrt(x * x + y * y))
+    square = sensitivity * sensitivity
+    return radius * radius * np.where(inside(points), np.maximum(square, RIM), square)

@@ -43,8 +43,16 @@ class Split:
         """The head if it is one linear layer, which allows the closed forms."""
         return self.head if isinstance(self.head, nn.Linear) else None
 
+    def head_of(self, features: Tensor) -> Tensor:
+        """f^C alone, in float32 whatever the model computes in."""
+        parameter = next(self.head.parameters(), features)
+        logits: Tensor = self.head(features.to(parameter.dtype))
+        return logits.float()
+
     def __call__(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """(u, logits) of one batch, in one pass."""
+        if self.model.training:  # somebody trained on; answers must not depend on dropout
+            self.model.eval()
         seen: list[Tensor] = []
         me = threading.get_ident()
 

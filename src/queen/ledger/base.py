@@ -115,6 +115,8 @@ def make_rows(
     """Check a batch and do its arithmetic; `owner` says which client each row belongs to (None: all the first)."""
     for client in clients:
         check_client(client)
+    if not clients or len(set(clients)) != len(clients):
+        raise ClientError(f"expected at least one client and none twice, got {len(clients)}")
     label, point = np.asarray(labels), np.asarray(points)
     if label.ndim != 1 or point.shape != (len(label), 2):
         raise ShapeError(f"expected labels (n,) and points (n, 2), got {label.shape} and {point.shape}")
@@ -128,8 +130,21 @@ def make_rows(
     if label.min() < 0 or label.max() > MAX_LABEL:
         raise LabelError(f"labels must lie between 0 and {MAX_LABEL}, got {label.min()} to {label.max()}")
     radii = _radii(label, limits)
-    who = np.zeros(len(label), np.int64) if owner is None else np.asarray(owner, np.int64)
+    who = _owners(owner, len(label), len(clients))
     return Rows(clients, who, label, point, query_area(point, radii), inside(point), radii, float(limits.threshold))
+
+
+def _owners(owner: ArrayLike | None, rows: int, clients: int) -> NDArray[np.int64]:
+    if owner is None:
+        return np.zeros(rows, np.int64)
+    who = np.asarray(owner)
+    if who.shape != (rows,):
+        raise ShapeError(f"expected an owner for each of {rows} rows, got shape {who.shape}")
+    if who.dtype.kind not in "iu":
+        raise DtypeError(f"expected integer owners, got {who.dtype}")
+    if who.min() < 0 or who.max() >= clients:
+        raise ClientError(f"owners must lie between 0 and {clients - 1}, got {who.min()} to {who.max()}")
+    return who.astype(np.int64, copy=False)
 
 
 def _radii(labels: NDArray[np.int64], limits: Limits) -> Floats:

@@ -34,17 +34,20 @@ class MemoryLedger(OneClient):
 
     def coverage(self, client: str) -> dict[int, float]:
         """CQS of every class this client has records in."""
-        classes = self._states.get(check_client(client), {})
-        return {label: state.cqs for label, state in sorted(classes.items()) if state.records}
+        with self._lock:
+            classes = self._states.get(check_client(client), {})
+            return {label: state.cqs for label, state in sorted(classes.items()) if state.records}
 
     def records(self, client: str) -> dict[int, Floats]:
         """Recorded points (m, 2) by class, oldest first."""
-        classes = self._states.get(check_client(client), {})
-        return {label: np.array(state.records) for label, state in sorted(classes.items()) if state.records}
+        with self._lock:
+            classes = self._states.get(check_client(client), {})
+            return {label: np.array(state.records) for label, state in sorted(classes.items()) if state.records}
 
     def clients(self) -> Iterable[str]:
         """Clients with at least one record, sorted."""
-        return sorted(c for c, classes in self._states.items() if any(s.records for s in classes.values()))
+        with self._lock:
+            return sorted(c for c, classes in self._states.items() if any(s.records for s in classes.values()))
 
     def close(self) -> None:
         """Nothing to give back."""

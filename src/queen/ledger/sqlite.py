@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -55,35 +56,56 @@ class SqliteLedger(OneClient):
             self._db = sqlite3.connect(self.path, timeout=timeout, isolation_level=None, check_same_thread=False)
         try:
             with self._named_errors():
-                self._open()
+                self._open(timeout)
         except BaseException:
             self._db.close()
             raise
 
-    def _open(self) -> None:
+    def _open(self, timeout: float) -> None:
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA foreign_keys = ON")
-        if self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0] not in ("wal", "memory"):
-            raise LedgerError(f"ledger '{self.path}' cannot use a write-ahead log: is the file system writable?")
+        self._refuse_others()  # before anything is changed in a file that may not be ours
+        self._use_log(timeout)
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            application, version = (
-                self._db.execute(f"PRAGMA {p}").fetchone()[0] for p in ("application_id", "user_version")
-            )
-            if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+            if self._number("SELECT count(*) FROM sqlite_master") == 0:
                 for statement in SCHEMA.split(";"):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            elif application != APPLICATION_ID:
-                raise LedgerError(f"'{self.path}' is a database of another program, not a ledger")
-            elif version != SCHEMA_VERSION:
-                raise LedgerError(f"ledger '{self.path}' has schema {version}, this version reads {SCHEMA_VERSION}")
+            self._refuse_others()
         except BaseException:
             self._db.execute("ROLLBACK")
             raise
         self._db.execute("COMMIT")
         self._seen_version = self._data_version()
+
+    def _refuse_others(self) -> None:
+        """A file with tables must be a ledger of this version; tables first: another process may be making them."""
+        if self._number("SELECT count(*) FROM sqlite_master") == 0:
+            return
+        if self._number("PRAGMA application_id") != APPLICATION_ID:
+            raise LedgerError(f"'{self.path}' is a database of another program, not a ledger")
+        version = self._number("PRAGMA user_version")
+        if version != SCHEMA_VERSION:
+            raise LedgerError(f"ledger '{self.path}' has schema {version}, this version reads {SCHEMA_VERSION}")
+
+    def _use_log(self, timeout: float) -> None:
+        """Switch to the write-ahead log; SQLite does not wait here when another process opens the file, so we do."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                mode = self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+                break
+            except sqlite3.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        if mode not in ("wal", "memory"):
+            raise LedgerError(f"ledger '{self.path}' cannot use a write-ahead log: is the file system writable?")
+
+    def _number(self, query: str) -> int:
+        return int(self._db.execute(query).fetchone()[0])
 
     def judge_rows(self, rows: Rows) -> Judgement:
         """Judge, record and commit; if the commit fails nothing is remembered and `LedgerError` is raised."""
@@ -133,7 +155,7 @@ class SqliteLedger(OneClient):
             raise
 
     def _data_version(self) -> int:
-        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+        return self._number("PRAGMA data_version")
 
     def _client(self, name: str) -> _Client:
         client = self._cache.get(name)

@@ -1,0 +1,87 @@
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from queen.bench.train import collapsed, predict, train
+from queen.zoo import build, seeded
+
+
+def separable(count: int = 300) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(count) % 3
+    centres = torch.tensor([[4.0, 0.0], [-4.0, 0.0], [0.0, 6.0]])
+    return torch.randn(count, 2, generator=generator) * 0.5 + centres[y], y
+
+
+def make_model() -> nn.Module:
+    with seeded(torch.Generator().manual_seed(1)):
+        return nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def fit(targets: Tensor, *, seed: int = 0) -> nn.Module:
+    return train(make_model(), separable()[0], targets, epochs=10, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("targets", ["labels", "one-hot", "soft"])
+def test_separable_data_is_learnt_from_hard_and_soft_labels(targets):
+    x, y = separable()
+    one_hot = F.one_hot(y, 3).float()
+    model = fit({"labels": y, "one-hot": one_hot, "soft": 0.7 * one_hot + 0.1}[targets])
+    assert (predict(model, x) == y).double().mean() > 0.98
+    assert (predict(make_model(), x) == y).double().mean() < 0.9
+
+
+def test_labels_and_their_one_hot_vectors_train_alike():
+    _, y = separable()
+    for a, b in zip(fit(y).parameters(), fit(F.one_hot(y, 3).float()).parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_soft_targets_teach_their_confidence():
+    x, y = separable()
+    confidence = [fit(targets)(x).softmax(1).amax(1).mean() for targets in (0.4 * F.one_hot(y, 3) + 0.2, y)]
+    assert 0.5 < confidence[0] < 0.7
+    assert confidence[1] > 0.95
+
+
+def test_training_is_deterministic_given_the_generator_and_leaves_the_global_state_alone():
+    _, y = separable()
+    state = torch.get_rng_state()
+    one, two, other = fit(y), fit(y), fit(y, seed=1)
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    assert not one.training
+
+
+def test_images_are_trained_on_and_the_given_ones_are_not_changed():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(40, 1, 8, 8, generator=generator)
+    y = torch.arange(40) % 2
+    x[y == 1, :, :4] += 2
+    before = x.clone()
+    with seeded(generator):
+        model = build("small_cnn", classes=2, width=2)
+    model = train(model, x, y, epochs=20, generator=generator, batch=8)
+    assert torch.equal(x, before)
+    assert torch.equal(predict(model, x), y)
+    assert torch.equal(predict(model, x, batch=7), y)
+
+
+def test_fewer_rows_than_a_batch_can_be_trained_on():
+    x, y = separable(6)
+    before = make_model()
+    after = train(make_model(), x, y, epochs=2, generator=torch.Generator().manual_seed(0))
+    assert not torch.equal(before[0].weight, after[0].weight)
+
+
+def test_collapsed_flags_predictions_of_one_class():
+    mostly = torch.zeros(1000, dtype=torch.int64)
+    assert collapsed(mostly)
+    assert collapsed(mostly + 3)
+    mostly[:9] = 4
+    assert collapsed(mostly)
+    mostly[:10] = 4
+    assert not collapsed(mostly)
+    assert not collapsed(torch.arange(1000) % 10)

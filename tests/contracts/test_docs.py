@@ -1,0 +1,128 @@
+"""What the documents say is true: code runs, figures are the committed ones, names and links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from queen.cli import app
+from queen.demo.table import markdown
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "queen"
+README, PAPER = ROOT / "README.md", ROOT / "docs" / "paper.md"
+DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(path: Path, *languages: str) -> list[str]:
+    """Fenced code blocks in one of the languages."""
+    found = re.findall(r"^```(\w*)[^\n]*\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    return [code for language, code in found if language in languages]
+
+
+def test_the_python_code_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = blocks(README, "python")
+    assert code
+    namespace: dict[str, object] = {"__name__": "readme"}
+    for number, block in enumerate(code):
+        exec(compile(block, f"README.md, Python block {number}", "exec"), namespace)
+
+
+def test_the_table_in_the_readme_is_the_committed_one():
+    between = re.findall(r"<!-- demo table -->(.*?)<!-- /demo table -->", README.read_text(), re.DOTALL)
+    assert len(between) == 1
+    results = json.loads((ROOT / "results" / "demo" / "demo.json").read_text())
+    assert between[0].strip() == markdown(results).strip()
+
+
+def commands(path: Path) -> list[str]:
+    """Lines of shell blocks that call `queen`, continued lines joined."""
+    shell = "\n".join(blocks(path, "", "bash", "sh", "shell", "console")).replace("\\\n", " ")
+    lines = [line.strip().removeprefix("$ ").removeprefix(".venv/bin/") for line in shell.splitlines()]
+    return [line for line in lines if line.startswith("queen ")]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_line_parses(path):
+    known = get_command(app).commands
+    for line in commands(path):
+        words = shlex.split(re.split(r"\s(?:[>|]|&&)\s", line)[0], comments=True)
+        if words[1].startswith("-"):
+            continue
+        assert words[1] in known, line
+        if not {"-h", "--help"} & set(words):
+            known[words[1]].make_context(words[1], words[2:])  # raises where an option does not exist
+
+
+def find(reference: str) -> object:
+    """What `core/x.py:name` or `core/x.py:Class.name` names."""
+    path, _, names = reference.partition(":")
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    found: object = importlib.import_module(f"queen.{module}")
+    for name in names.split("."):
+        fields = getattr(found, "__annotations__", {})
+        found = getattr(found, name) if hasattr(found, name) else fields[name]
+    return found
+
+
+def test_every_function_that_paper_md_names_exists():
+    references = re.findall(r"`((?:\w+/)*\w+\.py:\w+(?:\.\w+)*)`", PAPER.read_text())
+    assert len(references) > 5
+    missing = []
+    for reference in references:
+        try:
+            find(reference)
+        except (ImportError, KeyError):
+            missing.append(reference)
+    assert missing == []
+
+
+def test_a_wrong_reference_would_be_noticed():
+    assert find("types.py:Limits.radius") == 0.02
+    with pytest.raises(KeyError):
+        find("types.py:Limits.nothing")
+    with pytest.raises(ImportError):
+        find("core/nothing.py:name")
+
+
+def test_every_file_with_a_remark_on_the_paper_is_listed_in_paper_md():
+    remarked = [path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "Paper:" in path.read_text()]
+    assert remarked
+    listed = PAPER.read_text()
+    assert [path for path in remarked if path not in listed] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_local_link_leads_to_a_file(path):
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\(<?([^)>\s]+)", text) + re.findall(r"(?:src|href)=[\"']([^\"']+)", text)
+    links += re.findall(r"^\[[^\]]+\]:\s*(\S+)", text, re.MULTILINE)
+    local = [link.partition("#")[0] for link in links if not re.match(r"[a-z]+:", link)]
+    assert [link for link in local if link and not (path.parent / link).exists()] == []
+
+
+def tracked() -> list[Path]:
+    """Files git knows or would take in."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    return [ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_file_names_a_folder_of_the_machine_it_was_made_on():
+    place = re.compile(rb"(?<![\w.*])/(?:work|root|farm)/")
+    assert place.search(b"see /" + b"work/main")
+    files = tracked()
+    assert ROOT / "pyproject.toml" in files
+    assert [path.relative_to(ROOT).as_posix() for path in files if place.search(path.read_bytes())] == []
+
+
+def test_no_file_is_larger_than_a_megabyte():
+    assert [path.relative_to(ROOT).as_posix() for path in tracked() if path.stat().st_size > 1_000_000] == []

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections import Counter
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import queen.demo.run as module
+from queen import Verdict
+from queen.bench.train import predict
+from queen.demo.run import Images, load_images
+from queen.progress import Progress
+
+ATTACK = {
+    "queries", "thief_direct", "thief_label_only", "agreement", "thief_direct_runs", "thief_label_only_runs",
+    "verdicts", "flags",
+}  # fmt: skip
+
+
+def without_times(results: dict) -> dict:
+    results = copy.deepcopy(results)
+    del results["seconds"], results["fit"]["seconds"]
+    for policy in results["policies"].values():
+        del policy["time_ratio"]
+    return results
+
+
+def test_the_results_are_json_and_hold_what_was_promised(demo):
+    results = json.loads(json.dumps(demo.results, allow_nan=False))
+    assert results == demo.results
+    assert set(results["policies"]) == {"undefended", "paper", "strict"}
+    for policy in results["policies"].values():
+        for key in ("thief_direct", "thief_label_only", "agreement", "benign_accuracy"):
+            assert 0 <= policy[key] <= 1
+        assert 0 <= policy["benign_l1"] <= 2
+        assert policy["time_ratio"] > 0
+        assert set(policy["foreign"]) == set(policy["own_kind"]) == ATTACK
+        assert all(policy[key] == policy["foreign"][key] for key in ("thief_direct", "thief_label_only", "verdicts"))
+    assert results["seeds"] == [0]
+    assert results["images"] == {
+        "train": 1000, "calibration": 300, "test": 400, "pool_foreign": 300, "pool_own_kind": 800,
+    }  # fmt: skip
+    assert results["limits"]["radius"] == pytest.approx(0.19758, abs=1e-5)
+
+
+def test_chance_is_the_share_of_the_most_common_class(demo):
+    labels = demo.images.test[1].tolist()
+    assert demo.results["chance"] == max(Counter(labels).values()) / len(labels)
+
+
+def test_the_victim_beats_chance_and_undefended_means_untouched(demo):
+    results, plain = demo.results, demo.results["policies"]["undefended"]
+    assert results["victim_accuracy"] > 5 * results["chance"]
+    assert plain["benign_l1"] == 0
+    assert plain["benign_accuracy"] == results["victim_accuracy"]
+    assert plain["time_ratio"] == 1
+    assert plain["verdicts"] == plain["own_kind"]["verdicts"] == plain["benign_verdicts"] == {}
+    assert plain["own_kind"]["thief_direct"] > 4 * results["chance"]
+
+
+def test_a_defended_answer_differs_and_the_own_kind_thief_gets_less(demo):
+    plain, paper, strict = (demo.results["policies"][name] for name in ("undefended", "paper", "strict"))
+    assert strict["benign_l1"] > paper["benign_l1"] > 0
+    for defended in (paper, strict):
+        assert defended["own_kind"]["thief_direct"] < plain["own_kind"]["thief_direct"]
+        assert defended["benign_accuracy"] <= plain["benign_accuracy"]
+
+
+def test_verdict_shares_sum_to_one(demo):
+    for name in ("paper", "strict"):
+        policy = demo.results["policies"][name]
+        for shares in (policy["foreign"]["verdicts"], policy["own_kind"]["verdicts"], policy["benign_verdicts"]):
+            assert set(shares) <= set("ABCD")
+            assert math.isclose(sum(shares.values()), 1)
+
+
+def test_the_table_and_the_maps_tell_of_the_same_clients(demo):
+    assert list(demo.maps) == ["foreign", "own_kind"]
+    for pool, queries in demo.maps.items():
+        attack = demo.results["policies"]["paper"][pool]
+        assert {k: v / len(queries.letters) for k, v in Counter(queries.letters).items()} == attack["verdicts"]
+        assert len(queries.letters) == attack["queries"] == len(demo.images.pools[pool])
+        # Which verdict a query gets does not depend on the policy, only what is done about it.
+        assert demo.results["policies"]["strict"][pool]["verdicts"] == attack["verdicts"]
+
+
+def test_every_attacker_is_a_client_of_its_own(demo):
+    for pool, queries in demo.maps.items():
+        replies = demo.guard.with_options(policy="paper").answer(demo.images.pools[pool], client="alone")
+        assert "".join(verdict.value for verdict in replies.verdicts) == queries.letters
+    assert Verdict(demo.maps["own_kind"].letters[0]) in (Verdict.OUTSIDE, Verdict.FRESH)
+
+
+def test_the_own_kind_attacker_meets_every_verdict_and_the_foreign_one_is_mostly_outside(demo):
+    own, foreign = (demo.results["policies"]["paper"][pool]["verdicts"] for pool in ("own_kind", "foreign"))
+    assert all(own[letter] > 0.02 for letter in "BCD")
+    assert foreign["A"] > own["A"]
+    assert foreign["A"] > 0.5
+
+
+def test_theorem_3_counts_every_query_of_the_own_kind_attacker(demo):
+    found = demo.results["theorem3_paper_own_kind"]
+    assert {letter: one["rows"] for letter, one in found.items()} == Counter(demo.maps["own_kind"].letters)
+    assert all(found[letter]["bound"] == found[letter]["fitted"] == 0 for letter in "CD")
+    assert all(found[letter]["fitted"] > 0 for letter in "AB")
+
+
+def test_points_and_labels_of_the_maps_are_the_guards_own(demo):
+    points, labels = demo.train_points
+    assert points.shape == (1000, 2)
+    victim = demo.guard.bundle.split.model
+    assert torch.equal(torch.from_numpy(labels), predict(victim, demo.images.train[0]))
+    assert demo.maps["foreign"].points.shape == (300, 2)
+
+
+def test_the_same_seed_gives_the_same_results_but_for_the_times(demo, small_demo):
+    again = small_demo()
+    assert without_times(again.results) == without_times(demo.results)
+    assert again.guard.bundle.identity == demo.guard.bundle.identity
+    assert again.guard._secret != demo.guard._secret  # the bundle left behind must not have a public secret
+
+
+def test_the_parts_of_the_images_are_disjoint_and_complete(mnist, monkeypatch):
+    monkeypatch.setattr(module, "mnist5k", lambda: mnist)
+    images = load_images()
+    parts = [images.train[0], images.calibration[0], images.pools["own_kind"], images.test[0]]
+    assert [len(part) for part in parts] == [2500, 1000, 900, 600]
+    rows = sorted(row.numpy().tobytes() for part in parts for row in part)
+    assert rows == sorted(row.numpy().tobytes() for row in mnist[0])
+    assert images.pools["foreign"].shape == (1797, 1, 28, 28)
+
+
+def attack(answers: dict, images: Images, patch) -> dict:
+    patch.setattr(module, "SEEDS", (0, 1))
+    patch.setattr(module.os, "cpu_count", lambda: 1)
+    original = torch.zeros(len(images.test[0]), dtype=torch.int64)
+    return module._attack_all(answers, images, original, Progress(shown=False))
+
+
+def test_collapsed_thieves_are_flagged_and_others_are_not(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 10
+    x = torch.rand(120, 1, 28, 28, generator=generator) * 0.1
+    for k in range(10):
+        x[y == k, :, 2 * k : 2 * k + 4, 4:24] += 1  # a bar whose height tells the class
+    images = Images((x, y), (x, y), (x, y), {"foreign": x, "own_kind": x})
+    constant = F.one_hot(torch.full((120,), 3), 10).float()
+    honest = F.one_hot(y, 10).float()
+    found = attack(
+        {("paper", "foreign"): (constant, "A" * 120), ("paper", "own_kind"): (honest, "C" * 120)}, images, monkeypatch
+    )
+    flagged, fine = found["paper", "foreign"], found["paper", "own_kind"]
+    assert flagged["flags"] == [
+        "2 of 2 direct thieves collapsed to one class", "2 of 2 label-only thieves collapsed to one class",
+    ]  # fmt: skip
+    assert flagged["thief_direct"] == flagged["thief_label_only"] == pytest.approx(0.1)
+    assert flagged["verdicts"] == {"A": 1.0}
+    assert fine["flags"] == []
+    assert fine["thief_direct"] > 0.3
+    assert len(fine["thief_direct_runs"]) == 2
+
+
+def test_answers_that_two_policies_gave_alike_are_trained_on_once(monkeypatch):
+    trained = []
+    guess = torch.arange(50) % 10
+    monkeypatch.setattr(module, "_thief_guesses", lambda pool, target, seed, test: trained.append(seed) or guess)
+    x = torch.rand(50, 1, 28, 28)
+    images = Images((x, guess), (x, guess), (x, guess), {"foreign": x, "own_kind": x})
+    answers = torch.rand(50, 10).softmax(1)
+    found = attack({(p, "foreign"): (answers, "") for p in ("undefended", "paper", "strict")}, images, monkeypatch)
+    assert sorted(trained) == [0, 0, 1, 1]  # direct and label-only, two seeds
+    assert all(one["thief_direct"] == 1 for one in found.values())
