@@ -25,7 +25,14 @@ def test_silent_when_not_a_terminal(capsys):
     assert tuple(capsys.readouterr()) == ("", "")
 
 
-def test_shown_on_standard_error_only(capsys):
+def test_bars_are_noise_in_a_log_file_but_lines_are_not(capsys):
+    work(Progress(shown=True))
+    assert tuple(capsys.readouterr()) == ("", "done\n")
+
+
+def test_shown_on_standard_error_only(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
     assert work(Progress(shown=True)) == [3, 1, 2]
     out, err = capsys.readouterr()
     assert out == ""

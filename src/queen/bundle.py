@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from queen.core.geometry import Geometry
-from queen.core.inputs import tensors
+from queen.core.inputs import find_device, tensors
 from queen.core.mapping import MappingNet
 from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
 from queen.core.split import TOLERANCE, Split
@@ -83,6 +83,8 @@ class Bundle:
             raise OptionError(f"limits name {len(self.limits.radius)} radii, the model has {classes} classes")
         if self.class_names is not None and len(self.class_names) != classes:
             raise OptionError(f"{len(self.class_names)} class names given, the model has {classes} classes")
+        if (self.pixel_mean is None) != (self.pixel_std is None):
+            raise OptionError("pixel_mean and pixel_std go together")
         if not isinstance(self.draw, int) or not 1 <= self.draw <= len(self.shadows):
             raise OptionError(f"draw must lie between 1 and the {len(self.shadows)} shadows, got {self.draw}")
 
@@ -147,6 +149,7 @@ def load_bundle(
     options (`OPTIONS`) such as policy, observe or limits.
     """
     folder = Path(path)
+    device = find_device(device)
     content = _read_manifest(folder)
     with _named_errors(folder), torch.random.fork_rng(devices=[]):  # fresh layers draw weights, replaced at once
         guard = _read_hashed(folder, content["files"]["guard"])

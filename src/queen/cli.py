@@ -15,7 +15,7 @@ from rich.table import Table
 from queen.types import OptionError, QueenError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from queen.bundle import Bundle
 
@@ -27,8 +27,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+out = Console(highlight=False, markup=False)
+err = Console(stderr=True, highlight=False, markup=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Folder = Annotated[Path, typer.Argument(help="Bundle folder.", show_default=False)]
@@ -43,7 +43,7 @@ def main() -> None:
     try:
         app()
     except QueenError as error:
-        err.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        err.print(f"error: {' '.join(str(error).split())}", style="red", soft_wrap=True)
         sys.exit(2)
 
 
@@ -57,8 +57,9 @@ def demo(
     from queen.demo import run_demo
     from queen.demo.report import html_report
     from queen.demo.table import HEADER, notes, rows
-    from queen.files import write_image
+    from queen.files import check_folder, write_image
 
+    check_folder(folder)  # before the work, not after it
     found = run_demo(seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
     found.guard.save(folder / "bundle")
@@ -98,18 +99,21 @@ def protect(
 ) -> None:
     """Fit a defense around a trained model and write it as a bundle."""
     import queen
-    from queen.files import attempt, factory_args, read_data, read_weights
+    from queen.core.inputs import find_device
+    from queen.files import attempt, check_folder, factory_args, read_data, read_weights
     from queen.fit import ShadowRecipe
     from queen.types import Limits
     from queen.zoo import NETWORKS, Recipe
 
+    where = find_device(device)
     args = factory_args(arg or [])
     recipe = Recipe("queen.zoo:build", {"name": factory, **args}) if factory in NETWORKS else Recipe(factory, args)
-    model = attempt(recipe.build, f"cannot build '{factory}'", TypeError, ValueError)
+    model = attempt(recipe.build, f"cannot build '{factory}'", TypeError, ValueError, RuntimeError)
     state = read_weights(weights)
     attempt(lambda: model.load_state_dict(state), f"'{weights}' does not fit '{factory}'", RuntimeError)
+    check_folder(folder)  # before the work, not after it
     guard = queen.protect(
-        model.to(device),
+        model.to(where),
         read_data(data),
         calibration=read_data(calibration) if calibration else None,
         head=head,
@@ -145,9 +149,10 @@ def ask(
     from queen.guard import load
     from queen.ledger import SqliteLedger
 
-    store = SqliteLedger(ledger) if ledger else None
-    guard = load(folder, model, ledger=store, device=device)
+    guard = load(folder, model, device=device)
     x = read_query(query, guard.bundle)
+    store = SqliteLedger(ledger) if ledger else None
+    guard.ledger = store or guard.ledger
     reply = guard.answer(x, client=client)
     honest = guard.with_options(observe=True).answer(x, client=client).probabilities if explain else None
     if store:
@@ -168,8 +173,8 @@ def ask(
             (guard.bundle.name_of(k), f"{returned[k]:.4f}", *([f"{honest[row, k]:.4f}"] if honest is not None else []))
             for k in order
         ]
-        title = f"query {row}" + (f", verdict {verdict.value} ({verdict.name.lower()})" if explain else "")
-        out.print(_table(header, lines, left=1, title=title))
+        out.print(f"query {row}" + (f", verdict {verdict.value} ({verdict.name.lower()})" if explain else ""))
+        out.print(_table(header, lines, left=1))
 
 
 @app.command(epilog="Example: `queen inspect build/demo/bundle --map map.png`")
@@ -209,9 +214,9 @@ def inspect(
     from queen.fit import Report
 
     for name, value in facts.items():
-        out.print(f"{name:<10}{value}", markup=False)
+        out.print(f"{name:<10}{value}")
     for line in Report(**report).lines():
-        out.print(line, markup=False)
+        out.print(line)
     header = ("class", "spread", "radius", "answers (about)", "records (bound)")
     lines = [[c["class"], f"{c['spread']:.4g}", f"{c['radius']:.4g}", *map(str, list(c.values())[3:])] for c in classes]
     out.print(_table(header, lines, left=1))
@@ -262,7 +267,7 @@ def certify(
     names = ("eta_hat", "rho_paper", "rho_sound", "radius", "records_per_class")
     out.print(_table(("quantity", "value"), [(name, f"{result[name]:.6g}") for name in names], left=1))
     for statement in certificate.statements:
-        out.print(f"- {statement}", markup=False)
+        out.print(f"- {statement}")
     if guard and guard.bundle.calibration:
         spent = guard.report["calibration_first_spent"]
         when = f"after {spent} of them" if spent is not None else "never"
@@ -298,8 +303,8 @@ def _print_json(result: object) -> None:
     sys.stdout.write(json.dumps(result, indent=1) + "\n")
 
 
-def _table(header: Sequence[str], lines: Any, *, left: int, title: str | None = None) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
+def _table(header: Sequence[str], lines: Iterable[Sequence[str]], *, left: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for i, name in enumerate(header):
         table.add_column("\n".join(name.split()), justify="left" if i < left else "right", no_wrap=True)
     for line in lines:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +20,7 @@ from queen.bundle import Bundle
 from queen.types import OptionError, ShapeError
 
 Result = TypeVar("Result")
+UNREADABLE = (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 
 
 def attempt(action: Callable[[], Result], what: str, *errors: type[Exception]) -> Result:
@@ -25,6 +29,13 @@ def attempt(action: Callable[[], Result], what: str, *errors: type[Exception]) -
         return action()
     except errors as error:
         raise OptionError(f"{what}: {' '.join(str(error).split())[:300]}") from error
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that cannot be written, without making it."""
+    above = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise OptionError(f"cannot write to '{path}': '{above}' is not a folder that can be written")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -39,13 +50,15 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def read_data(path: Path) -> tuple[Tensor, Tensor]:
     """(x, y) from an .npz file."""
-    arrays = attempt(lambda: np.load(path, allow_pickle=False), f"cannot read data '{path}'", OSError, ValueError)
+    arrays = attempt(lambda: np.load(path, allow_pickle=False), f"cannot read data '{path}'", *UNREADABLE)
     if not hasattr(arrays, "files") or not {"x", "y"} <= set(arrays.files):
         raise OptionError(f"expected '{path}' to be an .npz file with arrays x and y")
-    return (
-        attempt(lambda: torch.from_numpy(arrays["x"]), f"cannot use x of '{path}'", TypeError, ValueError),
-        attempt(lambda: torch.from_numpy(arrays["y"]), f"cannot use y of '{path}'", TypeError, ValueError),
-    )
+    what = f"cannot use x and y of '{path}'"
+    return attempt(lambda: (_tensor(arrays["x"]), _tensor(arrays["y"])), what, *UNREADABLE)
+
+
+def _tensor(array: Any) -> Tensor:
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 def read_query(path: Path, bundle: Bundle) -> Tensor:
@@ -55,8 +68,7 @@ def read_query(path: Path, bundle: Bundle) -> Tensor:
         raise OptionError("this model takes several named tensors: use the Python library to ask it")
     if path.suffix != ".npy":
         return _read_image(path, like, bundle)
-    array = attempt(lambda: np.load(path, allow_pickle=False), f"cannot read '{path}'", OSError, ValueError, EOFError)
-    x = attempt(lambda: torch.from_numpy(array), f"cannot use '{path}'", TypeError)
+    x = attempt(lambda: _tensor(np.load(path, allow_pickle=False)), f"cannot read '{path}'", *UNREADABLE)
     return x[None] if x.ndim == like.ndim - 1 else x
 
 

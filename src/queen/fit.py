@@ -128,10 +128,11 @@ def protect(
         raise OptionError(f"draw must lie between 1 and the {recipe.count} shadows, got {recipe.draw}")
     generator = torch.Generator().manual_seed(seed)
     with Progress(progress) as show:
-        split = find_split(model, _sample(train_data, model), head)
-        device = next(model.parameters()).device
+        sample, device = _sample(train_data, model)
+        split = find_split(model, sample, head)
         with show.timed("features"):
-            seen = _features(split, train_data, device, show, "features", keep_inputs=recipe.kind == "network")
+            keep = recipe.kind == "network"
+            seen = _features(split, train_data, sample, device, show, "features", keep_inputs=keep)
         classes = seen.logits.shape[1]
         check_labels(seen.labels, classes)
         with show.timed("map"):
@@ -182,33 +183,37 @@ class _Seen:
     inputs: Tensor | None
 
 
-def _sample(data: Data, model: nn.Module) -> Inputs:
-    """Two rows, on the model's device, to look at the network with."""
+def _sample(data: Data, model: nn.Module) -> tuple[Inputs, torch.device]:
+    """A few rows as the model wants them, on its device, to look at the network with and to compare the rest to."""
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        raise OptionError("the model has no parameters: give the trained network")
+
+    def as_wanted(t: Tensor) -> Tensor:
+        return t.to(parameter.dtype) if t.is_floating_point() else t
+
     for x, _ in batches(data):
-        parameter = next(model.parameters(), None)
-        if parameter is None:
-            raise OptionError("the model has no parameters: give the trained network")
-        return inputs.to(inputs.take(x, slice(0, 2)), parameter.device)
+        few = inputs.take(x, slice(0, 4))
+        like = {k: as_wanted(t) for k, t in few.items()} if isinstance(few, Mapping) else as_wanted(few)
+        return inputs.to(inputs.check(few, like), parameter.device), parameter.device
     raise EmptyBatchError("the data holds no images")
 
 
 def _features(
     split: Split,
     data: Data,
+    like: Inputs,
     device: torch.device,
     show: Progress,
     name: str,
     *,
-    like: Inputs | None = None,
     keep_inputs: bool = False,
 ) -> _Seen:
-    """One pass over the data, un-augmented and in order; every batch must be like the first (or like `like`)."""
+    """One pass over the data, un-augmented and in order; every batch must be like the sample."""
     features, logits, labels, kept = [], [], [], []
-    sample = like
     with torch.inference_mode():
         for raw, y in show.each(name, batches(data)):
-            sample = inputs.take(raw, slice(0, 4)) if sample is None else sample
-            x = inputs.to(inputs.check(raw, sample), device)
+            x = inputs.to(inputs.check(raw, like), device)
             if y.ndim != 1 or y.is_floating_point():
                 raise DtypeError(
                     f"expected integer class labels of shape (n,), got {y.dtype} of shape {tuple(y.shape)}"
@@ -221,15 +226,13 @@ def _features(
                 if isinstance(x, Mapping):
                     raise OptionError("network shadows need one input tensor; use shadows='head' for this model")
                 kept.append(x)
-    if sample is None or not labels:
+    if not labels:
         raise EmptyBatchError(f"the data holds no images ({name})")
-    seen = _Seen(torch.cat(features), torch.cat(logits), torch.cat(labels), sample, torch.cat(kept) if kept else None)
-    if not (seen.features.isfinite().all() and seen.logits.isfinite().all()):
+    # Inference tensors may not enter autograd, and the map and the shadows are trained on these: hence clones.
+    u, found, y = (torch.cat(parts).clone() for parts in (features, logits, labels))
+    if not (u.isfinite().all() and found.isfinite().all()):
         raise NotFiniteError("the model gives NaN or infinity for some of the images")
-    # Inference tensors may not enter autograd, and the map and the shadows are trained on these.
-    seen.features, seen.logits, seen.labels = (t.clone() for t in (seen.features, seen.logits, seen.labels))
-    seen.inputs = None if seen.inputs is None else seen.inputs.clone()
-    return seen
+    return _Seen(u, found, y, like, torch.cat(kept).clone() if kept else None)
 
 
 def _fit_map(seen: _Seen, recipe: MapRecipe, generator: torch.Generator, show: Progress) -> MappingNet:
@@ -284,7 +287,7 @@ def _default_networks(x: Tensor, classes: int) -> list[Recipe]:
 def _calibrate(
     split: Split, net: MappingNet, geometry: Geometry, data: Data, like: Inputs, device: torch.device, show: Progress
 ) -> Calibration:
-    seen = _features(split, data, device, show, "calibration", like=like)
+    seen = _features(split, data, like, device, show, "calibration")
     if int(seen.labels.min()) < 0 or int(seen.labels.max()) >= geometry.classes:
         check_labels(seen.labels, geometry.classes)
     labels = seen.logits.argmax(1)

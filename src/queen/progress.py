@@ -22,8 +22,9 @@ class Progress:
         self.shown = sys.stderr.isatty() if shown is None else shown
         self.seconds: dict[str, float] = {}
         self._console = Console(stderr=True)
+        self.bars = self.shown and self._console.is_terminal  # in a log file a bar is only noise
         columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = RichProgress(*columns, console=self._console, disable=not self.shown)
+        self._progress = RichProgress(*columns, console=self._console, disable=not self.bars)
 
     def __enter__(self) -> Progress:
         self._progress.start()

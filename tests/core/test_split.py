@@ -7,7 +7,7 @@ from torch import nn
 
 from queen import zoo
 from queen.core.split import Split, find_split, run_model
-from queen.types import HeadError
+from queen.types import HeadError, ShapeError
 
 transformers = pytest.importorskip("transformers")
 
@@ -225,7 +225,7 @@ def test_hooks_are_gone_after_a_failed_pass_and_the_next_one_works():
         split(torch.randn(2, 7))
     assert hooks(model) == 0
     assert split(x)[0].shape == (2, 8)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ShapeError, match="cannot run on data of shape"):
         find_split(model, torch.randn(2, 7))
     assert hooks(model) == 0
 

@@ -10,7 +10,7 @@ from scipy.spatial import cKDTree
 from scipy.special import digamma, gammaln
 
 from queen.core.sensitivity import Floats
-from queen.types import OptionError
+from queen.types import MAX_RADIUS, MIN_RADIUS, OptionError
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,17 @@ def certify(epsilon: float, delta: float, threshold: float, *, radius: float | N
     for name, value, high in (
         ("epsilon", epsilon, 1.0),
         ("delta", delta, 1.0),
-        ("threshold", threshold, math.inf),
+        ("threshold", threshold, 1e6),
     ):
         if not 0 < value < high:
             raise OptionError(f"{name} must lie strictly between 0 and {high:g}, got {value}")
-    if radius is not None and not 0 < radius < math.inf:
-        raise OptionError(f"radius must be positive and finite, got {radius}")
-    eta_hat = math.log(2 / delta) / (2 * epsilon**2)
-    rho_paper = epsilon * math.sqrt(2 * threshold / math.log(2 / delta))
+    log_term = math.log(2) - math.log(delta)
+    rho_paper = epsilon * math.sqrt(2 * threshold / log_term)
     rho_sound = 2 * rho_paper
-    radius = radius or rho_sound
+    radius = rho_sound if radius is None else radius
+    if not MIN_RADIUS <= radius <= MAX_RADIUS:
+        raise OptionError(f"radius must lie between {MIN_RADIUS} and {MAX_RADIUS:g}, got {radius}")
+    eta_hat = log_term / (2 * epsilon**2)
     return Certificate(
         epsilon, delta, threshold, radius, eta_hat, rho_paper, rho_sound, records_bound(radius, threshold)
     )

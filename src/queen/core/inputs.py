@@ -7,7 +7,17 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from queen.types import DtypeError, EmptyBatchError, Inputs, NotFiniteError, ShapeError
+from queen.types import DtypeError, EmptyBatchError, Inputs, NotFiniteError, OptionError, ShapeError
+
+
+def find_device(name: str | torch.device) -> torch.device:
+    """The device, if there is one of that name on this machine."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise OptionError(f"no device '{name}' here: {' '.join(str(error).split())[:200]}") from error
+    return device
 
 
 def tensors(x: Inputs) -> dict[str, Tensor]:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from queen.types import HeadError, Inputs
+from queen.core.inputs import tensors
+from queen.types import HeadError, Inputs, ShapeError
 
 TOLERANCE = 1e-4  # of the largest logit: head(u) is the same matmul again, only float32 rounding may differ
 
@@ -76,6 +77,12 @@ def find_split(model: nn.Module, sample: Inputs, head: str | None = None) -> Spl
     """Split `model` at the named layer, or at the last Linear it runs, and prove that head(u) equals the logits."""
     model.eval()
     with torch.inference_mode():
+        try:
+            run_model(model, sample)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            shapes = {name: tuple(t.shape) for name, t in tensors(sample).items()}
+            why = " ".join(str(error).split())[:200]
+            raise ShapeError(f"the model cannot run on data of shape {shapes}: {why}") from error
         split = Split(model, head or _last_linear(model, sample))
         features, logits = split(sample)
         again = split.head(features)

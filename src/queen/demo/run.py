@@ -14,7 +14,8 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +78,7 @@ def run_demo(*, seed: int = 0, progress: bool | None = None) -> Demo:
     """Train, protect, attack, measure; deterministic given `seed` except for the times."""
     start = time.perf_counter()
     images = load_images()
-    with Progress(progress) as show:
+    with Progress(progress) as show, _one_thread():
         with show.bar("train the victim", 1) as advance:
             generator = torch.Generator().manual_seed(seed)
             victim = train(_new_network(generator), *images.train, epochs=12, generator=generator)
@@ -113,6 +114,17 @@ def run_demo(*, seed: int = 0, progress: bool | None = None) -> Demo:
     maps = {name: _queries(guard, pool) for name, pool in images.pools.items()}
     # The bundle that is left behind gets a secret of its own: the one above is public.
     return Demo(results, Guard(guard.bundle), images, maps, _on_plane(guard, images.train[0]))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """With several threads, sums and so the whole run would depend on the number of cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _new_network(generator: torch.Generator) -> nn.Module:

@@ -12,7 +12,7 @@ HEADER = (
     "thief labels",
     "agrees",
     "A/B/C/D %",
-    "benign accuracy",
+    "benign right",
     "L1",
     "time ratio",
 )
@@ -27,8 +27,8 @@ def rows(results: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             yield (
                 name if first else "",
                 pool.replace("_", " "),
-                _percent(attack["thief_direct"]) + ("*" if attack["flags"] else ""),
-                _percent(attack["thief_label_only"]),
+                _percent(attack["thief_direct"]) + _star(attack, "direct"),
+                _percent(attack["thief_label_only"]) + _star(attack, "label-only"),
                 _percent(attack["agreement"]),
                 verdict_shares(attack["verdicts"]),
                 _percent(policy["benign_accuracy"]) if first else "",
@@ -47,8 +47,8 @@ def notes(results: dict[str, Any]) -> Iterator[str]:
     )
     yield (
         f"foreign: {images['pool_foreign']} scikit-learn digits. own kind: {images['pool_own_kind']} held-out MNIST "
-        "digits. Benign: one client sending all test images; L1 is the mean distance of its answers from the honest "
-        "ones (0 to 2). A/B/C/D: share of the thief's queries by verdict."
+        "digits. Benign: one client sending all test images, and the share it gets right; L1 is the mean distance of "
+        "its answers from the honest ones (0 to 2). A/B/C/D: share of the thief's queries by verdict."
     )
     plain = results["policies"]["undefended"]
     for name, policy in results["policies"].items():
@@ -77,6 +77,10 @@ def markdown(results: dict[str, Any]) -> str:
 def verdict_shares(shares: dict[str, float]) -> str:
     """Four percentages, or a dash where nothing was judged."""
     return "/".join(f"{100 * shares.get(letter, 0):.0f}" for letter in "ABCD") if shares else "-"
+
+
+def _star(attack: dict[str, Any], kind: str) -> str:
+    return "*" if any(f" {kind} " in flag for flag in attack["flags"]) else ""
 
 
 def _best(attack: dict[str, Any]) -> str:
