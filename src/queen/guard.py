@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from queen import keyed
@@ -35,6 +37,7 @@ class Guard:
         linear, centres = bundle.split.linear, bundle.geometry.feature_centres
         with torch.inference_mode():
             self._centre_logits = linear(centres.to(linear.weight.dtype)).float() if linear else None
+            self._centre_squares = torch.linalg.vecdot(centres, centres)
 
     def answer(self, x: Inputs, *, client: str) -> Reply:
         """Answer one batch (n, *input) of one client, rows in arrival order: (n, K) probabilities and verdicts.
@@ -46,7 +49,7 @@ class Guard:
         x = inputs.to(inputs.check(x, bundle.probe.x), bundle.probe.logits.device)
         with torch.inference_mode():
             features, logits = (t.float() for t in bundle.split(x))
-            if not logits.isfinite().all():
+            if not inputs.is_finite(logits):
                 raise NotFiniteError("the model's logits are NaN or infinite for this input")
             honest = logits.softmax(1)
             labels = logits.argmax(1)
@@ -54,29 +57,45 @@ class Guard:
             judgement = self.ledger.judge(client, labels.cpu().numpy(), points.cpu().numpy(), bundle.limits)
             answers = honest
             if not bundle.observe:
-                actions = torch.from_numpy(self._policy.actions(judgement))
-                answers = self._act(actions, client, x, features, logits, honest)
+                answers = self._act(self._policy.actions(judgement), client, x, features, logits, honest)
         # A tensor made in inference mode may not enter autograd, and clients train students on answers.
         return Reply(answers.clone(), judgement.verdicts)
 
-    def _act(self, actions: Tensor, client: str, x: Inputs, features: Tensor, logits: Tensor, honest: Tensor) -> Tensor:
+    def _act(
+        self, actions: NDArray[np.int8], client: str, x: Inputs, features: Tensor, logits: Tensor, honest: Tensor
+    ) -> Tensor:
         """Replace the answers that the policy does not leave honest."""
         answers = honest
-        move = (actions == Action.MOVE).nonzero().flatten().to(honest.device)
-        if len(move):
-            answers = answers.index_copy(0, move, self._move(features[move], logits[move]))
-        reverse = (actions == Action.REVERSE).nonzero().flatten().to(honest.device)
-        if len(reverse):
-            pirate = self._pirate(client, inputs.take(x, reverse), features[reverse])
-            turned = reverse_gradient(honest[reverse], pirate, keep_label=self.bundle.keep_label)
-            answers = answers.index_copy(0, reverse, turned)
+        for action in (Action.MOVE, Action.REVERSE):
+            chosen = np.flatnonzero(actions == action)
+            if len(chosen) == 0:
+                continue
+            if len(chosen) == len(actions):
+                return self._perturb(action, client, x, features, logits, honest)
+            rows = torch.from_numpy(chosen).to(honest.device)
+            picked = (inputs.take(x, rows), features[rows], logits[rows], honest[rows])
+            answers = answers.index_copy(0, rows, self._perturb(action, client, *picked))
         return answers
+
+    def _perturb(
+        self, action: Action, client: str, x: Inputs, features: Tensor, logits: Tensor, honest: Tensor
+    ) -> Tensor:
+        if action is Action.MOVE:
+            return self._move(features, logits)
+        return reverse_gradient(honest, self._pirate(client, x, features), keep_label=self.bundle.keep_label)
 
     def _move(self, features: Tensor, logits: Tensor) -> Tensor:
         centres, max_steps = self.bundle.geometry.feature_centres, self._policy.max_steps
         if self._centre_logits is None:
             return move_feature_any_head(features, logits, self.bundle.split.head_of, centres, max_steps=max_steps)
-        return move_feature(features, logits, centres, self._centre_logits, max_steps=max_steps)
+        return move_feature(
+            features,
+            logits,
+            centres,
+            self._centre_logits,
+            centre_squares=self._centre_squares,
+            max_steps=max_steps,
+        )
 
     def _pirate(self, client: str, x: Inputs, features: Tensor) -> Tensor:
         """What a simulated pirate would answer: the mean of `draw` shadows, drawn by the keyed hash of the query."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +35,16 @@ class Policy:
 
     def actions(self, judgement: Judgement) -> NDArray[np.int8]:
         """The action for every row (n,), as numbers of `Action`."""
-        lookup = np.array([self.table[letter] for letter in "ABCD"], np.int8)
-        letters = np.frombuffer(judgement.letters.encode(), np.uint8) - ord("A")
-        return lookup[letters, judgement.spent.astype(np.intp)]
+        letters = np.frombuffer(judgement.letters.encode(), np.uint8)
+        return self._lookup[2 * letters + judgement.spent]
+
+    @cached_property
+    def _lookup(self) -> NDArray[np.int8]:
+        """The table by 2 * (code of the letter) + spent, which must stay below 256."""
+        flat = np.zeros(256, np.int8)
+        for letter, (while_open, once_spent) in self.table.items():
+            flat[2 * ord(letter)], flat[2 * ord(letter) + 1] = while_open, once_spent
+        return flat
 
 
 POLICIES: Mapping[str, Policy] = {

@@ -13,6 +13,7 @@ from queen.bench.speed import measure_speed, paired_ratio
 from queen.cli import app
 
 COMMITTED = sorted((Path(__file__).parents[2] / "results" / "speed").glob("*.json"))
+BATCHES = list(range(7))
 CASES = {"benign_b32", "benign_b1", "all_a_b32", "all_b_b32", "network_shadows_all_b_b32"}
 KEYS = {
     "guard_ratio": CASES,
@@ -82,7 +83,7 @@ class Clock:
     def takes(self, *seconds: float):
         """A function that takes these times, one a call, the last one for ever."""
         left = list(seconds)
-        return lambda: setattr(self, "now", self.now + (left.pop(0) if len(left) > 1 else left[0]))
+        return lambda _: setattr(self, "now", self.now + (left.pop(0) if len(left) > 1 else left[0]))
 
 
 @pytest.fixture
@@ -93,25 +94,25 @@ def clock(monkeypatch) -> Clock:
 
 
 def test_the_ratio_of_two_times(clock):
-    assert paired_ratio(clock.takes(3.0), clock.takes(2.0), 5) == 1.5
+    assert paired_ratio(clock.takes(3.0), clock.takes(2.0), BATCHES) == 1.5
 
 
 def test_the_ratio_forgets_the_warm_up_and_one_busy_moment(clock):
-    assert paired_ratio(clock.takes(50.0, 60.0, 3.0, 90.0, 3.0), clock.takes(1.0), 3) == 3.0
+    assert paired_ratio(clock.takes(50.0, 60.0, 3.0, 90.0, 3.0), clock.takes(1.0), BATCHES[:5]) == 3.0
 
 
 def test_pairs_are_interleaved_and_both_sides_start_equally_often(clock):
     calls: list[str] = []
     tick = clock.takes(1.0)
 
-    def guarded() -> None:
+    def guarded(batch: object) -> None:
         calls.append("g")
-        tick()
+        tick(batch)
 
-    def plain() -> None:
+    def plain(batch: object) -> None:
         calls.append("p")
-        tick()
+        tick(batch)
 
-    assert paired_ratio(guarded, plain, 4) == 1.0
+    assert paired_ratio(guarded, plain, BATCHES[:6]) == 1.0
     pairs = ["".join(calls[i : i + 2]) for i in range(0, len(calls), 2)]
     assert sorted(pairs) == ["gp"] * 3 + ["pg"] * 3

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scipy.special import erfc  # the one the package uses: math.erfc may differ in the last bit
-
 
 class BruteForce:
     """One client's records; goes on from call to call, also with other limits."""
@@ -42,7 +40,7 @@ class BruteForce:
                 letters += "B"
             else:
                 letters += "C"
-                sqs = 0.5 * float(erfc(math.sqrt(x * x + y * y) - 1.0))
+                sqs = 0.5 * math.erfc(math.sqrt(x * x + y * y) - 1.0)
                 square = max(sqs * sqs, 0.25 * (1 + 1e-12))  # SQS > 1/2 inside, also where rounding says 1/2
                 self.points.setdefault(label, []).append((x, y))
                 self.cqs[label] = self.cqs.get(label, 0.0) + rho * rho * square

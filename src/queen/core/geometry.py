@@ -26,7 +26,7 @@ class Geometry:
 
     def relative(self, points: Tensor, labels: Tensor) -> Tensor:
         """p = (z - c^k) / d^k for points (n, 2) and labels (n,), in float64."""
-        return (points.double() - self.centres[labels]) / self.spreads[labels, None]
+        return (points.double() - self.centres[labels]).div_(self.spreads[labels].unsqueeze(1))
 
 
 def check_labels(labels: Tensor, classes: int) -> None:

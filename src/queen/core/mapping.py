@@ -52,9 +52,10 @@ class MappingNet(nn.Module):
     def forward(self, u: Tensor) -> Tensor:
         """(n, D) -> (n, 2)."""
         z = u * self.scale
-        for layer in self.layers[:-1]:
-            z = F.relu(layer(z))
-        z = self.layers[-1](z)
+        *hidden, last = self.layers
+        for layer in hidden:
+            z = F.linear(z, layer.weight, layer.bias).relu_()  # type: ignore[arg-type]
+        z = F.linear(z, last.weight, last.bias)  # type: ignore[arg-type]
         return F.normalize(z, dim=1) if self.normalize else z
 
     def reset(self, generator: torch.Generator) -> None:

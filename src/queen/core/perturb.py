@@ -9,6 +9,7 @@ from torch import Tensor
 
 MARGIN = 1e-4  # how far ahead, in probability, a kept top class stays
 STEP = 0.05  # length of one step of the walk, in feature space
+MANY_STEPS = 1e9  # more than any walk needs, and finite
 
 
 def reverse_gradient(honest: Tensor, pirate: Tensor, *, keep_label: bool = False) -> Tensor:
@@ -64,36 +65,39 @@ def move_feature(
     centres: Tensor,
     centre_logits: Tensor,
     *,
+    centre_squares: Tensor | None = None,
     step: float = STEP,
     max_steps: int | None = None,
 ) -> Tensor:
     """Walk u towards the farthest C^j (j != k) while the label stays k; returns the softmax there, (n, K).
 
-    features (n, D), logits (n, K), centres (K, D), centre_logits (K, K) = f^C(centres) of a linear head f^C. Along
+    features (n, D), logits (n, K), centres (K, D), centre_logits (K, K) = f^C(centres) of a linear head f^C;
+    centre_squares (K,) = |C^j|^2 saves computing them again for every batch. Along
     the line the logits are linear, l(s) = l + s g with g = (f^C(C^j) - l) / |C^j - u|, so the step count comes from
     the first crossing, min_j (l_k - l_j) / (g_j - g_k) over g_j > g_k.
 
     Paper: the printed direction u - C walks away from the centre; the text says towards, and so does this.
     """
     labels = logits.argmax(1, keepdim=True)
-    reach = (centres * centres).sum(1) - 2 * (features @ centres.T)  # |C|^2 - 2 u.C; |u|^2 is the same for all C
+    # |C|^2 - 2 u.C decides which centre is farthest, and |u|^2, the same for all of them, is added to the one chosen.
+    squares = torch.linalg.vecdot(centres, centres) if centre_squares is None else centre_squares
+    reach = torch.addmm(squares, features, centres.T, alpha=-2)
     square, farthest = reach.scatter_(1, labels, -torch.inf).max(1, keepdim=True)
-    distance = (square + (features * features).sum(1, keepdim=True)).clamp_(min=0).sqrt_()
-    slope = (centre_logits[farthest[:, 0]] - logits) / distance.clamp(min=1e-12)
-    lead = logits.gather(1, labels) - logits
+    square += torch.linalg.vecdot(features, features)[:, None]
+    # Features beyond 1e19 overflow here; an infinite distance then means: do not move.
+    distance = square.clamp_(min=1e-24).sqrt_().nan_to_num_(nan=torch.inf, posinf=torch.inf)
+    slope = (centre_logits[farthest[:, 0]] - logits).div_(distance)
     closing = slope - slope.gather(1, labels)
-    crossing = torch.where(closing > 0, lead / closing, torch.inf).amin(1, keepdim=True)
-    steps = walk_steps(crossing, distance, step, max_steps)
-    moved = logits + steps * step * slope
-    moved = torch.where(moved.isfinite().all(1, keepdim=True), moved, logits)  # |u|^2 may overflow: then do not move
-    return lift_top(moved.softmax(1), labels)
+    crossing = ((logits.gather(1, labels) - logits) / closing).masked_fill_(closing <= 0, torch.inf)
+    steps = walk_steps(crossing.amin(1, keepdim=True), distance, step, max_steps)
+    return lift_top(torch.addcmul(logits, steps, slope, value=step).softmax(1), labels)
 
 
 def walk_steps(crossing: Tensor, distance: Tensor, step: float, max_steps: int | None) -> Tensor:
     """How many whole steps stay before the first crossing and do not pass the centre."""
-    before_crossing = (crossing / step).ceil() - 1
-    to_centre = (distance / step).floor()
-    return torch.minimum(before_crossing, to_centre).clamp(min=0, max=max_steps)
+    before_crossing = (crossing / step).ceil_().sub_(1)
+    to_centre = (distance / step).floor_()
+    return torch.minimum(before_crossing, to_centre).clamp_(min=0, max=MANY_STEPS if max_steps is None else max_steps)
 
 
 def move_feature_any_head(
@@ -132,6 +136,8 @@ def lift_top(probabilities: Tensor, labels: Tensor) -> Tensor:
     """Mix in just enough of the one-hot vector of labels (n, 1) that the top class leads by MARGIN."""
     top = probabilities.gather(1, labels)
     lead = top - probabilities.scatter(1, labels, -torch.inf).amax(1, keepdim=True)
+    if (lead >= MARGIN).all():
+        return probabilities
     share = ((MARGIN - lead) / (1 - lead)).clamp_(min=0)
     lifted = probabilities * (1 - share)
     return lifted.scatter_add_(1, labels, share)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfc
@@ -25,18 +27,15 @@ def inside(points: Floats) -> NDArray[np.bool_]:
     A norm rounds differently and would put (.28, .96) inside.
     """
     x, y = points[:, 0], points[:, 1]
-    with np.errstate(over="ignore"):  # infinitely far is outside too
-        return np.asarray(x * x + y * y < 1.0)
+    return np.asarray(x * x + y * y < 1.0)
 
 
-def query_area(points: Floats, radius: Floats) -> Floats:
-    """What a recorded query adds to CQS: rho^2 * SQS^2, for points (n, 2) and radius (n,).
+def query_area(x: float, y: float, radius: float) -> float:
+    """What a recorded query at the relative point (x, y) adds to CQS: rho^2 * SQS^2.
 
-    Every store gets these numbers ready-made and only ever adds and compares them. Inside the disc SQS > 1/2, and the
-    bound on records rests on it; at the very rim rounding would make it 1/2, hence the floor a hair above.
+    On plain numbers and with libm's erfc, so that every ledger adds the same doubles whatever batch a query came in.
+    Inside the disc SQS > 1/2, and the bound on records rests on it; at the very rim rounding would make it 1/2, hence
+    the floor a hair above.
     """
-    x, y = points[:, 0], points[:, 1]
-    with np.errstate(over="ignore"):
-        sensitivity = single_query_sensitivity(np.sqrt(x * x + y * y))
-    square = sensitivity * sensitivity
-    return radius * radius * np.where(inside(points), np.maximum(square, RIM), square)
+    sensitivity = 0.5 * math.erfc(math.sqrt(x * x + y * y) - 1.0)
+    return radius * radius * max(sensitivity * sensitivity, RIM)

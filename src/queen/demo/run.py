@@ -238,8 +238,8 @@ def _time_ratio(guard: Guard, victim: nn.Module, policy: str, x: Tensor) -> floa
     """Guarded / undefended time of one batch of 32; 1 by definition without a guard."""
     if policy == "undefended":
         return 1.0
-    fresh, plain, batch = guard.with_options(policy=policy), _plain(victim), x[:32]
-    return paired_ratio(lambda: fresh.answer(batch, client="time"), lambda: plain(batch), 40)
+    fresh = guard.with_options(policy=policy)
+    return paired_ratio(lambda batch: fresh.answer(batch, client="time"), _plain(victim), [*x[:512].split(32)] * 3)  # type: ignore[no-untyped-call]
 
 
 @torch.inference_mode()

@@ -1,16 +1,16 @@
-"""The protocol every ledger follows, the rows it judges, and the one scan that decides."""
+"""The protocol every ledger follows, and the rows it judges."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import floor
-from typing import Protocol, TypeVar
+from math import isfinite
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from queen.core.sensitivity import Floats, inside, query_area
+from queen.core.sensitivity import Floats
 from queen.types import (
     ClientError,
     DtypeError,
@@ -25,26 +25,22 @@ from queen.types import (
 
 MAX_CLIENT_BYTES = 256
 MAX_LABEL = 2**31 - 1
-Number = TypeVar("Number", float, Floats)
 LETTERS = {verdict.value: verdict for verdict in Verdict}
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Queries in arrival order, checked and with all arithmetic but adding and comparing already done.
+    """Checked queries in arrival order, as plain Python numbers: client index, label and point of every row.
 
-    `owner` (n,) indexes `clients`; `labels` (n,); `points` (n, 2) relative to the class disc; `areas` (n,) what each
-    row would add to CQS; `inside` (n,); `radii` (n,). Made by `make_rows`, never by hand.
+    Points are relative to the class's disc. Made by `make_rows`, never by hand.
     """
 
     clients: tuple[str, ...]
-    owner: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    points: Floats
-    areas: Floats
-    inside: NDArray[np.bool_]
-    radii: Floats
-    threshold: float
+    owner: list[int]
+    labels: list[int]
+    x: list[float]
+    y: list[float]
+    limits: Limits
 
 
 @dataclass(frozen=True)
@@ -112,7 +108,7 @@ def check_client(client: object) -> str:
 def make_rows(
     clients: tuple[str, ...], owner: ArrayLike | None, labels: ArrayLike, points: ArrayLike, limits: Limits
 ) -> Rows:
-    """Check a batch and do its arithmetic; `owner` says which client each row belongs to (None: all the first)."""
+    """Check a batch: labels (n,), points (n, 2); `owner` (n,) indexes `clients` (None: all rows are the first's)."""
     for client in clients:
         check_client(client)
     if not clients or len(set(clients)) != len(clients):
@@ -124,131 +120,32 @@ def make_rows(
         raise EmptyBatchError("expected at least one query, got an empty batch")
     if label.dtype.kind not in "iu" or point.dtype.kind != "f":
         raise DtypeError(f"expected integer labels and float points, got {label.dtype} and {point.dtype}")
-    label, point = label.astype(np.int64, copy=False), point.astype(np.float64, copy=False)
-    if not np.isfinite(point).all():
+    x, y = point[:, 0].tolist(), point[:, 1].tolist()
+    if not all(map(isfinite, x)) or not all(map(isfinite, y)):
         raise NotFiniteError("points must be finite")
-    if label.min() < 0 or label.max() > MAX_LABEL:
-        raise LabelError(f"labels must lie between 0 and {MAX_LABEL}, got {label.min()} to {label.max()}")
-    radii = _radii(label, limits)
-    who = _owners(owner, len(label), len(clients))
-    return Rows(clients, who, label, point, query_area(point, radii), inside(point), radii, float(limits.threshold))
+    listed = label.tolist()
+    _check_labels(min(listed), max(listed), limits)
+    return Rows(clients, _owners(owner, len(listed), len(clients)), listed, x, y, limits)
 
 
-def _owners(owner: ArrayLike | None, rows: int, clients: int) -> NDArray[np.int64]:
+def _check_labels(low: int, high: int, limits: Limits) -> None:
+    if low < 0 or high > MAX_LABEL:
+        raise LabelError(f"labels must lie between 0 and {MAX_LABEL}, got {low} to {high}")
+    if not isinstance(limits, Limits):
+        raise LimitsError(f"limits must be queen.types.Limits, got {type(limits).__name__}")
+    if isinstance(limits.radius, tuple) and high >= len(limits.radius):
+        raise LabelError(f"limits have radii for {len(limits.radius)} classes, got label {high}")
+
+
+def _owners(owner: ArrayLike | None, rows: int, clients: int) -> list[int]:
     if owner is None:
-        return np.zeros(rows, np.int64)
+        return [0] * rows
     who = np.asarray(owner)
     if who.shape != (rows,):
         raise ShapeError(f"expected an owner for each of {rows} rows, got shape {who.shape}")
     if who.dtype.kind not in "iu":
         raise DtypeError(f"expected integer owners, got {who.dtype}")
-    if who.min() < 0 or who.max() >= clients:
-        raise ClientError(f"owners must lie between 0 and {clients - 1}, got {who.min()} to {who.max()}")
-    return who.astype(np.int64, copy=False)
-
-
-def _radii(labels: NDArray[np.int64], limits: Limits) -> Floats:
-    if not isinstance(limits, Limits):
-        raise LimitsError(f"limits must be queen.types.Limits, got {type(limits).__name__}")
-    if not isinstance(limits.radius, tuple):
-        return np.full(len(labels), limits.radius, np.float64)
-    if labels.max() >= len(limits.radius):
-        raise LabelError(f"limits have radii for {len(limits.radius)} classes, got label {labels.max()}")
-    return np.asarray(limits.radius, np.float64)[labels]
-
-
-class ClassState:
-    """One client and class: CQS, the records, and a grid that finds the ones near a point.
-
-    A cell is a little wider than twice the radius and lists every record whose square of side 2 rho reaches into it,
-    so a query looks into one cell only. Records are at least rho apart, so that list is short, whatever the traffic.
-    """
-
-    __slots__ = ("cells", "cqs", "radius", "records")
-
-    def __init__(self) -> None:
-        self.cqs = 0.0
-        self.records: list[tuple[float, float]] = []
-        self.radius = 0.0
-        self.cells: dict[int, tuple[tuple[float, float], ...]] = {}  # tuples, which the garbage collector lets go
-
-    def regrid(self, radius: float) -> None:
-        """Arrange the records for another radius."""
-        self.radius, self.cells = radius, {}
-        for x, y in self.records:
-            self._place(x, y)
-
-    def add(self, x: float, y: float, area: float) -> None:
-        """Record a point and its area."""
-        self.cqs += area
-        self.records.append((x, y))
-        self._place(x, y)
-
-    def _place(self, x: float, y: float) -> None:
-        point, radius, cells = (x, y), self.radius, self.cells
-        side = cell_side(radius)
-        left, right = floor((x - radius) / side) * STRIDE, floor((x + radius) / side) * STRIDE
-        low, high = floor((y - radius) / side), floor((y + radius) / side)
-        for cell in {left + low, left + high, right + low, right + high}:
-            cells[cell] = (*cells.get(cell, ()), point)
-
-
-STRIDE = 1 << 26  # cells are numbered column * STRIDE + line, exact for every radius that Limits allows
-SPENT, FRESH, REPEAT = b"BCD"
-
-
-def cell_side(radius: Number) -> Number:
-    """Twice the radius and a hair more, so that rounding cannot hide a neighbour."""
-    return radius * (2.0 * (1.0 + 1e-9))
-
-
-def scan(
-    rows: Rows, state_of: Callable[[str, int], ClassState], on_record: Callable[[int], None] | None = None
-) -> Judgement:
-    """Judge rows one after the other against the states; THE decision procedure of every Python ledger.
-
-    Each verdict inside the disc depends on the records before it, so that part is a plain loop. The rest is
-    vectorised: a class turns spent once and for good, so the row of that turn says `spent` for all rows.
-    """
-    count = len(rows.labels)
-    span = int(rows.labels.max()) + 1
-    keys, slots = np.unique(rows.owner * span + rows.labels, return_inverse=True)
-    states = [state_of(rows.clients[key // span], key % span) for key in keys.tolist()]
-    for state, row in zip(states, _row_of_each(slots, len(states)), strict=True):
-        if state.radius != rows.radii[row]:
-            state.regrid(float(rows.radii[row]))
-    grids = [state.cells for state in states]
-    squares = [state.radius * state.radius for state in states]
-    threshold = rows.threshold
-    spent_after = [-1 if state.cqs > threshold else count for state in states]
-    looked_at = np.flatnonzero(rows.inside)
-    x, y, side = rows.points[looked_at, 0], rows.points[looked_at, 1], cell_side(rows.radii[looked_at])
-    cells = (np.floor(x / side) * STRIDE + np.floor(y / side)).astype(np.int64)
-    letters = bytearray(b"A" * count)
-    columns = (looked_at, slots[looked_at], x, y, cells, rows.areas[looked_at])
-    for row, slot, px, py, cell, area in zip(*(column.tolist() for column in columns), strict=True):
-        square = squares[slot]
-        for rx, ry in grids[slot].get(cell, ()):
-            dx, dy = px - rx, py - ry
-            if dx * dx + dy * dy < square:
-                letters[row] = REPEAT
-                break
-        else:
-            if spent_after[slot] < row:
-                letters[row] = SPENT
-                continue
-            letters[row] = FRESH
-            state = states[slot]
-            state.add(px, py, area)
-            if state.cqs > threshold:
-                spent_after[slot] = row
-            if on_record is not None:
-                on_record(row)
-    return Judgement(letters.decode(), np.asarray(np.array(spent_after)[slots] < np.arange(count)))
-
-
-def _row_of_each(slots: NDArray[np.int64], count: int) -> list[int]:
-    """A row of every slot: the last assignment wins, and any row of a slot has its radius."""
-    first = np.zeros(count, np.int64)
-    first[slots] = np.arange(len(slots))
-    return first.tolist()
+    listed: list[int] = who.tolist()
+    if min(listed) < 0 or max(listed) >= clients:
+        raise ClientError(f"owners must lie between 0 and {clients - 1}, got {min(listed)} to {max(listed)}")
+    return listed

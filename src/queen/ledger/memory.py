@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from queen.core.sensitivity import Floats
-from queen.ledger.base import ClassState, Judgement, OneClient, Rows, check_client, scan
+from queen.ledger.base import Judgement, OneClient, Rows, check_client
+from queen.ledger.scan import ClassState, scan
 
 
 class MemoryLedger(OneClient):

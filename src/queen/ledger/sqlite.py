@@ -13,7 +13,8 @@ from os import PathLike, fspath
 import numpy as np
 
 from queen.core.sensitivity import Floats
-from queen.ledger.base import ClassState, Judgement, OneClient, Rows, check_client, scan
+from queen.ledger.base import Judgement, OneClient, Rows, check_client
+from queen.ledger.scan import ClassState, scan
 from queen.types import LedgerError
 
 SCHEMA_VERSION = 1
@@ -109,9 +110,9 @@ class SqliteLedger(OneClient):
 
     def judge_rows(self, rows: Rows) -> Judgement:
         """Judge, record and commit; if the commit fails nothing is remembered and `LedgerError` is raised."""
-        fresh: list[int] = []
+        fresh: list[tuple[int, float]] = []
         with self._lock, self._named_errors(), self._transaction():
-            judgement = scan(rows, self._state, fresh.append)
+            judgement = scan(rows, self._state, lambda row, area: fresh.append((row, area)))
             if fresh:
                 self._write(rows, fresh)
         self._trim()
@@ -185,23 +186,18 @@ class SqliteLedger(OneClient):
             state = classes[label] = ClassState()
         return state
 
-    def _write(self, rows: Rows, fresh: list[int]) -> None:
-        added: dict[tuple[int, int], int] = {}
-        for row in fresh:
-            key = int(rows.owner[row]), int(rows.labels[row])
-            added[key] = added.get(key, 0) + 1
-        next_seq = {}
-        for (owner, label), count in added.items():
-            client = self._client(rows.clients[owner])
-            if client.id is None:
-                client.id = self._db.execute("INSERT INTO client (name) VALUES (?)", (rows.clients[owner],)).lastrowid
-            next_seq[owner, label] = [client.id, len(client.classes[label].records) - count]
+    def _write(self, rows: Rows, fresh: list[tuple[int, float]]) -> None:
+        """Insert the fresh rows; their states hold them already, so numbering goes backwards from the newest."""
         values = []
-        for row in fresh:
-            place = next_seq[int(rows.owner[row]), int(rows.labels[row])]
-            x, y = rows.points[row].tolist()
-            values.append((place[0], int(rows.labels[row]), place[1], x, y, float(rows.areas[row])))
-            place[1] += 1  # type: ignore[operator]
+        older: dict[tuple[int, int], int] = {}
+        for row, area in reversed(fresh):
+            name, label = rows.clients[rows.owner[row]], rows.labels[row]
+            client = self._client(name)
+            if client.id is None:
+                client.id = self._db.execute("INSERT INTO client (name) VALUES (?)", (name,)).lastrowid
+            key = rows.owner[row], label
+            older[key] = older.get(key, len(client.classes[label].records)) - 1
+            values.append((client.id, label, older[key], rows.x[row], rows.y[row], area))
         self._db.executemany("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?)", values)
 
     def _states_of(self, client: str) -> dict[int, ClassState]:
