@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint format speed clean
+.PHONY: demo test lint format results speed clean
 
 demo: $(STAMP)                ## train, protect and attack a small digit classifier; report in build/demo/
 	$(BIN)/queen demo
@@ -20,6 +20,12 @@ lint: $(STAMP)                ## style, types and the direction of imports
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+results: $(STAMP)             ## run the demo and the speed test, and put the table into the README
+	mkdir -p build results/demo results/speed
+	$(BIN)/queen demo --json > build/demo.json && mv build/demo.json results/demo/demo.json
+	$(BIN)/queen speed --json > build/speed.json && mv build/speed.json results/speed/cpu-2-cores.json
+	$(BIN)/python -m queen.demo.table
 
 speed: $(STAMP)               ## the guard's cost, as ratios inside one run
 	$(BIN)/queen speed

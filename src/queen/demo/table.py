@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+BEGIN, END = "<!-- demo table -->", "<!-- /demo table -->"
 
 HEADER = (
     "policy",
@@ -89,3 +93,14 @@ def _best(attack: dict[str, Any]) -> str:
 
 def _percent(value: float) -> str:
     return f"{value:.1%}"
+
+
+def fill_readme(readme: Path, results: Path) -> None:
+    """Put the table of a committed result file between the README's markers."""
+    before, _, rest = readme.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    readme.write_text(f"{before}{BEGIN}\n{markdown(json.loads(results.read_text()))}{END}{after}")
+
+
+if __name__ == "__main__":
+    fill_readme(Path("README.md"), Path("results/demo/demo.json"))
