@@ -24,6 +24,7 @@ from queen.core.mapping import MappingNet
 from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
 from queen.core.split import TOLERANCE, Split
 from queen.policy import find_policy
+from queen.report import Benign, budget
 from queen.types import BundleError, BundleModelError, Inputs, Limits, LimitsError, OptionError, QueenError
 from queen.zoo import Recipe
 
@@ -42,6 +43,11 @@ class Calibration:
 
     labels: Tensor
     points: Tensor
+
+    @property
+    def benign(self) -> Benign:
+        """The same as arrays, for counting."""
+        return Benign(self.labels.cpu().numpy(), self.points.cpu().numpy())
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,11 @@ def with_options(bundle: Bundle, **changes: Any) -> Bundle:
     unknown = sorted(set(changes) - set(OPTIONS))
     if unknown:
         raise OptionError(f"no option '{unknown[0]}'; known: {', '.join(OPTIONS)}")
-    return replace(bundle, **changes)
+    changed = replace(bundle, **changes)
+    if "limits" in changes:  # the budgets in the report are those of the limits
+        benign = bundle.calibration.benign if bundle.calibration else None
+        changed = replace(changed, report=bundle.report | budget(changed.limits, bundle.report, benign))
+    return changed
 
 
 def _model_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -211,7 +211,7 @@ def inspect(
     if as_json:
         _print_json(facts | {"classes": classes, "report": report})
         return
-    from queen.fit import Report
+    from queen.report import Report
 
     for name, value in facts.items():
         out.print(f"{name:<10}{value}")

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from queen.bundle import Bundle, Calibration, Probe
+from queen.bundle import Bundle, Calibration, Probe, with_options
 from queen.core import inputs
-from queen.core.certify import records_bound
-from queen.core.geometry import Geometry, check_labels, measure, nearest_centre
+from queen.core.geometry import Geometry, check_labels, check_range, measure, nearest_centre
 from queen.core.mapping import MappingNet, MapRecipe, train_map
-from queen.core.sensitivity import inside, single_query_sensitivity
 from queen.core.shadows import Shadows, disjoint_subsets, train_heads, train_networks
 from queen.core.split import Split, find_split
 from queen.data import Data, batches
 from queen.guard import Guard
-from queen.ledger import Ledger, MemoryLedger
+from queen.ledger import Ledger
 from queen.policy import find_policy
 from queen.progress import Progress
+from queen.report import Benign, Report, mean_square_sensitivity
 from queen.types import (
     DtypeError,
     EmptyBatchError,
@@ -50,43 +47,6 @@ class ShadowRecipe:
     networks: Sequence[Recipe] = ()
     epochs: int = 5
     steps: int = 5
-
-
-@dataclass
-class Report:
-    """What fitting found, in plain numbers."""
-
-    classes: int
-    training_images: int
-    agreement: float
-    outside: float
-    spreads: list[float]
-    answers_per_class: list[int]
-    records_per_class: list[int]
-    shadow_kind: str
-    shadow_accuracy: float
-    shadow_confidence: float
-    calibration_images: int = 0
-    calibration_outside: float | None = None
-    calibration_first_spent: int | None = None
-    warnings: list[str] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def lines(self) -> Iterator[str]:
-        """The report in words."""
-        yield f"map: {self.agreement:.1%} of {self.training_images} training images are nearest to their own centre"
-        low, high = min(self.answers_per_class), max(self.answers_per_class)
-        about = f"{low}" if low == high else f"{low} to {high}"
-        most = max(self.records_per_class)
-        yield f"budget: a client may learn about {about} distinct honest answers per class (never above {most})"
-        benign = self.outside if self.calibration_outside is None else self.calibration_outside
-        which = "training" if self.calibration_outside is None else "held-out"
-        yield f"cost: {benign:.1%} of {which} images lie outside their class's disc"
-        yield (
-            f"shadows: {self.shadow_kind}, accuracy {self.shadow_accuracy:.1%} at a mean confidence of "
-            f"{self.shadow_confidence:.1%} (weak on purpose)"
-        )
-        yield from (f"warning: {warning}" for warning in self.warnings)
 
 
 def protect(
@@ -147,16 +107,16 @@ def protect(
         held_out = None
         if calibration is not None:
             with show.timed("calibration"):
-                held_out = _calibrate(split, net, geometry, calibration, seen.sample, device, show)
-        report = _report(seen, points, geometry, chosen, agreement, recipe, made, held_out)
+                held_out = _calibrate(split, net, geometry, calibration, sample, device, show)
+        train = Calibration(*_on_discs(net, geometry, seen)).benign
+        report = _report(seen, train, geometry, agreement, recipe, made, held_out)
         report.warnings, report.seconds = warnings, show.seconds
         bundle = Bundle(
             split=split,
             mapping=net,
             geometry=geometry,
             shadows=made,
-            probe=_probe(split, seen.sample, generator),
-            limits=chosen,
+            probe=_probe(split, sample, generator),
             policy=policy,
             observe=observe,
             keep_label=keep_label,
@@ -166,20 +126,20 @@ def protect(
             pixel_mean=tuple(pixel_mean) if pixel_mean else None,
             pixel_std=tuple(pixel_std) if pixel_std else None,
             calibration=held_out,
-            report=report.__dict__,
+            report=vars(report),
         )
-    show.say(report.lines())
+        bundle = with_options(bundle, limits=chosen)
+    show.say(Report(**bundle.report).lines())
     return Guard(bundle, ledger=ledger, secret=secret)
 
 
 @dataclass
 class _Seen:
-    """What one pass over the data gave: features (n, D), logits (n, K), labels (n,), a sample and maybe all inputs."""
+    """What one pass over the data gave: features (n, D), logits (n, K), labels (n,), and maybe all inputs."""
 
     features: Tensor
     logits: Tensor
     labels: Tensor
-    sample: Inputs
     inputs: Tensor | None
 
 
@@ -232,7 +192,7 @@ def _features(
     u, found, y = (torch.cat(parts).clone() for parts in (features, logits, labels))
     if not (u.isfinite().all() and found.isfinite().all()):
         raise NotFiniteError("the model gives NaN or infinity for some of the images")
-    return _Seen(u, found, y, like, torch.cat(kept).clone() if kept else None)
+    return _Seen(u, found, y, torch.cat(kept).clone() if kept else None)
 
 
 def _fit_map(seen: _Seen, recipe: MapRecipe, generator: torch.Generator, show: Progress) -> MappingNet:
@@ -288,10 +248,14 @@ def _calibrate(
     split: Split, net: MappingNet, geometry: Geometry, data: Data, like: Inputs, device: torch.device, show: Progress
 ) -> Calibration:
     seen = _features(split, data, like, device, show, "calibration")
-    if int(seen.labels.min()) < 0 or int(seen.labels.max()) >= geometry.classes:
-        check_labels(seen.labels, geometry.classes)
+    check_range(seen.labels, geometry.classes)
+    return Calibration(*_on_discs(net, geometry, seen))
+
+
+def _on_discs(net: MappingNet, geometry: Geometry, seen: _Seen) -> tuple[Tensor, Tensor]:
+    """Predicted labels (n,) and points relative to their discs (n, 2)."""
     labels = seen.logits.argmax(1)
-    return Calibration(labels, geometry.relative(net(seen.features), labels))
+    return labels, geometry.relative(net(seen.features), labels)
 
 
 def _limits(limits: Limits | None, absolute_radius: float | None, geometry: Geometry) -> Limits:
@@ -305,40 +269,27 @@ def _limits(limits: Limits | None, absolute_radius: float | None, geometry: Geom
 
 def _report(
     seen: _Seen,
-    points: Tensor,
+    train: Benign,
     geometry: Geometry,
-    limits: Limits,
     agreement: float,
     recipe: ShadowRecipe,
     shadows: Shadows,
     held_out: Calibration | None,
 ) -> Report:
-    labels = seen.logits.argmax(1)
-    relative = geometry.relative(points, labels).cpu().numpy()
-    within = inside(relative)
-    radii = limits.radius if isinstance(limits.radius, tuple) else (limits.radius,) * geometry.classes
-    # A record adds rho^2 SQS^2; what the training images inside the discs add on average tells how many fit below t.
-    weight = np.square(single_query_sensitivity(np.hypot(*relative[within].T))).mean() if within.any() else 0.463388
     accuracy, confidence = _try_shadows(shadows, seen)
-    report = Report(
+    return Report(
         classes=geometry.classes,
-        training_images=len(labels),
+        training_images=len(seen.labels),
         agreement=agreement,
-        outside=float(1 - within.mean()),
+        outside=train.outside,
         spreads=geometry.spreads.tolist(),
-        answers_per_class=[math.ceil(min(limits.threshold / (r * r * weight), (1 + 2 / r) ** 2)) for r in radii],
-        records_per_class=[records_bound(r, limits.threshold) for r in radii],
+        mean_square_sensitivity=mean_square_sensitivity(train),
         shadow_kind=f"{len(shadows)} {recipe.kind}",
         shadow_accuracy=accuracy,
         shadow_confidence=confidence,
+        calibration_images=0 if held_out is None else len(held_out.labels),
+        calibration_outside=None if held_out is None else held_out.benign.outside,
     )
-    if held_out is not None:
-        benign = held_out.points.cpu().numpy()
-        report.calibration_images = len(benign)
-        report.calibration_outside = float(1 - inside(benign).mean())
-        spent = MemoryLedger().judge("benign", held_out.labels.cpu().numpy(), benign, limits).spent
-        report.calibration_first_spent = int(spent.argmax()) if spent.any() else None
-    return report
 
 
 @torch.inference_mode()
@@ -357,9 +308,12 @@ def _probe(split: Split, sample: Inputs, generator: torch.Generator) -> Probe:
 
     def noise(t: Tensor) -> Tensor:
         if not t.is_floating_point():
-            high = int(t.max()) + 1  # token ids that surely exist; masks stay 0 or 1
-            return torch.randint(0, max(high, 1), t.shape, generator=generator).to(t.dtype)
-        return (torch.randn(t.shape, generator=generator) * t.float().std() + t.float().mean()).to(t.dtype)
+            high = int(t.max())
+            if high <= 1:  # a mask or a type: random ones could hide everything
+                return torch.full_like(t, high)
+            return torch.randint(0, high + 1, t.shape, generator=generator).to(t.dtype)  # token ids that surely exist
+        scaled = torch.randn(t.shape, generator=generator) * t.float().std(correction=0)
+        return (scaled + t.float().mean()).to(t.dtype)
 
     x = {k: noise(t.cpu()) for k, t in sample.items()} if isinstance(sample, Mapping) else noise(sample.cpu())
     placed = inputs.to(x, device)

@@ -33,14 +33,19 @@ def check_labels(labels: Tensor, classes: int) -> None:
     """Refuse labels outside the model's classes, too few classes and classes without images."""
     if classes < 2:
         raise TooFewClassesError(f"expected a classifier of at least 2 classes, got {classes}")
+    check_range(labels, classes)
+    empty = (torch.bincount(labels, minlength=classes) == 0).nonzero().flatten().tolist()
+    if empty:
+        raise EmptyClassError(f"no training images of class {_some(empty)}: give at least two of every class")
+
+
+def check_range(labels: Tensor, classes: int) -> None:
+    """Refuse labels outside the model's classes."""
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise LabelError(
             f"expected labels from 0 to {classes - 1}, as the model has {classes} outputs, got {low} to {high}"
         )
-    empty = (torch.bincount(labels, minlength=classes) == 0).nonzero().flatten().tolist()
-    if empty:
-        raise EmptyClassError(f"no training images of class {_some(empty)}: give at least two of every class")
 
 
 def class_means(values: Tensor, labels: Tensor, classes: int) -> Tensor:

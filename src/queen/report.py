@@ -1,0 +1,91 @@
+"""What fitting found, in plain numbers and in words, and the budgets that limits imply."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queen.core.certify import records_bound
+from queen.core.sensitivity import Floats, inside, single_query_sensitivity
+from queen.ledger import MemoryLedger
+from queen.types import Limits
+
+DISC_MEAN = 0.463388  # of SQS^2 over the whole disc, where there is no image to average over
+
+
+@dataclass(frozen=True)
+class Benign:
+    """Benign images as the guard sees them: predicted labels (n,), relative points (n, 2)."""
+
+    labels: NDArray[np.int64]
+    points: Floats
+
+    @property
+    def outside(self) -> float:
+        """The share outside their class's disc."""
+        return float(1 - inside(self.points).mean())
+
+
+@dataclass
+class Report:
+    """What fitting found; stored in the bundle as JSON."""
+
+    classes: int
+    training_images: int
+    agreement: float
+    outside: float
+    spreads: list[float]
+    mean_square_sensitivity: float
+    shadow_kind: str
+    shadow_accuracy: float
+    shadow_confidence: float
+    answers_per_class: list[int] = field(default_factory=list)
+    records_per_class: list[int] = field(default_factory=list)
+    calibration_images: int = 0
+    calibration_outside: float | None = None
+    calibration_first_spent: int | None = None
+    warnings: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def lines(self) -> Iterator[str]:
+        """The report in words."""
+        yield f"map: {self.agreement:.1%} of {self.training_images} training images are nearest to their own centre"
+        low, high = min(self.answers_per_class), max(self.answers_per_class)
+        about = f"{low}" if low == high else f"{low} to {high}"
+        most = max(self.records_per_class)
+        yield f"budget: a client may learn about {about} distinct honest answers per class (never above {most})"
+        benign = self.outside if self.calibration_outside is None else self.calibration_outside
+        which = "training" if self.calibration_outside is None else "held-out"
+        yield f"cost: {benign:.1%} of {which} images lie outside their class's disc"
+        yield (
+            f"shadows: {self.shadow_kind}, accuracy {self.shadow_accuracy:.1%} at a mean confidence of "
+            f"{self.shadow_confidence:.1%} (weak on purpose)"
+        )
+        yield from (f"warning: {warning}" for warning in self.warnings)
+
+
+def mean_square_sensitivity(train: Benign) -> float:
+    """Mean SQS^2 of the images inside their discs: what one record adds to CQS, in units of rho^2."""
+    within = inside(train.points)
+    distances = np.hypot(*train.points[within].T)
+    return float(np.square(single_query_sensitivity(distances)).mean()) if within.any() else DISC_MEAN
+
+
+def budget(limits: Limits, report: dict[str, Any], calibration: Benign | None) -> dict[str, Any]:
+    """The fields of a report that depend on the limits: honest answers a class, and when a benign client is cut off."""
+    radii = limits.radius if isinstance(limits.radius, tuple) else (limits.radius,) * report["classes"]
+    first = None
+    if calibration is not None:
+        spent = MemoryLedger().judge("benign", calibration.labels, calibration.points, limits).spent
+        first = int(spent.argmax()) if spent.any() else None
+    fitting = [limits.threshold / (r * r * report["mean_square_sensitivity"]) for r in radii]
+    return {
+        "answers_per_class": [math.ceil(min(n, (1 + 2 / r) ** 2)) for n, r in zip(fitting, radii, strict=True)],
+        "records_per_class": [records_bound(r, limits.threshold) for r in radii],
+        "calibration_first_spent": first,
+    }
