@@ -17,12 +17,12 @@ from typer.testing import CliRunner, Result
 
 import queen
 from queen import cli
-from queen.bundle import MANIFEST
 from queen.core.certify import records_bound
 from queen.files import write_image
+from queen.folder import MANIFEST
 from queen.types import Limits
 from tests.helpers import ALL_LETTERS, fitted, held_out, images, queries, train_set, trained
-from tests.test_bundle import read, sign
+from tests.test_folder import read, sign
 
 ROOT = Path(__file__).parents[1]
 FACTORY = "tests.helpers:make_mlp"

@@ -185,7 +185,7 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Show a bundle: policy, classes, spreads, budgets, the map's health."""
-    from queen.bundle import load_bundle
+    from queen.folder import load_bundle
 
     bundle = load_bundle(folder, model)
     if picture:

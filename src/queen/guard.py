@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from queen import keyed
-from queen.bundle import Bundle, Model, load_bundle, save_bundle, with_options
+from queen.bundle import Bundle, with_options
 from queen.core import inputs
 from queen.core.perturb import move_feature, move_feature_any_head, reverse_gradient
 from queen.core.shadows import draw_mean
+from queen.folder import Model, load_bundle, save_bundle
 from queen.ledger import Ledger, MemoryLedger
 from queen.ledger.base import check_client
 from queen.policy import Action, find_policy

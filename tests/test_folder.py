@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import queen
-import queen.bundle
+import queen.folder
 from queen import Guard, protect
-from queen.bundle import MANIFEST, load_bundle, save_bundle
 from queen.core.mapping import MapRecipe
+from queen.folder import MANIFEST, load_bundle, save_bundle
 from queen.keyed import secret_path
 from queen.types import BundleError, BundleModelError, Limits, OptionError, PolicyError, SecretError
 from queen.zoo import build
@@ -493,14 +493,14 @@ def test_a_save_that_dies_after_the_manifest_leaves_the_new_bundle(folder, other
 
 
 def test_a_manifest_that_cannot_be_written_leaves_the_old_bundle(folder, other, monkeypatch):
-    real = queen.bundle._write_atomically
+    real = queen.folder._write_atomically
 
     def full(path: Path, data: bytes) -> None:
         if path.name == MANIFEST:
             raise OSError(28, "No space left on device")
         real(path, data)
 
-    monkeypatch.setattr(queen.bundle, "_write_atomically", full)
+    monkeypatch.setattr(queen.folder, "_write_atomically", full)
     with pytest.raises(OSError, match="No space"):
         other.save(folder)
     assert load_bundle(folder).identity == fitted().bundle.identity
