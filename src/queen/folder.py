@@ -23,6 +23,7 @@ from queen.core.inputs import find_device
 from queen.core.mapping import MappingNet
 from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
 from queen.core.split import TOLERANCE, Split
+from queen.report import Report
 from queen.types import BundleError, BundleModelError, Inputs, Limits, OptionError, QueenError
 from queen.zoo import Recipe
 
@@ -110,6 +111,7 @@ def load_bundle(
         if bundle.identity != content["identity"]:
             raise BundleError(f"bundle '{folder}' is inconsistent: its tensors do not match its identity")
         _check_shapes(bundle, guard)
+        Report(**bundle.report)  # another version may have told other things
     _recognise(bundle)
     return with_options(bundle, **changes)
 

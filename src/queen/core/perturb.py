@@ -72,9 +72,9 @@ def move_feature(
     """Walk u towards the farthest C^j (j != k) while the label stays k; returns the softmax there, (n, K).
 
     features (n, D), logits (n, K), centres (K, D), centre_logits (K, K) = f^C(centres) of a linear head f^C;
-    centre_squares (K,) = |C^j|^2 saves computing them again for every batch. Along
-    the line the logits are linear, l(s) = l + s g with g = (f^C(C^j) - l) / |C^j - u|, so the step count comes from
-    the first crossing, min_j (l_k - l_j) / (g_j - g_k) over g_j > g_k.
+    centre_squares (K,) = |C^j|^2, if known, need not be computed again. Along the line the logits are linear,
+    l(s) = l + s g with g = (f^C(C^j) - l) / |C^j - u|, so the step count comes from the first crossing,
+    min_j (l_k - l_j) / (g_j - g_k) over g_j > g_k.
 
     Paper: the printed direction u - C walks away from the centre; the text says towards, and so does this.
     """
