@@ -93,7 +93,7 @@ def _fitted(kind: str) -> Guard:
 
 def fitted(kind: str = "head", **options: object) -> Guard:
     """A guard fitted once, with an empty ledger: "head" (an MLP on 64 numbers) or "network" (a CNN on 8x8 images)."""
-    return _fitted(kind).with_options(**options)
+    return _fitted(kind).fresh(**options)
 
 
 def queries(kind: str = "head", count: int = 300) -> Tensor:

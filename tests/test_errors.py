@@ -22,7 +22,7 @@ KINDS = {
 
 def test_the_tree_is_complete():
     assert set(ERRORS) == {*KINDS, "QueenError", "HeadError", "EmptyClassError", "SpreadError", "TooFewClassesError",
-                           "MapError", "BundleError", "SecretError", "LedgerError"}  # fmt: skip
+                           "MapError", "BundleError", "SecretError", "LedgerError", "ModelError"}  # fmt: skip
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)

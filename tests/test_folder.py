@@ -68,7 +68,7 @@ def cnn_folder(tmp_path: Path) -> Path:
 
 def assert_same(one: Guard, two: Guard, x: Tensor) -> None:
     for policy in ("paper", "strict", "artifact"):
-        a, b = (g.with_options(policy=policy).answer(x, client="a") for g in (one, two))
+        a, b = (g.fresh(policy=policy).answer(x, client="a") for g in (one, two))
         assert a.verdicts == b.verdicts
         assert {v.value for v in a.verdicts} == set("ABCD")
         assert torch.equal(a.probabilities, b.probabilities)
@@ -207,6 +207,19 @@ WRONG_MODELS = {
 def test_another_model_is_recognised(folder, model):
     with pytest.raises(BundleModelError):
         queen.load(folder, model)
+
+
+def test_a_module_that_is_given_keeps_its_own_weights(folder):
+    given = make_mlp()
+    before = {name: t.clone() for name, t in given.state_dict().items()}
+    queen.load(folder, model=given)
+    assert all(torch.equal(t, before[name]) for name, t in given.state_dict().items())
+
+
+def test_a_file_in_the_way_of_the_folder_is_named(folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BundleError, match="cannot write a bundle"):
+        queen.load(folder).save(tmp_path / "file")
 
 
 def test_a_factory_that_fails_is_a_bundle_error(folder):

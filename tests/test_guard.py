@@ -18,11 +18,13 @@ from queen.types import (
     EmptyBatchError,
     LedgerError,
     Limits,
+    ModelError,
     NotFiniteError,
     OptionError,
     PolicyError,
     QueenError,
     Reply,
+    SecretError,
     ShapeError,
 )
 from tests.helpers import (
@@ -404,7 +406,7 @@ def text() -> tuple[Guard, dict[str, Tensor]]:
 
 
 def test_a_text_model_works_end_to_end(text):
-    guard, x = text[0].with_options(), text[1]
+    guard, x = text[0].fresh(), text[1]
     reply = guard.answer(x, client="a")
     assert set(letters(reply)) == set("ABCD")
     assert on_simplex(reply.probabilities)
@@ -415,13 +417,13 @@ def test_a_text_model_works_end_to_end(text):
 def test_the_order_of_a_text_models_inputs_does_not_matter(text):
     guard, x = text
     turned = dict(reversed(x.items()))
-    one, two = (guard.with_options().answer(batch, client="a") for batch in (x, turned))
+    one, two = (guard.fresh().answer(batch, client="a") for batch in (x, turned))
     assert torch.equal(one.probabilities, two.probabilities)
 
 
 def test_a_text_model_answers_the_same_after_loading(text, tmp_path):
     guard, x = text
-    expected = guard.with_options().answer(x, client="a")
+    expected = guard.fresh().answer(x, client="a")
     guard.save(tmp_path / "b")
     model = guard.bundle.split.model
     for _ in range(10):  # safetensors gives names back in an order that changes from load to load
@@ -448,7 +450,7 @@ def test_a_text_model_answers_the_same_after_loading(text, tmp_path):
     ids=["tensor", "one missing", "one too many", "floats", "array", "flat", "fewer rows", "no rows", "no tokens"],
 )
 def test_bad_text_is_refused_before_the_ledger_changes(text, change, error):
-    guard = text[0].with_options()
+    guard = text[0].fresh()
     with pytest.raises(error):
         guard.answer(change(text[1]), client="a")
     assert state(guard.ledger) == {}
@@ -490,7 +492,7 @@ def test_the_given_ledger_is_used():
 def test_options_make_another_guard_with_an_empty_ledger():
     guard = fitted()
     guard.answer(queries(), client="a")
-    strict = guard.with_options(policy="strict", limits=Limits(radius=0.5), keep_label=True, draw=2, observe=True)
+    strict = guard.fresh(policy="strict", limits=Limits(radius=0.5), keep_label=True, draw=2, observe=True)
     assert state(strict.ledger) == {}
     bundle = strict.bundle
     found = (bundle.policy, bundle.limits, bundle.keep_label, bundle.draw, bundle.observe)
@@ -558,3 +560,46 @@ def test_guarding_does_not_change_the_model():
     guard.answer(held_out()[0], client="a")
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_ids_the_model_does_not_know_are_refused_and_change_nothing(text):
+    guard, x = text[0].fresh(), {name: t[:2].clone() for name, t in text[1].items()}
+    x["input_ids"][0, 0] = 40
+    with pytest.raises(ModelError, match="cannot run on this input"):
+        guard.answer(x, client="a")
+    assert list(guard.ledger.clients()) == []
+
+
+def test_other_options_keep_what_clients_have_seen_and_fresh_forgets_it():
+    guard, x = fitted(policy="paper", observe=True), queries()
+    seen = guard.answer(x, client="a")
+    enforcing = guard.with_options(observe=False)
+    assert enforcing.ledger is guard.ledger
+    assert Verdict.FRESH in seen.verdicts
+    assert Verdict.FRESH not in enforcing.answer(x[:20], client="a").verdicts
+    assert guard.fresh(observe=False).answer(x, client="a").verdicts == seen.verdicts
+
+
+@pytest.mark.parametrize("secret", [b"", b"x" * 31, "x" * 40, 5], ids=["empty", "short", "text", "number"])
+def test_a_secret_that_keeps_none_is_refused(secret):
+    with pytest.raises(SecretError, match="at least 32 bytes"):
+        Guard(fitted().bundle, secret=secret)
+
+
+def test_a_path_is_no_ledger():
+    with pytest.raises(OptionError, match="SqliteLedger"):
+        Guard(fitted().bundle, ledger="clients.sqlite")
+
+
+class CosineHead(nn.Linear):
+    def forward(self, u: Tensor) -> Tensor:
+        return 5 * nn.functional.linear(nn.functional.normalize(u), nn.functional.normalize(self.weight))
+
+
+def test_a_linear_layer_with_a_forward_of_its_own_is_not_taken_for_linear():
+    x, y = train_set()
+    model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), CosineHead(16, 10))
+    guard = protect(model, (x, y), mapping=QUICK, min_agreement=0, progress=False)
+    assert guard.bundle.split.linear is None
+    answers = guard.answer(x[:50], client="a").probabilities
+    assert (answers.argmax(1) == model(x[:50]).argmax(1)).all()

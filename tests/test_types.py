@@ -1,7 +1,9 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
+import torch
 
 from queen.types import MIN_RADIUS, Limits, LimitsError, Verdict
 
@@ -55,3 +57,12 @@ def test_limits_are_frozen_and_named():
 
 def test_verdicts_are_the_papers_conditions():
     assert {v.name: v.value for v in Verdict} == {"OUTSIDE": "A", "SPENT": "B", "FRESH": "C", "REPEAT": "D"}
+
+
+def test_limits_take_numbers_of_numpy_and_torch():
+    assert Limits(radius=np.float64(0.5), threshold=np.float32(0.25)) == Limits(radius=0.5, threshold=0.25)
+    assert (
+        Limits(radius=np.array([0.5, 0.25])) == Limits(radius=(0.5, 0.25)) == Limits(radius=torch.tensor([0.5, 0.25]))
+    )
+    with pytest.raises(LimitsError):
+        Limits(radius=True)

@@ -69,6 +69,9 @@ class Bundle:
     def __post_init__(self) -> None:
         find_policy(self.policy)
         classes = self.geometry.classes
+        for name in ("observe", "keep_label"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if not isinstance(self.limits, Limits):
             raise LimitsError(f"limits must be queen.types.Limits, got {type(self.limits).__name__}")
         if isinstance(self.limits.radius, tuple) and len(self.limits.radius) != classes:

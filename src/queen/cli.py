@@ -42,6 +42,9 @@ def main() -> None:
         sys.path.insert(0, str(Path.cwd()))  # so that package.module:factory finds modules beside the user
     try:
         app()
+    except ModuleNotFoundError as error:
+        err.print(f"error: this command needs '{error.name}': pip install 'queen[demo]'", style="red", soft_wrap=True)
+        sys.exit(2)
     except QueenError as error:
         err.print(f"error: {' '.join(str(error).split())}", style="red", soft_wrap=True)
         sys.exit(2)
@@ -154,7 +157,7 @@ def ask(
     store = SqliteLedger(ledger) if ledger else None
     guard.ledger = store or guard.ledger
     reply = guard.answer(x, client=client)
-    honest = guard.with_options(observe=True).answer(x, client=client).probabilities if explain else None
+    honest = guard.fresh(observe=True).answer(x, client=client).probabilities if explain else None
     if store:
         store.close()
     if as_json:

@@ -28,10 +28,18 @@ def batches(data: Data) -> Iterable[tuple[Inputs, Tensor]]:
             raise ShapeError(f"expected one label an image, got {inputs.count(x)} images and {len(y)} labels")
         return ((inputs.take(x, slice(i, i + BATCH)), y[i : i + BATCH]) for i in range(0, len(y), BATCH))
     if isinstance(data, DataLoader):
-        return data
+        return map(_pair, data)
     if isinstance(data, Dataset):
-        return DataLoader(data, batch_size=BATCH, generator=torch.Generator())  # not the global one
+        return map(_pair, DataLoader(data, batch_size=BATCH, generator=torch.Generator()))  # not the global one
     raise DtypeError(f"expected data as (x, y) tensors, a Dataset or a DataLoader, got {type(data).__name__}")
+
+
+def _pair(batch: Any) -> tuple[Inputs, Tensor]:
+    """One batch of a loader."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[1], Tensor):
+        what = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
+        raise DtypeError(f"expected batches of images and integer labels, (x, y), got {what}")
+    return batch[0], batch[1]
 
 
 def _tensor(value: Any, name: str) -> Inputs:

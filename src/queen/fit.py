@@ -81,9 +81,15 @@ def protect(
     `queen.zoo` need none. Runs on the device the model is on, deterministic given `seed`.
     """
     find_policy(policy)
+    if not isinstance(model, nn.Module):
+        raise DtypeError(f"expected the model as a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(seed, int):
+        raise OptionError(f"seed must be an integer, got {seed!r}")
     recipe = ShadowRecipe(kind=shadows) if isinstance(shadows, str) else shadows
     if recipe.kind not in ("head", "network"):
         raise OptionError(f"no shadow kind '{recipe.kind}'; known: head, network")
+    if min(recipe.per_class, recipe.epochs, recipe.steps) < 1:
+        raise OptionError("per_class, epochs and steps of the shadows must be at least 1")
     if not 1 <= recipe.draw <= recipe.count:
         raise OptionError(f"draw must lie between 1 and the {recipe.count} shadows, got {recipe.draw}")
     generator = torch.Generator().manual_seed(seed)
@@ -264,7 +270,8 @@ def _limits(limits: Limits | None, absolute_radius: float | None, geometry: Geom
         return limits or Limits()
     if limits is not None:
         raise LimitsError("give either limits or absolute_radius, not both")
-    return Limits(radius=tuple(absolute_radius / d for d in geometry.spreads.tolist()))
+    absolute = Limits(radius=absolute_radius).radius  # says so if it is no number
+    return Limits(radius=tuple(absolute / d for d in geometry.spreads.tolist()))
 
 
 def _report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -41,7 +42,10 @@ def save_bundle(bundle: Bundle, path: str | os.PathLike[str]) -> None:
     Weight files carry their hash in their name; `bundle.json` is replaced last, in one atomic step.
     """
     folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BundleError(f"cannot write a bundle to '{folder}': {error.strerror}") from error
     model = bundle.split.model
     files = {
         "model": _write_hashed(folder, "model", safetensors.torch.save(_model_tensors(model))),
@@ -191,14 +195,15 @@ def _build(recipe: dict[str, Any] | None, model: Model | None) -> nn.Module:
         if isinstance(model, str):
             return Recipe(model).build()
         if model is not None:
-            network = model if isinstance(model, nn.Module) else model()
+            # A copy: filling in weights must not change the caller's own module.
+            network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
             if not isinstance(network, nn.Module):
                 raise OptionError(f"model must be or return a torch.nn.Module, got {type(network).__name__}")
             return network
         if recipe is not None:
             return Recipe(**recipe).build()
-    except (OptionError, TypeError) as error:
-        raise BundleModelError(f"cannot rebuild the bundle's model: {error}") from error
+    except Exception as error:  # whatever a factory may raise
+        raise BundleModelError(f"cannot rebuild the bundle's model: {type(error).__name__}: {error}") from error
     raise BundleModelError("this bundle does not say how to build its model: queen.load(path, model=your_factory)")
 
 

@@ -20,7 +20,7 @@ from queen.folder import Model, load_bundle, save_bundle
 from queen.ledger import Ledger, MemoryLedger
 from queen.ledger.base import check_client
 from queen.policy import Action, find_policy
-from queen.types import Inputs, NotFiniteError, Oracle, Reply
+from queen.types import Inputs, ModelError, NotFiniteError, OptionError, Oracle, Reply
 
 
 class Guard:
@@ -33,7 +33,9 @@ class Guard:
     def __init__(self, bundle: Bundle, *, ledger: Ledger | None = None, secret: bytes | None = None) -> None:
         self.bundle = bundle
         self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
-        self._secret = keyed.new_secret() if secret is None else secret
+        if not callable(getattr(self.ledger, "judge", None)):
+            raise OptionError(f"expected a ledger such as SqliteLedger(path), got {type(ledger).__name__}")
+        self._secret = keyed.new_secret() if secret is None else keyed.check_secret(secret)
         self._policy = find_policy(bundle.policy)
         linear, centres = bundle.split.linear, bundle.geometry.feature_centres
         with torch.inference_mode():
@@ -49,7 +51,7 @@ class Guard:
         bundle = self.bundle
         x = inputs.to(inputs.check(x, bundle.probe.x), bundle.probe.logits.device)
         with torch.inference_mode():
-            features, logits = (t.float() for t in bundle.split(x))
+            features, logits = self._run(x)
             if not inputs.is_finite(logits):
                 raise NotFiniteError("the model's logits are NaN or infinite for this input")
             honest = logits.softmax(1)
@@ -61,6 +63,14 @@ class Guard:
                 answers = self._act(self._policy.actions(judgement), client, x, features, logits, honest)
         # A tensor made in inference mode may not enter autograd, and clients train students on answers.
         return Reply(answers.clone(), judgement.verdicts)
+
+    def _run(self, x: Inputs) -> tuple[Tensor, Tensor]:
+        """Features and logits in float32; what the network cannot digest is the client's mistake, not a crash."""
+        try:
+            features, logits = self.bundle.split(x)
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            raise ModelError(f"the model cannot run on this input: {' '.join(str(error).split())[:200]}") from error
+        return features.float(), logits.float()
 
     def _act(
         self, actions: NDArray[np.int8], client: str, x: Inputs, features: Tensor, logits: Tensor, honest: Tensor
@@ -112,7 +122,11 @@ class Guard:
         return lambda x: self.answer(x, client=name).probabilities
 
     def with_options(self, **changes: Any) -> Guard:
-        """The same fit under other options (policy, observe, limits, keep_label, draw), with an empty memory ledger."""
+        """The same guard, ledger and secret under other options: policy, observe, limits, keep_label, draw."""
+        return Guard(with_options(self.bundle, **changes), ledger=self.ledger, secret=self._secret)
+
+    def fresh(self, **changes: Any) -> Guard:
+        """The same with an empty memory ledger: a guard that has seen nobody yet."""
         return Guard(with_options(self.bundle, **changes), secret=self._secret)
 
     @property

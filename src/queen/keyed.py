@@ -36,6 +36,14 @@ def draw(digests: list[bytes], count: int, size: int) -> Tensor:
     return torch.from_numpy(np.sort(order, axis=1))
 
 
+def check_secret(secret: object) -> bytes:
+    """A secret given by the caller, if it can keep one."""
+    if not isinstance(secret, bytes) or len(secret) < SECRET_BYTES:
+        got = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
+        raise SecretError(f"expected a secret of at least {SECRET_BYTES} bytes, got {got}")
+    return secret
+
+
 def new_secret() -> bytes:
     """A fresh secret."""
     return secrets.token_bytes(SECRET_BYTES)

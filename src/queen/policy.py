@@ -74,6 +74,6 @@ POLICIES: Mapping[str, Policy] = {
 
 def find_policy(name: str) -> Policy:
     """A policy by name."""
-    if name not in POLICIES:
+    if not isinstance(name, str) or name not in POLICIES:
         raise PolicyError(f"no policy '{name}'; known: {', '.join(POLICIES)}")
     return POLICIES[name]

@@ -63,8 +63,8 @@ class Report:
         which = "training" if self.calibration_outside is None else "held-out"
         yield f"cost: {benign:.1%} of {which} images lie outside their class's disc"
         yield (
-            f"shadows: {self.shadow_kind}, accuracy {self.shadow_accuracy:.1%} at a mean confidence of "
-            f"{self.shadow_confidence:.1%} (weak on purpose)"
+            f"shadows: {self.shadow_kind}, {self.shadow_accuracy:.1%} right on training images at a mean confidence of "
+            f"only {self.shadow_confidence:.1%} (weak on purpose)"
         )
         yield from (f"warning: {warning}" for warning in self.warnings)
 
@@ -83,9 +83,10 @@ def budget(limits: Limits, report: dict[str, Any], calibration: Benign | None) -
     if calibration is not None:
         spent = MemoryLedger().judge("benign", calibration.labels, calibration.points, limits).spent
         first = int(spent.argmax()) if spent.any() else None
-    fitting = [limits.threshold / (r * r * report["mean_square_sensitivity"]) for r in radii]
+    records = [records_bound(r, limits.threshold) for r in radii]
+    fitting = [math.ceil(limits.threshold / (r * r * report["mean_square_sensitivity"])) for r in radii]
     return {
-        "answers_per_class": [math.ceil(min(n, (1 + 2 / r) ** 2)) for n, r in zip(fitting, radii, strict=True)],
-        "records_per_class": [records_bound(r, limits.threshold) for r in radii],
+        "answers_per_class": [min(bound, max(1, about)) for about, bound in zip(fitting, records, strict=True)],
+        "records_per_class": records,
         "calibration_first_spent": first,
     }

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from torch import Tensor
 
@@ -48,15 +49,24 @@ class Limits:
     threshold: float = 0.2
 
     def __post_init__(self) -> None:
-        several = isinstance(self.radius, tuple | list)
-        radii = tuple(self.radius) if isinstance(self.radius, tuple | list) else (self.radius,)
-        if not radii or not all(isinstance(r, int | float) and MIN_RADIUS <= r <= MAX_RADIUS for r in radii):
+        radius, threshold = _plain(self.radius), _plain(self.threshold)
+        radii = tuple(radius) if isinstance(radius, tuple | list) else (radius,)
+        if not radii or not all(_is_number(r) and MIN_RADIUS <= r <= MAX_RADIUS for r in radii):
             raise LimitsError(f"radius must be a number from {MIN_RADIUS} to {MAX_RADIUS:g}, got {self.radius!r}")
-        if not (isinstance(self.threshold, int | float) and 0 <= self.threshold <= sys.float_info.max):
+        if not (_is_number(threshold) and 0 <= threshold <= sys.float_info.max):
             raise LimitsError(f"threshold must be a finite number, not negative, got {self.threshold!r}")
         as_floats = tuple(float(r) for r in radii)
-        object.__setattr__(self, "radius", as_floats if several else as_floats[0])
-        object.__setattr__(self, "threshold", float(self.threshold))
+        object.__setattr__(self, "radius", as_floats if isinstance(radius, tuple | list) else as_floats[0])
+        object.__setattr__(self, "threshold", float(threshold))
+
+
+def _plain(value: Any) -> Any:
+    """Plain Python numbers for those of numpy and torch."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class QueenError(Exception):
@@ -97,6 +107,10 @@ class PolicyError(QueenError, ValueError):
 
 class OptionError(QueenError, ValueError):
     """An option with a value nobody knows."""
+
+
+class ModelError(QueenError):
+    """The model failed on an input that looked right."""
 
 
 class HeadError(QueenError):

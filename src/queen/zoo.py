@@ -189,6 +189,6 @@ def recipe_of(model: nn.Module) -> Recipe | None:
 def seeded(generator: torch.Generator) -> Iterator[None]:
     """Layers take their first weights from the global random state: lend them a state of their own."""
     seed = int(torch.randint(2**62, (1,), generator=generator))
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # manual_seed seeds the GPUs too
         torch.manual_seed(seed)
         yield

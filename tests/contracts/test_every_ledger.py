@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -433,3 +434,33 @@ def test_reading_while_another_thread_writes_works(make):
         thread.join()
         sys.setswitchinterval(interval)
     assert len(list(ledger.clients())) == 2001
+
+
+@every_ledger
+def test_points_of_any_precision_are_judged_and_kept_as_doubles(make):
+    ledger = make()
+    rim = np.array(
+        [[np.nextafter(np.longdouble(1), np.longdouble(0)), 0]], np.longdouble
+    )  # as a double it is on the rim
+    assert ledger.judge("a", np.array([0]), rim, Limits()).letters == "A"
+    ledger.judge("a", np.array([0]), np.array([[0.5, 0.5]], np.longdouble), Limits())
+    assert ledger.records("a")[0].dtype == np.float64
+    ledger.close()
+
+
+@every_ledger
+@pytest.mark.parametrize(
+    ("labels", "points", "error"),
+    [
+        ([], [], EmptyBatchError),
+        ([0, 0], [[0.1, 0.1], [0.2]], DtypeError),
+        ([0], torch.tensor([[0.1, 0.1]], requires_grad=True), DtypeError),
+        ([0], torch.tensor([[0.1, 0.1]], dtype=torch.bfloat16), DtypeError),
+    ],
+    ids=["nothing", "ragged", "with a gradient", "bfloat16"],
+)
+def test_what_is_no_array_of_points_is_refused(make, labels, points, error):
+    ledger = make()
+    with pytest.raises(error):
+        ledger.judge("a", labels, points, Limits())
+    ledger.close()

@@ -50,7 +50,7 @@ def test_the_statements_hold_the_numbers_and_what_they_do_not_say():
         ((math.nan, 0.05, 0.2), "epsilon"),
         ((0.1, 0, 0.2), "delta"),
         ((0.1, 1.0, 0.2), "delta"),
-        ((0.1, 0.05, 0), "threshold"),
+        ((0.1, 0.05, 0), "radius"),  # nothing to give: no radius follows from it
         ((0.1, 0.05, -1), "threshold"),
         ((0.1, 0.05, math.inf), "threshold"),
     ],

@@ -274,3 +274,11 @@ def test_a_split_switches_the_model_to_evaluation():
     x = torch.randn(50, 6)
     split = find_split(model, x)
     assert torch.equal(split(x)[0], x)
+
+
+def test_a_hook_seen_before_torch_knows_its_keywords_does_no_harm(monkeypatch):
+    model = mlp()
+    split = find_split(model, torch.randn(2, 6))
+    real = split.head.register_forward_pre_hook
+    monkeypatch.setattr(split.head, "register_forward_pre_hook", lambda hook, **_: real(hook))
+    assert split(torch.randn(2, 6))[0].shape == (2, 8)

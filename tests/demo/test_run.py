@@ -90,7 +90,7 @@ def test_the_table_and_the_maps_tell_of_the_same_clients(demo):
 
 def test_every_attacker_is_a_client_of_its_own(demo):
     for pool, queries in demo.maps.items():
-        replies = demo.guard.with_options(policy="paper").answer(demo.images.pools[pool], client="alone")
+        replies = demo.guard.fresh(policy="paper").answer(demo.images.pools[pool], client="alone")
         assert "".join(verdict.value for verdict in replies.verdicts) == queries.letters
     assert Verdict(demo.maps["own_kind"].letters[0]) in (Verdict.OUTSIDE, Verdict.FRESH)
 

@@ -11,8 +11,8 @@ from queen.guard import Guard
 
 def recovery_by_verdict(guard: Guard, x: Tensor) -> dict[str, Recovery]:
     """The estimate for every verdict a fresh client sending x (n, *input) in this order gets."""
-    honest = guard.with_options(observe=True).answer(x, client="recovery").probabilities.double().cpu().numpy()
-    reply = guard.with_options(observe=False).answer(x, client="recovery")
+    honest = guard.fresh(observe=True).answer(x, client="recovery").probabilities.double().cpu().numpy()
+    reply = guard.fresh(observe=False).answer(x, client="recovery")
     returned = reply.probabilities.double().cpu().numpy()
     letters = np.array([verdict.value for verdict in reply.verdicts])
     return {k: recovery(honest[letters == k], returned[letters == k]) for k in "ABCD" if (letters == k).any()}

@@ -60,13 +60,11 @@ def certify(epsilon: float, delta: float, threshold: float, *, radius: float | N
     >>> round(c.eta_hat), round(c.rho_paper, 4), round(c.rho_sound, 4), c.records_per_class
     (184, 0.0329, 0.0659, 185)
     """
-    for name, value, high in (
-        ("epsilon", epsilon, 1.0),
-        ("delta", delta, 1.0),
-        ("threshold", threshold, 1e6),
-    ):
-        if not 0 < value < high:
-            raise OptionError(f"{name} must lie strictly between 0 and {high:g}, got {value}")
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        if not 0 < value < 1:
+            raise OptionError(f"{name} must lie strictly between 0 and 1, got {value}")
+    if not 0 <= threshold < 1e6:
+        raise OptionError(f"threshold must lie between 0 and 1e6, got {threshold}")
     log_term = math.log(2) - math.log(delta)
     rho_paper = epsilon * math.sqrt(2 * threshold / log_term)
     rho_sound = 2 * rho_paper

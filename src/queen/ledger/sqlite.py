@@ -49,7 +49,10 @@ class SqliteLedger(OneClient):
     """
 
     def __init__(self, path: str | PathLike[str], *, cache: int = 100_000, timeout: float = 5.0) -> None:
-        self.path = fspath(path)
+        try:
+            self.path = fspath(path)
+        except TypeError as error:
+            raise LedgerError(f"expected the path of a file, got {type(path).__name__}") from error
         self._cache_size = cache
         self._cache: OrderedDict[str, _Client] = OrderedDict()
         self._lock = threading.Lock()
