@@ -503,3 +503,12 @@ def test_a_factory_beside_the_user_is_found_when_protecting_and_when_asking(file
     assert json.loads(asked.stdout)["labels"] == [0]
     assert json.loads((tmp_path / "b" / MANIFEST).read_text())["model"]["recipe"]["factory"] == "mine:make"
     assert (tmp_path / "b.secret").stat().st_mode & 0o077 == 0
+
+
+def test_a_missing_extra_is_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "queen.demo", None)
+    monkeypatch.setattr(sys, "argv", ["queen", "demo"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == "error: this command needs 'queen.demo': pip install 'queen[demo]'\n"

@@ -76,3 +76,13 @@ def test_a_stream_of_rows_works_too():
     x, y = joined(Stream())
     assert torch.equal(x, X)
     assert torch.equal(y, Y)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [TensorDataset(X), TensorDataset(X, Y, Y), DataLoader([(x, "label") for x in X[:4]]), DataLoader(list(X[:4]))],
+    ids=["no labels", "three parts", "labels in words", "bare images"],
+)
+def test_a_loader_of_something_else_is_refused(data):
+    with pytest.raises(DtypeError, match="images and integer labels"):
+        list(batches(data))

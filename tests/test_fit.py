@@ -375,3 +375,34 @@ def test_named_inputs_have_no_network_shadows():
 def test_quick_maps_are_healthy_enough_for_these_tests():
     assert fitted().report["agreement"] > 0.6
     assert QUICK.epochs < MapRecipe().epochs
+
+
+@pytest.mark.parametrize("model", [None, lambda x: x, "vgg16_bn"], ids=["None", "a function", "a name"])
+def test_what_is_no_network_is_refused(model):
+    with pytest.raises(DtypeError, match=r"torch\.nn\.Module"):
+        protect(model, train_set())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seed": "a"},
+        {"shadows": ShadowRecipe(per_class=0)},
+        {"shadows": ShadowRecipe(steps=0)},
+        {"observe": "yes"},
+        {"pixel_mean": [0.5]},
+    ],
+    ids=str,
+)
+def test_options_of_the_wrong_kind_are_refused(options):
+    with pytest.raises(OptionError):
+        fit(**options)
+
+
+def test_changed_limits_change_the_budgets_of_the_report():
+    guard = fitted()
+    small = guard.fresh(limits=Limits(radius=0.5))
+    assert small.report["records_per_class"] != guard.report["records_per_class"]
+    assert small.report["records_per_class"] == [records_bound(0.5, 0.2)] * guard.bundle.geometry.classes
+    assert small.report["agreement"] == guard.report["agreement"]
+    assert guard.fresh(limits=Limits(threshold=0)).report["answers_per_class"][0] == 1

@@ -375,3 +375,8 @@ def test_a_batch_without_records_writes_nothing(path):
         ledger.judge("a", [0], np.array([[3.0, 3.0]]), LIMITS)
         assert ledger._db.total_changes == before
         assert state(ledger) == ([], {}, {})
+
+
+def test_what_is_no_path_is_refused():
+    with pytest.raises(LedgerError, match="path of a file"):
+        SqliteLedger(5)
