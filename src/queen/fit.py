@@ -85,13 +85,7 @@ def protect(
         raise DtypeError(f"expected the model as a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(seed, int):
         raise OptionError(f"seed must be an integer, got {seed!r}")
-    recipe = ShadowRecipe(kind=shadows) if isinstance(shadows, str) else shadows
-    if recipe.kind not in ("head", "network"):
-        raise OptionError(f"no shadow kind '{recipe.kind}'; known: head, network")
-    if min(recipe.per_class, recipe.epochs, recipe.steps) < 1:
-        raise OptionError("per_class, epochs and steps of the shadows must be at least 1")
-    if not 1 <= recipe.draw <= recipe.count:
-        raise OptionError(f"draw must lie between 1 and the {recipe.count} shadows, got {recipe.draw}")
+    recipe = _shadow_recipe(shadows)
     generator = torch.Generator().manual_seed(seed)
     with Progress(progress) as show:
         sample, device = _sample(train_data, model)
@@ -137,6 +131,17 @@ def protect(
         bundle = with_options(bundle, limits=chosen)
     show.say(Report(**bundle.report).lines())
     return Guard(bundle, ledger=ledger, secret=secret)
+
+
+def _shadow_recipe(shadows: ShadowRecipe | ShadowKind) -> ShadowRecipe:
+    recipe = ShadowRecipe(kind=shadows) if isinstance(shadows, str) else shadows
+    if recipe.kind not in ("head", "network"):
+        raise OptionError(f"no shadow kind '{recipe.kind}'; known: head, network")
+    if min(recipe.per_class, recipe.epochs, recipe.steps) < 1:
+        raise OptionError("per_class, epochs and steps of the shadows must be at least 1")
+    if not 1 <= recipe.draw <= recipe.count:
+        raise OptionError(f"draw must lie between 1 and the {recipe.count} shadows, got {recipe.draw}")
+    return recipe
 
 
 @dataclass

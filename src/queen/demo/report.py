@@ -32,6 +32,8 @@ ul { color: var(--soft); font-size: .92rem; padding-left: 1.1rem; max-width: 95c
 .fill { height: 100%; border-radius: 4px; } .value { text-align: right; font-variant-numeric: tabular-nums; }
 .chance { position: absolute; top: 0; bottom: 0; width: 2px; background: var(--ink); opacity: .55; }
 .key span { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin: 0 .35rem 0 .9rem; }
+@media (max-width: 640px) { .bars { grid-template-columns: 1fr max-content; }
+  .bars > div:nth-child(3n+1) { grid-column: 1 / -1; margin-top: .4rem; } }
 .maps { display: grid; gap: 1.6rem; }
 figure { margin: 0; } figure img { width: 100%; background: #fff; border-radius: 6px; }
 figcaption { color: var(--soft); font-size: .9rem; margin-top: .4rem; }
