@@ -14,7 +14,7 @@ from queen.cli import app
 
 COMMITTED = sorted((Path(__file__).parents[2] / "results" / "speed").glob("*.json"))
 BATCHES = list(range(7))
-CASES = {"benign_b32", "benign_b1", "all_a_b32", "all_b_b32", "network_shadows_all_b_b32"}
+CASES = {"benign_b32", "benign_b1", "all_a_b32", "all_a_b1", "all_b_b32", "all_b_b1", "network_shadows_all_b_b32"}
 KEYS = {
     "guard_ratio": CASES,
     "judge_per_second": {"b32", "b4096", "cost_ratio_100000_clients"},

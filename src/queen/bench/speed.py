@@ -84,7 +84,9 @@ def guard_ratios(scale: int) -> dict[str, Any]:
         "benign_b32": (benign, 32, 40),
         "benign_b1": (benign, 1, 120),
         "all_a_b32": (_everything_outside(heads), 32, 40),
+        "all_a_b1": (_everything_outside(heads), 1, 120),
         "all_b_b32": (_everything_spent(heads), 32, 40),
+        "all_b_b1": (_everything_spent(heads), 1, 120),
         "network_shadows_all_b_b32": (_everything_spent(networks), 32, 10),
     }
     result: dict[str, Any] = {"verdicts": {}}
