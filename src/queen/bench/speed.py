@@ -25,7 +25,7 @@ from queen.guard import Guard
 from queen.ledger import Ledger, MemoryLedger, SqliteLedger
 from queen.progress import Progress
 from queen.types import Limits
-from queen.zoo import Recipe, build
+from queen.zoo import Recipe, build, seeded
 
 CLASSES, DIMS = 10, 512
 WARM_UP = 2  # pairs that do not count
@@ -72,7 +72,8 @@ def paired_ratio(
 def guard_ratios(scale: int) -> dict[str, Any]:
     """Guard / undefended time for VGG16-BN on 32x32: benign traffic, every query A, every query B."""
     generator = torch.Generator().manual_seed(0)
-    model = build("vgg16_bn", classes=CLASSES, channels=3).eval().requires_grad_(False)
+    with seeded(generator):  # the verdicts, and so the work, depend on the weights
+        model = build("vgg16_bn", classes=CLASSES, channels=3).eval().requires_grad_(False)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     x, y = _images(240, generator)
     heads = protect(model, (x, y), mapping=MapRecipe(epochs=20), min_agreement=0, progress=False)
