@@ -26,7 +26,10 @@ from tests.test_folder import read, sign
 
 ROOT = Path(__file__).parents[1]
 FACTORY = "tests.helpers:make_mlp"
-COMMANDS = ["demo", "protect", "ask", "inspect", "certify", "speed"]
+COMMANDS = [
+    "demo", "protect", "ask", "inspect", "certify", "speed",
+    "calibrate", "clients", "alarms", "pardon", "allow", "budget",
+]  # fmt: skip
 
 
 def run(*args: object) -> Result:
@@ -448,7 +451,7 @@ def test_a_mistake_says_what_is_wrong(here, monkeypatch, capsys):
     words = {
         "missing bundle": "nowhere",
         "tampered bundle": "checksum",
-        "protect, unknown policy": "paper, strict, artifact",
+        "protect, unknown policy": "paper, strict, sentinel, artifact",
         "protect, unknown shadows": "head, network",
         "protect, pickled weights": "safetensors.torch.save_file",
         "protect, weights of another network": "cnn.safetensors",

@@ -49,3 +49,23 @@ def test_a_guard_fits_answers_saves_and_loads_on_cuda(kind, tmp_path):
 
 def test_fitting_on_cuda_is_deterministic():
     assert make_guard("cuda").bundle.identity == make_guard("cuda").bundle.identity
+
+
+@pytest.mark.parametrize("on_alarm", ["decoy", "label-only", "reverse"])
+def test_the_sentinel_watches_and_accuses_on_cuda(on_alarm, tmp_path):
+    guard = make_guard("cuda").fresh(policy="sentinel", alpha=0.9, on_alarm=on_alarm, limits=Limits(), input_range=None)
+    guard.save(tmp_path / "bundle")
+    wild = 30 * torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+    replies = [g.answer(wild, client="a") for g in (guard, queen.load(tmp_path / "bundle", device="cuda"))]
+    assert replies[0].alarmed.tolist() == replies[1].alarmed.tolist()
+    assert torch.equal(replies[0].probabilities, replies[1].probabilities)
+    honest = guard.measure(wild).honest
+    changed = (replies[0].probabilities != honest).any(1).cpu().numpy()
+    assert not changed[~replies[0].alarmed].any()
+
+
+def test_calibrating_with_conditions_on_cuda():
+    x = torch.rand(80, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    guard = queen.calibrate(make_guard("cuda"), (x, torch.arange(80) % 4), conditions=["noise", "blur", "jpeg"])
+    assert list(guard.report["alarm_rates"]) == ["clean", "noise", "blur", "jpeg"]
+    assert guard.bundle.calibration.scores.is_cuda

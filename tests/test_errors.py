@@ -10,6 +10,7 @@ KINDS = {
     "ShapeError": ValueError,
     "DtypeError": TypeError,
     "NotFiniteError": ValueError,
+    "RangeError": ValueError,
     "EmptyBatchError": ValueError,
     "ClientError": ValueError,
     "LabelError": ValueError,
@@ -22,7 +23,8 @@ KINDS = {
 
 def test_the_tree_is_complete():
     assert set(ERRORS) == {*KINDS, "QueenError", "HeadError", "EmptyClassError", "SpreadError", "TooFewClassesError",
-                           "MapError", "BundleError", "SecretError", "LedgerError", "ModelError"}  # fmt: skip
+                           "MapError", "BundleError", "SecretError", "LedgerError", "ModelError", "CalibrationError",
+                           "RefusedError"}  # fmt: skip
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)

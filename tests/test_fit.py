@@ -110,7 +110,11 @@ def test_the_report_tells_what_the_guard_does():
     assert report["shadow_kind"] == "10 head"
     assert 0.1 < report["shadow_accuracy"] <= 1
     assert 0.1 < report["shadow_confidence"] <= 1
-    assert report["warnings"] == []
+    every = ", ".join(f"digit {k}" for k in range(10))
+    assert report["warnings"] == [
+        f"calibration: fewer than 100 images predicted as {every}: evidence grows slowly there"
+    ]
+    assert fit().report["warnings"] == []
     assert {"features", "map", "shadows", "calibration"} <= set(report["seconds"])
 
 

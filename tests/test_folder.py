@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 import queen
 import queen.folder
-from queen import Guard, protect
+from queen import Guard, calibrate, protect
+from queen.bundle import Calibration
 from queen.core.mapping import MapRecipe
-from queen.folder import MANIFEST, load_bundle, save_bundle
+from queen.folder import FORMAT, MANIFEST, load_bundle, save_bundle
 from queen.keyed import secret_path
-from queen.types import BundleError, BundleModelError, Limits, OptionError, PolicyError, SecretError
+from queen.types import BundleError, BundleModelError, Group, Limits, OptionError, PolicyError, SecretError, Sentinel
 from queen.zoo import build
-from tests.helpers import ALL_LETTERS, QUICK, SECRET, fitted, images, make_mlp, queries, train_set, trained
+from tests.helpers import ALL_LETTERS, QUICK, SECRET, fitted, held_out, images, make_mlp, queries, train_set, trained
 
 FACTORY = "tests.helpers:make_mlp"
 
@@ -47,7 +48,7 @@ def swap(folder: Path, kind: str, *, identify: bool = True, **tensors: Tensor) -
     (folder / content["files"][kind]["name"]).write_bytes(data)
     if kind == "guard" and identify:
         identity = hashlib.sha256()
-        for name, t in sorted(changed.items()):
+        for name, t in sorted((name, t) for name, t in changed.items() if not name.startswith("calibration.")):
             identity.update(f"{name} {tuple(t.shape)} {t.dtype}\0".encode())
             identity.update(t.flatten().view(torch.uint8).numpy().tobytes())
         content["identity"] = identity.hexdigest()
@@ -75,17 +76,25 @@ def assert_same(one: Guard, two: Guard, x: Tensor) -> None:
     assert one.bundle.identity == two.bundle.identity
 
 
+def assert_same_calibration(one: Calibration, two: Calibration) -> None:
+    assert set(vars(one)) == set(vars(two))
+    for name, value in vars(one).items():
+        other = getattr(two, name)
+        assert torch.equal(value, other) if isinstance(value, Tensor) else value == other, name
+
+
 @pytest.mark.parametrize("kind", ["head", "network"])
 def test_a_loaded_guard_answers_bit_for_bit_alike(kind, tmp_path):
     guard = fitted(kind)
     guard.save(tmp_path / "b")
     loaded = queen.load(tmp_path / "b")
     assert_same(guard, loaded, queries(kind))
-    for field in ("limits", "policy", "observe", "keep_label", "draw", "recipe", "class_names", "report"):
+    for field in ("limits", "policy", "observe", "keep_label", "draw", "recipe", "class_names", "report", "sentinel"):
         assert getattr(loaded.bundle, field) == getattr(guard.bundle, field), field
     if kind == "head":
-        assert torch.equal(loaded.bundle.calibration.points, guard.bundle.calibration.points)
-        assert torch.equal(loaded.bundle.calibration.labels, guard.bundle.calibration.labels)
+        assert_same_calibration(loaded.bundle.calibration, guard.bundle.calibration)
+    else:
+        assert loaded.bundle.calibration is guard.bundle.calibration is None
     loaded.save(tmp_path / "again")
     assert read(tmp_path / "again") == read(tmp_path / "b")
 
@@ -113,6 +122,42 @@ def test_all_options_survive(tmp_path):
     assert bundle.class_names == tuple(f"digit {k}" for k in range(10))
     assert bundle.name_of(3) == "digit 3"
     assert bundle.identity == fitted().bundle.identity
+
+
+def test_the_sentinels_settings_survive_and_judge_alike(tmp_path):
+    groups = {
+        "tenant": Group(limits=Limits(radius=(0.3,) * 10, threshold=0.5, extra_answers=40), enforce_alarm=True),
+        "everyone": Group(limits=Limits(extra_answers=90)),
+    }
+    settings = Sentinel(
+        alpha=0.01, delta=0.1, scores=("confidence", "energy"), form="product", truncate=0.5, pool_below=3,
+        on_alarm="label-only", on_spent="reverse", groups=groups,
+    )  # fmt: skip
+    guard = fitted(policy="sentinel", sentinel=settings, limits=Limits(radius=0.2, threshold=0.02, extra_answers=99))
+    guard.save(tmp_path / "b")
+    loaded = queen.load(tmp_path / "b")
+    assert loaded.bundle.sentinel == settings
+    assert loaded.bundle.limits.extra_answers == 99
+    one, two = (g.answer(queries(), client="a", groups=["tenant:7", "everyone"]) for g in (guard, loaded))
+    assert one.verdicts == two.verdicts
+    assert torch.equal(one.probabilities, two.probabilities)
+    assert guard.ledger.standings() == loaded.ledger.standings()
+    assert guard.ledger.standing("a").wealth > 0
+
+
+def test_a_calibration_under_conditions_survives(tmp_path):
+    x, y = held_out()
+    guard = protect(
+        trained("cnn"), (images(train_set()[0]), train_set()[1]),
+        mapping=QUICK, limits=ALL_LETTERS, secret=SECRET, calibration=(images(x), y),
+        sentinel=Sentinel(scores=("knn",)),
+    )  # fmt: skip
+    guard = calibrate(guard, (images(x), y), conditions=["blur", "noise:0.1"], conditions_mode="max")
+    guard.save(tmp_path / "b")
+    loaded = queen.load(tmp_path / "b").bundle.calibration
+    assert_same_calibration(loaded, guard.bundle.calibration)
+    assert (loaded.mode, len(loaded.conditions), len(loaded.labels)) == ("max", 3, 3 * len(x))
+    assert loaded.reference is not None
 
 
 def test_pixel_statistics_and_a_normalised_map_survive(tmp_path):
@@ -307,7 +352,8 @@ def drop(*keys: str):
 
 
 FORGED = {
-    "a future format": put("format", value=2),
+    "a future format": put("format", value=FORMAT + 1),
+    "an old format": put("format", value=1),
     "no format": drop("format"),
     "a name that climbs out": put("files", "guard", "name", value="../guard-0123456789abcdef.safetensors"),
     "an absolute name": put("files", "model", "name", value="/etc/passwd"),
@@ -351,6 +397,97 @@ def test_a_forged_manifest_with_a_right_checksum_is_refused(folder, change):
     sign(folder, content)
     with pytest.raises(BundleError):
         queen.load(folder)
+
+
+def settings_of(**values: object):
+    return lambda content: content["sentinel"].update(values)
+
+
+def facts_of(**values: object):
+    return lambda content: content["calibration"].update(values)
+
+
+def group_with(**values: object):
+    limits = {"radius": 0.1, "threshold": 0.2, "extra_answers": 5}
+    return settings_of(groups={"tenant": {"limits": limits, "enforce_alarm": False} | values})
+
+
+FORGED_SENTINELS = {
+    "no settings": drop("sentinel"),
+    "settings nobody knows": settings_of(beta=1),
+    "settings that are a list": put("sentinel", value=[]),
+    "an unknown form": settings_of(form="sum"),
+    "an alpha of 2": settings_of(alpha=2),
+    "an alpha that is text": settings_of(alpha="0.1"),
+    "an unknown score": settings_of(scores=["entropy"]),
+    "scores that are a number": settings_of(scores=5),
+    "a score without its reference": settings_of(scores=["knn"]),
+    "groups that are a list": settings_of(groups=[]),
+    "a group without limits": settings_of(groups={"tenant": {"enforce_alarm": True}}),
+    "a group with a negative radius": group_with(limits={"radius": -1, "threshold": 0.2, "extra_answers": 5}),
+    "a group with radii of too few classes": group_with(limits={"radius": [0.1], "threshold": 0.2, "extra_answers": 5}),
+    "a group that enforces a number": group_with(enforce_alarm=3),
+    "negative extra answers": put("limits", "extra_answers", value=-1),
+    "no extra answers": put("limits", "extra_answers", value=None),
+    "no calibration": put("calibration", value=None),
+    "a calibration that is a list": put("calibration", value=[]),
+    "a tolerance of 0": facts_of(tolerance=0),
+    "a negative tolerance": facts_of(tolerance=-1.0),
+    "a tolerance of NaN": facts_of(tolerance=float("nan")),
+    "a tolerance that is text": facts_of(tolerance="small"),
+    "an unknown mode": facts_of(mode="median"),
+    "conditions that are a number": facts_of(conditions=3),
+    "no conditions": facts_of(conditions=[]),
+    "a certificate that is text": facts_of(certified="yes"),
+    "facts nobody knows": facts_of(weather="fine"),
+}
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Path:
+    """The bundle of a sentinel."""
+    fitted(policy="sentinel").save(tmp_path / "watched")
+    return tmp_path / "watched"
+
+
+@pytest.mark.parametrize("change", FORGED_SENTINELS.values(), ids=FORGED_SENTINELS)
+def test_a_forged_sentinel_with_a_right_checksum_is_refused(watched, change):
+    content = read(watched)
+    change(content)
+    sign(watched, content)
+    with pytest.raises(BundleError):
+        queen.load(watched)
+
+
+def like(name: str, change):
+    return {f"calibration__{name}": lambda found: change(getattr(found, name))}
+
+
+FORGED_CALIBRATIONS = {
+    "NaN scores": like("scores", lambda t: t * float("nan")),
+    "scores of another width": like("scores", lambda t: t[:, :2]),
+    "fewer points": like("points", lambda t: t[:5]),
+    "fewer conditions": like("condition", lambda t: t[:5]),
+    "negative labels": like("labels", lambda t: t - 10),
+    "labels too high": like("labels", lambda t: t + 10),
+    "float labels": like("labels", lambda t: t.double()),
+    "conditions that are not named": like("condition", lambda t: t + 5),
+    "negative conditions": like("condition", lambda t: t - 1),
+    "no images": {
+        f"calibration__{name}": lambda found, name=name: getattr(found, name)[:0]
+        for name in ("labels", "points", "scores", "condition")
+    },
+    "a tensor nobody knows": {"calibration__weather": lambda found: found.labels},
+    "a reference of another width": {"calibration__reference": lambda found: torch.zeros(3, 7)},
+}
+
+
+@pytest.mark.parametrize("tensors", FORGED_CALIBRATIONS.values(), ids=FORGED_CALIBRATIONS)
+def test_a_forged_calibration_with_right_checksums_is_refused(watched, tensors):
+    found = fitted().bundle.calibration
+    swap(watched, "guard", **{name: make(found).contiguous() for name, make in tensors.items()})
+    with pytest.raises(BundleError):
+        queen.load(watched)
 
 
 def test_signing_alone_changes_nothing(folder):
@@ -581,6 +718,11 @@ def test_the_identity_knows_what_was_fitted_and_not_the_options(other):
     geometry = fitted().bundle.geometry
     changed = replace(geometry, spreads=geometry.spreads * (1 + 1e-15))
     assert replace(fitted().bundle, geometry=changed).identity != base
+
+
+def test_the_identity_does_not_know_the_calibration():
+    bundle = fitted().bundle
+    assert replace(bundle, calibration=None).identity == bundle.identity
 
 
 def test_loading_leaves_the_global_random_state_alone(cnn_folder):

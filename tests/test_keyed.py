@@ -49,6 +49,52 @@ def test_a_row_that_is_one_number_has_a_digest():
     assert digests[0] == digests[2] != digests[1]
 
 
+def test_the_number_of_a_query_depends_on_its_bytes_and_the_key_alone():
+    x = rows(200)
+    numbers = keyed.query_numbers(SECRET, x)
+    assert keyed.query_numbers(SECRET, x.flip(0)) == numbers[::-1]
+    assert keyed.query_numbers(SECRET, torch.stack([x, x], -1)[..., 0]) == numbers
+    other = keyed.query_numbers(b"x" * 32, x)
+    assert len({*numbers, *other}) == 400
+    near = x.clone()
+    near[0, 0, 0, 0] = near[0, 0, 0, 0].nextafter(torch.tensor(2.0))
+    assert [a == b for a, b in zip(keyed.query_numbers(SECRET, near), numbers, strict=True)] == [False] + [True] * 199
+
+
+def test_the_number_of_a_query_fits_into_a_database_and_is_never_0(monkeypatch):
+    numbers = keyed.query_numbers(SECRET, rows(500))
+    assert all(-(2**63) <= number < 2**63 for number in numbers)
+    assert min(numbers) < -(2**62) < 2**62 < max(numbers)  # all 64 bits are used
+    monkeypatch.setattr(keyed.hashlib, "blake2b", zero_hash)
+    assert keyed.query_numbers(SECRET, rows(2)) == [1, 1]
+
+
+class zero_hash:
+    """A hash that everything has in common."""
+
+    MAX_KEY_SIZE = 64
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def digest(self) -> bytes:
+        return bytes(8)
+
+
+def test_a_key_of_any_length_and_named_tensors_give_numbers():
+    x = {"ids": torch.tensor([[1, 2], [1, 2]]), "mask": torch.tensor([[1, 1], [1, 0]])}
+    one, two = keyed.query_numbers(b"k" * 200, x)
+    assert one != two
+    assert keyed.query_numbers(b"k" * 200, dict(reversed(x.items()))) == [one, two]
+
+
+def test_every_purpose_has_a_key_of_its_own():
+    keys = {keyed.derive(secret, purpose) for secret in (SECRET, b"x" * 32) for purpose in ("a", "b", "ab")}
+    assert len(keys) == 6
+    assert {len(key) for key in keys} == {32}
+    assert SECRET not in keys
+    assert keyed.derive(SECRET, "a") == keyed.derive(SECRET, "a")
+
+
 @pytest.mark.parametrize(("count", "size"), [(10, 5), (4, 4), (7, 1), (1, 1)])
 def test_a_draw_is_so_many_different_ones(count, size):
     drawn = keyed.draw(keyed.query_digests(SECRET, "c", rows(200)), count, size)

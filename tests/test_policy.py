@@ -3,14 +3,29 @@ import pytest
 
 from queen.ledger import Judgement
 from queen.policy import POLICIES, Action, find_policy
-from queen.types import PolicyError
+from queen.types import ON_ALARM, ON_SPENT, PolicyError, Sentinel
 
-# method.md section 3, copied by hand: letter -> (while the class is open, once it is spent).
+# method.md section 3, copied by hand: letter -> (while there is budget, once it is spent). A query that is fresh for
+# the client (C) is spent only where a group of the client is.
 TABLES = {
-    "paper": {"A": "MOVE MOVE", "B": "REVERSE REVERSE", "C": "HONEST HONEST", "D": "HONEST HONEST"},
-    "strict": {"A": "MOVE REVERSE", "B": "REVERSE REVERSE", "C": "HONEST HONEST", "D": "HONEST REVERSE"},
+    "paper": {"A": "MOVE MOVE", "B": "REVERSE REVERSE", "C": "HONEST REVERSE", "D": "HONEST HONEST"},
+    "strict": {"A": "MOVE REVERSE", "B": "REVERSE REVERSE", "C": "HONEST REVERSE", "D": "HONEST REVERSE"},
+    "sentinel": {"A": "HONEST REFUSE", "B": "REFUSE REFUSE", "C": "HONEST REFUSE", "D": "HONEST REFUSE"},
     "artifact": {"A": "MOVE MOVE", "B": "REVERSE REVERSE", "C": "MOVE MOVE", "D": "MOVE MOVE"},
 }
+ALARM_ANSWERS = {"decoy": "DECOY", "reverse": "REVERSE", "label-only": "LABEL", "refuse": "REFUSE"}
+SPENT_ANSWERS = {"refuse": "REFUSE", "decoy": "DECOY", "reverse": "REVERSE"}
+
+
+def judged(letters: str, spent: object, alarmed: object = None, trusted: object = None) -> Judgement:
+    nobody = np.zeros(len(letters), bool)
+    return Judgement(
+        letters, np.array(spent), *(nobody if flags is None else np.array(flags) for flags in (alarmed, trusted))
+    )
+
+
+def names(actions: np.ndarray) -> list[str]:
+    return [Action(a).name for a in actions]
 
 
 def test_the_policies_are_those_of_the_tables():
@@ -21,28 +36,89 @@ def test_the_policies_are_those_of_the_tables():
 @pytest.mark.parametrize("letter", "ABCD")
 @pytest.mark.parametrize("name", TABLES)
 def test_each_verdict_gets_the_answer_of_the_table(name, letter, spent):
-    action = find_policy(name).actions(Judgement(letter, np.array([spent])))
-    assert Action(action[0]).name == TABLES[name][letter].split()[spent]
+    assert names(find_policy(name).actions(judged(letter, [spent]))) == [TABLES[name][letter].split()[spent]]
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_batch_is_looked_up_row_by_row(name):
     rng = np.random.default_rng(0)
     letters, spent = "".join(rng.choice(list("ABCD"), 500)), rng.random(500) < 0.5
-    actions = find_policy(name).actions(Judgement(letters, spent))
+    actions = find_policy(name).actions(judged(letters, spent))
     expected = [TABLES[name][letter].split()[s] for letter, s in zip(letters, spent.tolist(), strict=True)]
-    assert [Action(a).name for a in actions] == expected
+    assert names(actions) == expected
+
+
+def test_every_choice_of_the_sentinel_is_in_these_tables():
+    assert {*ALARM_ANSWERS, "observe"} == set(ON_ALARM)
+    assert set(SPENT_ANSWERS) == set(ON_SPENT)
+
+
+def random_judgement() -> Judgement:
+    rng = np.random.default_rng(1)
+    letters = "".join(rng.choice(list("ABCD"), 500))
+    return judged(letters, rng.random(500) < 0.5, rng.random(500) < 0.5, rng.random(500) < 0.2)
+
+
+@pytest.mark.parametrize("on_spent", ON_SPENT)
+@pytest.mark.parametrize("on_alarm", ON_ALARM)
+def test_the_sentinel_answers_as_the_operator_chose(on_alarm, on_spent):
+    judgement = random_judgement()
+    actions = find_policy("sentinel", Sentinel(on_alarm=on_alarm, on_spent=on_spent)).actions(judgement)
+    flags = zip(judgement.letters, judgement.spent, judgement.alarmed, judgement.trusted, strict=True)
+    expected = []
+    for letter, spent, alarmed, trusted in flags:
+        if trusted:
+            expected.append("HONEST")
+        elif alarmed and on_alarm != "observe":
+            expected.append(ALARM_ANSWERS[on_alarm])
+        else:
+            expected.append(SPENT_ANSWERS[on_spent] if spent or letter == "B" else "HONEST")
+    assert names(actions) == expected
+    assert len(set(expected)) == 2 + (on_alarm != "observe" and ALARM_ANSWERS[on_alarm] != SPENT_ANSWERS[on_spent])
+
+
+def test_without_settings_the_sentinel_decoys_the_accused_and_refuses_the_spent():
+    judgement = random_judgement()
+    assert names(find_policy("sentinel").actions(judgement)) == names(
+        find_policy("sentinel", Sentinel()).actions(judgement)
+    )
+
+
+@pytest.mark.parametrize("name", ["paper", "strict", "artifact"])
+def test_the_sentinels_settings_do_not_touch_another_policy(name):
+    settings = Sentinel(on_alarm="refuse", on_spent="decoy")
+    letters, spent = "ABCD" * 2, [False] * 4 + [True] * 4
+    accused = judged(letters, spent, [True] * 8)
+    expected = [TABLES[name][letter].split()[s] for letter, s in zip(letters, spent, strict=True)]
+    assert names(find_policy(name, settings).actions(accused)) == expected
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_whoever_is_on_the_allow_list_gets_the_truth_under_every_policy(name):
+    judgement = judged("ABCD" * 2, [False] * 4 + [True] * 4, [True] * 8, [True] * 8)
+    assert names(find_policy(name).actions(judgement)) == ["HONEST"] * 8
+
+
+def test_looking_up_changes_neither_the_policy_nor_the_judgement():
+    judgement, policy = random_judgement(), find_policy("sentinel", Sentinel(on_alarm="reverse"))
+    before = [judgement.spent.copy(), judgement.alarmed.copy(), judgement.trusted.copy()]
+    first = names(policy.actions(judgement))
+    assert names(policy.actions(judgement)) == first
+    for flags, old in zip((judgement.spent, judgement.alarmed, judgement.trusted), before, strict=True):
+        assert (flags == old).all()
+    assert POLICIES["sentinel"].alarmed is Action.DECOY
 
 
 def test_only_the_artifact_stops_the_walk_early():
     assert {name: policy.max_steps for name, policy in POLICIES.items()} == {
         "paper": None,
         "strict": None,
+        "sentinel": None,
         "artifact": 20,
     }
 
 
 @pytest.mark.parametrize("name", ["quen", "", "PAPER", None, 5])
 def test_an_unknown_policy_is_named_and_the_known_ones_listed(name):
-    with pytest.raises(PolicyError, match=f"'{name}'.*paper, strict, artifact"):
+    with pytest.raises(PolicyError, match=f"'{name}'.*paper, strict, sentinel, artifact"):
         find_policy(name)

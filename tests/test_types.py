@@ -5,7 +5,20 @@ import numpy as np
 import pytest
 import torch
 
-from queen.types import MIN_RADIUS, Limits, LimitsError, Verdict
+from queen.types import (
+    FORMS,
+    MIN_RADIUS,
+    ON_ALARM,
+    ON_SPENT,
+    Group,
+    Limits,
+    LimitsError,
+    OptionError,
+    RefusedError,
+    Reply,
+    Sentinel,
+    Verdict,
+)
 
 
 def test_the_defaults_are_the_papers_in_relative_units():
@@ -66,3 +79,98 @@ def test_limits_take_numbers_of_numpy_and_torch():
     )
     with pytest.raises(LimitsError):
         Limits(radius=True)
+
+
+@pytest.mark.parametrize("extra", [-1, 1.5, 2000.0, True, None, "2000", 2**53 + 1, math.inf], ids=str)
+def test_extra_answers_must_be_a_whole_number(extra):
+    with pytest.raises(LimitsError, match="extra_answers"):
+        Limits(extra_answers=extra)
+
+
+def test_extra_answers_take_whole_numbers_of_numpy_and_torch():
+    for extra in (np.int64(7), torch.tensor(7), np.uint8(7)):
+        limits = Limits(extra_answers=extra)
+        assert limits == Limits(extra_answers=7)
+        assert type(limits.extra_answers) is int
+    assert Limits(extra_answers=0).extra_answers == 0
+    assert Limits(extra_answers=2**53).extra_answers == 2**53
+    assert Limits().extra_answers == 2000
+
+
+def test_a_groups_limits_are_mandatory_and_its_alarm_is_only_reported():
+    with pytest.raises(TypeError):
+        Group()
+    for limits in (None, 0.02, {"radius": 0.02}):
+        with pytest.raises(LimitsError, match="limits"):
+            Group(limits=limits)
+    for enforce in (1, None, "yes"):
+        with pytest.raises(OptionError, match="enforce_alarm"):
+            Group(limits=Limits(), enforce_alarm=enforce)
+    assert Group(limits=Limits()).enforce_alarm is False
+
+
+def test_the_sentinels_defaults_are_those_of_the_method():
+    settings = Sentinel()
+    assert (settings.alpha, settings.delta, settings.scores, settings.form) == (1e-3, 0.05, ("energy",), "mixture")
+    assert (settings.truncate, settings.pool_below) == (None, 0)
+    assert (settings.on_alarm, settings.on_spent, settings.groups) == ("decoy", "refuse", {})
+
+
+WRONG_SETTINGS = {
+    **{f"{name} of {value}": {name: value} for name in ("alpha", "delta", "truncate")
+       for value in (0, 1, -0.1, 1.5, math.nan, math.inf, 1e-101, "0.1", True)},
+    "no alpha": {"alpha": None},
+    "no delta": {"delta": None},
+    "no scores": {"scores": ()},
+    "scores that are one text": {"scores": "energy"},
+    "scores that are a number": {"scores": 5},
+    "scores that are None": {"scores": None},
+    "a score that is a list": {"scores": (["energy"],)},
+    "an unknown score": {"scores": ("energy", "entropy")},
+    "a score twice": {"scores": ("energy", "energy")},
+    "an unknown form": {"form": "sum"},
+    "an unknown on_alarm": {"on_alarm": "honest"},
+    "an unknown on_spent": {"on_spent": "label-only"},
+    "nothing on alarm": {"on_alarm": None},
+    "a negative pool": {"pool_below": -1},
+    "a pool that is a fraction": {"pool_below": 0.5},
+    "a pool that is True": {"pool_below": True},
+    "groups that are None": {"groups": None},
+    "groups that are a list": {"groups": ["tenant"]},
+    "a group that is limits": {"groups": {"tenant": Limits()}},
+    "a kind with a colon": {"groups": {"tenant:7": Group(limits=Limits())}},
+    "a kind without a name": {"groups": {"": Group(limits=Limits())}},
+    "a kind that is a number": {"groups": {7: Group(limits=Limits())}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG_SETTINGS.values(), ids=WRONG_SETTINGS)
+def test_settings_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(OptionError):
+        Sentinel(**wrong)
+
+
+@pytest.mark.parametrize("name", ["form", "on_alarm", "on_spent"])
+def test_a_refused_setting_lists_the_known_ones(name):
+    known = {"form": FORMS, "on_alarm": ON_ALARM, "on_spent": ON_SPENT}[name]
+    with pytest.raises(OptionError, match=f"no {name} 'whatever'; known: {', '.join(known)}"):
+        Sentinel(**{name: "whatever"})
+
+
+def test_settings_take_lists_and_numbers_of_numpy():
+    settings = Sentinel(alpha=np.float64(0.25), truncate=np.float32(0.5), scores=["knn", "energy"])
+    assert settings == Sentinel(alpha=0.25, truncate=0.5, scores=("knn", "energy"))
+    assert type(settings.alpha) is type(settings.truncate) is float
+
+
+def test_alpha_is_shared_by_the_client_and_the_groups_whose_alarm_is_enforced():
+    groups = {"tenant": Group(limits=Limits(), enforce_alarm=True), "everyone": Group(limits=Limits())}
+    assert Sentinel(alpha=0.01).share == 0.01
+    assert Sentinel(alpha=0.01, groups=groups).share == 0.005
+
+
+def test_a_refusal_carries_the_reply():
+    reply = Reply(torch.full((1, 2), 0.5), (Verdict.SPENT,), np.array([False]), np.array([True]))
+    error = RefusedError("nothing left", reply)
+    assert error.reply is reply
+    assert str(error) == "nothing left"

@@ -1,9 +1,10 @@
 """QUEEN: answers every client of a classifier so that nobody can steal the model through its answers."""
 
+from queen.calibration import calibrate
 from queen.core.certify import certify
 from queen.fit import protect
 from queen.guard import Guard, load
 from queen.types import Verdict
 
 __version__ = "0.1.0"
-__all__ = ["Guard", "Verdict", "certify", "load", "protect"]
+__all__ = ["Guard", "Verdict", "calibrate", "certify", "load", "protect"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import sys
+import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +15,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from queen.types import OptionError, QueenError
+from queen.types import OptionError, QueenError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from queen.bundle import Bundle
+    from queen.ledger import SqliteLedger, Standing
 
 app = typer.Typer(
     name="queen",
@@ -34,6 +38,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Folder = Annotated[Path, typer.Argument(help="Bundle folder.", show_default=False)]
 ModelOption = Annotated[str | None, typer.Option("--model", help="package.module:factory, if the bundle names none.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+LedgerFile = Annotated[Path, typer.Option("--ledger", help="SQLite ledger of the guard.", show_default=False)]
+Client = Annotated[str, typer.Argument(help="Name of the client.", show_default=False)]
+Actor = Annotated[str | None, typer.Option(help="Who does this, for the log; you, if not given.")]
 
 
 def main() -> None:
@@ -50,20 +57,23 @@ def main() -> None:
         sys.exit(2)
 
 
-@app.command(epilog="Example: `queen demo --json > demo.json`")
+@app.command(epilog="Example: `queen demo --json > demo.json`, `queen demo --adaptive`")
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="Where report and bundle go.")] = Path("build/demo"),
     seed: Annotated[int, typer.Option(help="Seed of victim and map.")] = 0,
+    adaptive: Annotated[
+        bool, typer.Option("--adaptive", help="Also attackers who know the sentinel (under 8 minutes).")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train, protect and attack a small digit classifier; print what every party got (under 2 minutes)."""
     from queen.demo import run_demo
     from queen.demo.report import html_report
-    from queen.demo.table import HEADER, notes, rows
+    from queen.demo.table import ADAPTIVE_HEADER, HEADER, adaptive_notes, adaptive_rows, notes, rows
     from queen.files import check_folder, write_image
 
     check_folder(folder)  # before the work, not after it
-    found = run_demo(seed=seed)
+    found = run_demo(seed=seed, adaptive=adaptive)
     folder.mkdir(parents=True, exist_ok=True)
     found.guard.save(folder / "bundle")
     (folder / "demo.json").write_text(json.dumps(found.results, indent=1) + "\n")
@@ -75,6 +85,11 @@ def demo(
     out.print(_table(HEADER, rows(found.results), left=2))
     for note in notes(found.results):
         out.print(f"- {note}")
+    if adaptive:
+        out.print()
+        out.print(_table(ADAPTIVE_HEADER, adaptive_rows(found.results), left=1))
+        for note in adaptive_notes(found.results):
+            out.print(f"- {note}")
     out.print(f"\nreport  {folder / 'report.html'}\nbundle  {folder / 'bundle'}")
     out.print(f"next    queen ask {folder / 'bundle'} {folder / 'digit.png'} --explain")
 
@@ -88,13 +103,25 @@ def protect(
     weights: Annotated[Path, typer.Option(help="Trained weights, .safetensors.")],
     data: Annotated[Path, typer.Option(help="Training data, .npz with x and y.")],
     folder: Annotated[Path, typer.Option("--out", help="Bundle folder to write.")],
-    calibration: Annotated[Path | None, typer.Option(help="Held-out benign data, .npz with x and y.")] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Held-out benign data, .npz with x and y; 'train': none, so no certificate.")
+    ] = None,
     arg: Annotated[list[str] | None, typer.Option(help="Factory argument, name=value (value in JSON).")] = None,
     head: Annotated[str | None, typer.Option(help="Last layer, if not the last Linear.")] = None,
-    policy: Annotated[str, typer.Option(help="paper, strict or artifact.")] = "paper",
+    policy: Annotated[str, typer.Option(help="paper, strict, sentinel or artifact.")] = "paper",
+    alpha: Annotated[float, typer.Option(help="Sentinel: chance to ever accuse a benign client.")] = 1e-3,
+    on_alarm: Annotated[
+        str, typer.Option(help="Sentinel: decoy, reverse, label-only, refuse or observe accused clients.")
+    ] = "decoy",
+    on_spent: Annotated[
+        str, typer.Option(help="Sentinel: refuse, decoy or reverse for clients without budget.")
+    ] = "refuse",
     observe: Annotated[bool, typer.Option("--observe", help="Decide and count, but answer honestly.")] = False,
     radius: Annotated[float, typer.Option(help="Radius of a query, relative to its class's spread.")] = 0.02,
     threshold: Annotated[float, typer.Option(help="Share of a disc after which a class is spent.")] = 0.2,
+    extra_answers: Annotated[
+        int, typer.Option(help="Sentinel: honest answers outside the discs or near a record.")
+    ] = 2000,
     shadows: Annotated[str, typer.Option(help="head or network.")] = "head",
     seed: Annotated[int, typer.Option(help="Seed of map and shadows.")] = 0,
     device: Device = "cpu",
@@ -105,7 +132,7 @@ def protect(
     from queen.core.inputs import find_device
     from queen.files import attempt, check_folder, factory_args, read_data, read_weights
     from queen.fit import ShadowRecipe
-    from queen.types import Limits
+    from queen.types import Limits, Sentinel
     from queen.zoo import NETWORKS, Recipe
 
     where = find_device(device)
@@ -115,14 +142,16 @@ def protect(
     state = read_weights(weights)
     attempt(lambda: model.load_state_dict(state), f"'{weights}' does not fit '{factory}'", RuntimeError)
     check_folder(folder)  # before the work, not after it
+    held_out: Any = "train" if calibration == Path("train") else read_data(calibration) if calibration else None
     guard = queen.protect(
         model.to(where),
         read_data(data),
-        calibration=read_data(calibration) if calibration else None,
+        calibration=held_out,
         head=head,
         policy=policy,
+        sentinel=Sentinel(alpha=alpha, on_alarm=on_alarm, on_spent=on_spent),
         observe=observe,
-        limits=Limits(radius=radius, threshold=threshold),
+        limits=Limits(radius=radius, threshold=threshold, extra_answers=extra_answers),
         shadows=ShadowRecipe(kind=shadows),  # type: ignore[arg-type]  # protect() says which kinds there are
         factory=recipe.factory,
         factory_args=recipe.args,
@@ -143,6 +172,7 @@ def ask(
     client: Annotated[str, typer.Option(help="Who asks.")] = "cli",
     ledger: Annotated[Path | None, typer.Option(help="SQLite ledger that remembers between calls.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the honest answer beside the returned one.")] = False,
+    group: Annotated[list[str] | None, typer.Option(help="A group the client belongs to, such as tenant:7.")] = None,
     model: ModelOption = None,
     device: Device = "cpu",
     as_json: Json = False,
@@ -156,19 +186,28 @@ def ask(
     x = read_query(query, guard.bundle)
     store = SqliteLedger(ledger) if ledger else None
     guard.ledger = store or guard.ledger
-    reply = guard.answer(x, client=client)
+    refusal = None
+    try:
+        reply = guard.answer(x, client=client, groups=group or ())
+    except RefusedError as error:
+        reply, refusal = error.reply, error
+    finally:
+        if store:
+            store.close()
     honest = guard.fresh(observe=True).answer(x, client=client).probabilities if explain else None
-    if store:
-        store.close()
     if as_json:
         result: dict[str, Any] = {
             "labels": reply.probabilities.argmax(1).tolist(),
             "probabilities": reply.probabilities.tolist(),
             "verdicts": [verdict.value for verdict in reply.verdicts],
+            "alarmed": reply.alarmed.tolist(),
+            "refused": reply.refused.tolist(),
         }
         _print_json(result | ({"honest": honest.tolist()} if honest is not None else {}))
-        return
-    for row, verdict in enumerate(reply.verdicts):
+    for row, verdict in enumerate(() if as_json else reply.verdicts):
+        if reply.refused[row]:
+            out.print(f"query {row}, refused")
+            continue
         returned = reply.probabilities[row]
         header = ["class", "returned", *(["honest"] if honest is not None else [])]
         order = returned.argsort(descending=True)[:10].tolist()
@@ -176,8 +215,11 @@ def ask(
             (guard.bundle.name_of(k), f"{returned[k]:.4f}", *([f"{honest[row, k]:.4f}"] if honest is not None else []))
             for k in order
         ]
-        out.print(f"query {row}" + (f", verdict {verdict.value} ({verdict.name.lower()})" if explain else ""))
+        accused = ", the client stands accused" if reply.alarmed[row] else ""
+        out.print(f"query {row}" + (f", verdict {verdict.value} ({verdict.name.lower()}){accused}" if explain else ""))
         out.print(_table(header, lines, left=1))
+    if refusal is not None:
+        raise refusal
 
 
 @app.command(epilog="Example: `queen inspect build/demo/bundle --map map.png`")
@@ -200,6 +242,7 @@ def inspect(
         "head": bundle.split.head_name,
         "factory": bundle.recipe.factory if bundle.recipe else None,
         "threshold": bundle.limits.threshold,
+        **_sentinel_facts(bundle),
     }
     classes = [
         {
@@ -217,14 +260,14 @@ def inspect(
     from queen.report import Report
 
     for name, value in facts.items():
-        out.print(f"{name:<10}{value}")
+        out.print(f"{name:<22}{value}")
     for line in Report(**report).lines():
         out.print(line)
     header = ("class", "spread", "radius", "answers (about)", "records (bound)")
     lines = [[c["class"], f"{c['spread']:.4g}", f"{c['radius']:.4g}", *map(str, list(c.values())[3:])] for c in classes]
     out.print(_table(header, lines, left=1))
     if picture:
-        out.print(f"map       {picture}")
+        out.print(f"{'map':<22}{picture}")
 
 
 @app.command(epilog="Example: `queen certify --epsilon .1 --delta .05 --threshold .2`")
@@ -260,7 +303,12 @@ def certify(
     result: dict[str, Any] = vars(certificate) | {"statements": list(certificate.statements)}
     if guard:
         result["benign_queries_before_first_spent_class"] = guard.report["calibration_first_spent"]
+        result["benign_queries_before_first_refusal"] = guard.report["calibration_first_refused"]
         result["benign_queries_replayed"] = guard.report["calibration_images"]
+        if guard.bundle.policy == "sentinel":
+            result["honest_answers_per_client"] = guard.report["honest_answers"]
+            result["alpha"] = guard.bundle.sentinel.alpha
+            result["sentinel"] = list(_sentinel_statements(guard.bundle))
     if guard and queries:
         found = recovery_by_verdict(guard, read_query(queries, guard.bundle))
         result["theorem3"] = {letter: vars(one) for letter, one in found.items()}
@@ -273,13 +321,152 @@ def certify(
         out.print(f"- {statement}")
     if guard and guard.bundle.calibration:
         spent = guard.report["calibration_first_spent"]
-        when = f"after {spent} of them" if spent is not None else "never"
-        out.print(f"- Replaying {guard.report['calibration_images']} held-out images: a first class is spent {when}.")
+        when = f"a first class is spent after {spent} of them" if spent is not None else "no class is spent"
+        out.print(f"- Replaying {guard.report['calibration_images']} held-out images: {when}.")
+    for statement in result.get("sentinel", ()):
+        out.print(f"- {statement}")
     for letter, one in result.get("theorem3", {}).items():
         out.print(
             f"- Verdict {letter}, {one['rows']} queries: no recovery below {one['bound']:.5f} (Theorem 3, estimated), "
             f"best recovery fitted {one['fitted']:.5f}, in squared error per query."
         )
+
+
+@app.command(epilog="Example: `queen calibrate bundle --data held_out.npz --condition noise --condition jpeg:30`")
+def calibrate(
+    folder: Folder,
+    data: Annotated[Path, typer.Option(help="Held-out benign data, .npz with x and y.")],
+    condition: Annotated[
+        list[str] | None,
+        typer.Option(help="noise, blur, brightness, contrast, downscale or jpeg, with an optional :strength."),
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="mixture: one random condition an image; max: certify each by itself.")
+    ] = "mixture",
+    seed: Annotated[int, typer.Option(help="Seed of conditions and simulated clients.")] = 0,
+    model: ModelOption = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Calibrate a bundle's sentinel again, for clients with worse cameras; rewrites the bundle."""
+    import queen
+    from queen.files import read_data
+
+    guard = queen.calibrate(
+        queen.load(folder, model, device=device),
+        read_data(data),
+        conditions=condition or (),
+        conditions_mode=mode,
+        seed=seed,
+        progress=None if as_json else True,
+    )
+    guard.save(folder)
+    rates = guard.report["alarm_rates"]
+    if as_json:
+        _print_json({"bundle": str(folder), "alarm_rates": rates, "statement": guard.bundle.statement})
+        return
+    out.print(_table(("condition", "accused"), [(name, f"{rate:.0%}") for name, rate in rates.items()], left=1))
+    out.print(f"- {guard.bundle.statement}")
+
+
+@app.command(epilog="Example: `queen clients --ledger clients.sqlite --json`")
+def clients(ledger: LedgerFile, as_json: Json = False) -> None:
+    """Where every client and group stands, the most suspicious first."""
+    with _opened(ledger) as store:
+        found = store.standings()
+    if as_json:
+        budgets = [{"budget": None if s.budget is None else vars(s.budget)} for s in found]
+        _print_json([vars(s) | budget for s, budget in zip(found, budgets, strict=True)])
+        return
+    header = ("name", "kind", "queries", "wealth", "state", "extra answers", "most covered class")
+    out.print(_table(header, [_standing_line(s) for s in found], left=2))
+
+
+@app.command(epilog="Example: `queen alarms --ledger clients.sqlite --acknowledge 3`")
+def alarms(
+    ledger: LedgerFile,
+    acknowledge: Annotated[int | None, typer.Option(help="Mark the event of this number as seen.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also what operators did, and what was seen.")] = False,
+    actor: Actor = None,
+    as_json: Json = False,
+) -> None:
+    """Who was accused, when and on what evidence."""
+    with _opened(ledger) as store:
+        if acknowledge is not None:
+            store.acknowledge(acknowledge, _actor(actor))
+        events = store.events()
+    found = [e for e in events if everything or (e.what == "alarm" and e.acknowledged is None)]
+    if as_json:
+        _print_json([vars(event) for event in found])
+        return
+    header = ("number", "time", "what", "who", "by", "queries", "wealth", "seen by")
+    lines = [
+        (
+            str(e.id),
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e.at)),
+            e.what,
+            f"group {e.name}" if e.group else e.name,
+            e.actor or e.client,
+            str(e.queries),
+            f"{e.wealth:.4g}",
+            e.acknowledged or "",
+        )
+        for e in found
+    ]
+    out.print(_table(header, lines, left=5))
+
+
+@app.command(epilog="Example: `queen pardon alice --ledger clients.sqlite`")
+def pardon(
+    client: Client,
+    ledger: LedgerFile,
+    group: Annotated[bool, typer.Option("--group", help="The name is that of a group.")] = False,
+    actor: Actor = None,
+) -> None:
+    """Clear the alarm and wealth of a client, or of a group; what it has seen stays counted."""
+    with _opened(ledger) as store:
+        if not _seen(store, client, group=group):
+            kind = "group" if group else "client"
+            raise OptionError(f"no {kind} '{client}' in this ledger: queen clients lists them")
+        store.pardon(client, _actor(actor), group=group)
+    out.print(f"{client} is pardoned; what it has seen stays counted")
+
+
+@app.command(epilog="Example: `queen allow monitoring --ledger clients.sqlite`")
+def allow(
+    client: Client,
+    ledger: LedgerFile,
+    off: Annotated[bool, typer.Option("--off", help="Take the client off the list.")] = False,
+    actor: Actor = None,
+) -> None:
+    """Put a client on the allow-list: always answered honestly, never a weight on its groups."""
+    with _opened(ledger) as store:
+        new = "" if _seen(store, client) else " (never seen so far)"
+        store.allow(client, _actor(actor), allowed=not off)
+    out.print(f"{client}{new} is {'no longer ' if off else ''}on the allow-list")
+
+
+@app.command(epilog="Example: `queen budget partner --extra-answers 20000 --ledger clients.sqlite`")
+def budget(
+    client: Client,
+    ledger: LedgerFile,
+    extra_answers: Annotated[
+        int | None, typer.Option(help="Honest answers outside the discs or near a record.")
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="Share of a disc after which a class is spent.")] = None,
+    off: Annotated[bool, typer.Option("--off", help="Back to the guard's limits.")] = False,
+    actor: Actor = None,
+) -> None:
+    """Give one client a budget of its own."""
+    from queen.ledger import Budget
+
+    if off == (extra_answers is not None or threshold is not None):
+        raise OptionError("give --extra-answers, --threshold or both; or --off alone")
+    own = None if off else Budget(extra_answers=extra_answers, threshold=threshold)
+    with _opened(ledger) as store:
+        new = "" if _seen(store, client) else " (never seen so far)"
+        store.set_budget(client, own, _actor(actor))
+    out.print(f"{client}{new} has {'the budget of the guard' if off else 'a budget of its own'}")
 
 
 @app.command(epilog="Example: `queen speed --json > results/speed/my-machine.json`")
@@ -297,9 +484,75 @@ def speed(
     lines = [(f"guard / undefended, {name}", f"{value:.3f}") for name, value in found["guard_ratio"].items()]
     lines += [(f"judge, {name}", f"{value:,.6g}") for name, value in found["judge_per_second"].items()]
     lines += [("sqlite queries/s, batch 32", f"{found['sqlite_per_second']:,.0f}")]
+    lines += [("sqlite queries/s with the sentinel, batch 32", f"{found['sqlite_sentinel_per_second']:,.0f}")]
     lines += [(f"{name}, rows/s", f"{value:,.0f}") for name, value in found["rows_per_second"].items()]
     lines += [("gradient reverse, times faster than SLSQP", f"{found['slsqp_ratio']:,.0f}")]
     out.print(_table(("what", "value"), lines, left=1))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[SqliteLedger]:
+    """A ledger that exists, closed afterwards."""
+    from queen.ledger import SqliteLedger
+
+    if not path.is_file():
+        raise OptionError(
+            f"no ledger '{path}': it is made by a guard, for example queen ask BUNDLE IMAGE --ledger FILE"
+        )
+    store = SqliteLedger(path)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _seen(store: SqliteLedger, name: str, *, group: bool = False) -> bool:
+    return any(s.name == name and s.group == group for s in store.standings())
+
+
+def _sentinel_facts(bundle: Bundle) -> dict[str, Any]:
+    """What `inspect` adds for a bundle whose policy is the sentinel's."""
+    if bundle.policy != "sentinel":
+        return {}
+    return {"honest_answers_bound": bundle.report["honest_answers"], "certificate": bundle.statement}
+
+
+def _actor(name: str | None) -> str:
+    return getpass.getuser() if name is None else name
+
+
+def _standing_line(standing: Standing) -> tuple[str, ...]:
+    covered = max(standing.coverage.items(), key=lambda item: item[1], default=None)
+    state = "allowed" if standing.allowed else "accused" if standing.alarmed else ""
+    return (
+        standing.name,
+        "group" if standing.group else "client",
+        str(standing.queries),
+        f"{standing.wealth:.3g}",
+        state,
+        str(standing.extra_answers),
+        "" if covered is None else f"{covered[0]}: {covered[1]:.3f}",
+    )
+
+
+def _sentinel_statements(bundle: Bundle) -> Iterator[str]:
+    """What the sentinel promises, and what it does not say."""
+    report = bundle.report
+    yield bundle.statement
+    yield (
+        f"Honest answers per client under the sentinel: at most {report['honest_answers']} distinct ones, "
+        f"{sum(report['records_per_class'])} recorded in the discs and {bundle.limits.extra_answers} others."
+    )
+    if bundle.sentinel.on_alarm in ("label-only", "observe"):
+        yield f"Labels are NOT bounded: accused clients still get them (on_alarm {bundle.sentinel.on_alarm})."
+    refused = report["calibration_first_refused"]
+    when = f"a client is first refused after {refused} of them" if refused is not None else "none is refused"
+    yield f"Replaying {report['calibration_images']} held-out images: {when}."
+    yield (
+        "Alpha is per client: of many benign clients a share of up to alpha may be accused. Not covered: clients whose "
+        "images differ from the calibration images, thieves with many accounts outside any group, thieves whose "
+        "queries look like benign ones (bounded by the honest answers above), and thieves with labels of their own."
+    )
 
 
 def _print_json(result: object) -> None:
@@ -307,7 +560,8 @@ def _print_json(result: object) -> None:
 
 
 def _table(header: Sequence[str], lines: Iterable[Sequence[str]], *, left: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    gap = 1 if len(header) < 10 else 0  # a wide table must fit into 80 columns
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), show_edge=False)
     for i, name in enumerate(header):
         table.add_column("\n".join(name.split()), justify="left" if i < left else "right", no_wrap=True)
     for line in lines:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from queen.bundle import Bundle, Calibration, Probe, with_options
+from queen.bundle import NO_CALIBRATION, Bundle, Probe, check_settings, with_options
+from queen.calibration import alarm_rates, jitter, summarise, with_calibration
 from queen.core import inputs
-from queen.core.geometry import Geometry, check_labels, check_range, measure, nearest_centre
+from queen.core.geometry import Geometry, check_labels, measure, nearest_centre
 from queen.core.mapping import MappingNet, MapRecipe, train_map
 from queen.core.shadows import Shadows, disjoint_subsets, train_heads, train_networks
 from queen.core.split import Split, find_split
@@ -21,15 +22,18 @@ from queen.ledger import Ledger
 from queen.policy import find_policy
 from queen.progress import Progress
 from queen.report import Benign, Report, mean_square_sensitivity
+from queen.seen import Seen, look
+from queen.sentinel.conditions import CLEAN
 from queen.types import (
+    CalibrationError,
     DtypeError,
     EmptyBatchError,
     Inputs,
     Limits,
     LimitsError,
     MapError,
-    NotFiniteError,
     OptionError,
+    Sentinel,
 )
 from queen.zoo import Recipe, recipe_of
 
@@ -53,9 +57,11 @@ def protect(
     model: nn.Module,
     train_data: Data,
     *,
-    calibration: Data | None = None,
+    calibration: Data | Literal["train"] | None = None,
     head: str | None = None,
     policy: str = "paper",
+    alpha: float | None = None,
+    sentinel: Sentinel | None = None,
     observe: bool = False,
     limits: Limits | None = None,
     absolute_radius: float | None = None,
@@ -63,6 +69,7 @@ def protect(
     mapping: MapRecipe | None = None,
     shadows: ShadowRecipe | ShadowKind = "head",
     min_agreement: float = 0.5,
+    input_range: tuple[float, float] | Literal["data"] | None = "data",
     factory: str | None = None,
     factory_args: Mapping[str, Any] | None = None,
     class_names: Sequence[str] | None = None,
@@ -76,11 +83,20 @@ def protect(
     """Fit QUEEN around a trained classifier and return a guard that answers per client.
 
     `train_data` and `calibration` are (x, y) tensors, a Dataset or a DataLoader, un-augmented; calibration images must
-    not have trained the model. `head` names the last layer if it is not the last Linear. `factory`
-    ("package.module:function") with `factory_args` lets a saved bundle rebuild the model by itself; networks of
-    `queen.zoo` need none. Runs on the device the model is on, deterministic given `seed`.
+    not have trained the model ("train" takes the training images all the same, which voids the sentinel's certificate).
+    `alpha` is the sentinel's false-accusation bound, 1e-3 unless `sentinel` says otherwise. `head` names the last layer
+    if it is not the last Linear. `factory` ("package.module:function") with `factory_args` lets a saved bundle rebuild
+    the model by itself; networks of `queen.zoo` need none. Images outside `input_range` are refused ("data": the range
+    of the training images; other inputs are not checked). Runs on the device the model is on, deterministic given
+    `seed`.
     """
     find_policy(policy)
+    if policy == "sentinel" and calibration is None:  # before the work, not after it
+        raise CalibrationError(NO_CALIBRATION)
+    if isinstance(calibration, str) and calibration != "train":
+        raise OptionError(f"calibration must be held-out data or 'train', got '{calibration}'")
+    settings = Sentinel() if sentinel is None else check_settings(sentinel)
+    settings = settings if alpha is None else replace(settings, alpha=alpha)
     if not isinstance(model, nn.Module):
         raise DtypeError(f"expected the model as a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(seed, int):
@@ -88,11 +104,10 @@ def protect(
     recipe = _shadow_recipe(shadows)
     generator = torch.Generator().manual_seed(seed)
     with Progress(progress) as show:
-        sample, device = _sample(train_data, model)
+        sample = _sample(train_data, model)
         split = find_split(model, sample, head)
         with show.timed("features"):
-            keep = recipe.kind == "network"
-            seen = _features(split, train_data, sample, device, show, "features", keep_inputs=keep)
+            [seen] = look(split, train_data, sample, show, "features", keep_inputs=recipe.kind == "network")
         classes = seen.logits.shape[1]
         check_labels(seen.labels, classes)
         with show.timed("map"):
@@ -104,12 +119,7 @@ def protect(
         with show.timed("shadows"):
             made = _fit_shadows(seen, classes, recipe, generator, show, warnings)
         chosen = _limits(limits, absolute_radius, geometry)
-        held_out = None
-        if calibration is not None:
-            with show.timed("calibration"):
-                held_out = _calibrate(split, net, geometry, calibration, sample, device, show)
-        train = Calibration(*_on_discs(net, geometry, seen)).benign
-        report = _report(seen, train, geometry, agreement, recipe, made, held_out)
+        report = _report(seen, points, geometry, agreement, recipe, made)
         report.warnings, report.seconds = warnings, show.seconds
         bundle = Bundle(
             split=split,
@@ -117,18 +127,38 @@ def protect(
             geometry=geometry,
             shadows=made,
             probe=_probe(split, sample, generator),
-            policy=policy,
             observe=observe,
             keep_label=keep_label,
+            sentinel=settings,
+            input_range=seen.span if input_range == "data" else input_range,
             draw=recipe.draw,
             recipe=Recipe(factory, dict(factory_args or {})) if factory else recipe_of(model),
             class_names=tuple(class_names) if class_names else None,
             pixel_mean=tuple(pixel_mean) if pixel_mean else None,
             pixel_std=tuple(pixel_std) if pixel_std else None,
-            calibration=held_out,
             report=vars(report),
         )
         bundle = with_options(bundle, limits=chosen)
+        if calibration is not None:
+            with show.timed("calibration"):
+                certified = not isinstance(calibration, str)
+                data = train_data if isinstance(calibration, str) else calibration
+                own, jittered = look(split, data, sample, show, "calibration", views=[lambda x: x, jitter])
+                reference = _reference(seen, generator) if "knn" in settings.scores else None
+                views = summarise(
+                    [own],
+                    jittered,
+                    net,
+                    geometry,
+                    (CLEAN,),
+                    "mixture",
+                    generator,
+                    certified=certified,
+                    reference=reference,
+                )
+                rates = alarm_rates(views, classes, settings, seed) if policy == "sentinel" else {}
+                bundle = with_calibration(bundle, views.calibration, rates)
+        bundle = with_options(bundle, policy=policy)
     show.say(Report(**bundle.report).lines())
     return Guard(bundle, ledger=ledger, secret=secret)
 
@@ -144,17 +174,7 @@ def _shadow_recipe(shadows: ShadowRecipe | ShadowKind) -> ShadowRecipe:
     return recipe
 
 
-@dataclass
-class _Seen:
-    """What one pass over the data gave: features (n, D), logits (n, K), labels (n,), and maybe all inputs."""
-
-    features: Tensor
-    logits: Tensor
-    labels: Tensor
-    inputs: Tensor | None
-
-
-def _sample(data: Data, model: nn.Module) -> tuple[Inputs, torch.device]:
+def _sample(data: Data, model: nn.Module) -> Inputs:
     """A few rows as the model wants them, on its device, to look at the network with and to compare the rest to."""
     parameter = next(model.parameters(), None)
     if parameter is None:
@@ -166,54 +186,24 @@ def _sample(data: Data, model: nn.Module) -> tuple[Inputs, torch.device]:
     for x, _ in batches(data):
         few = inputs.take(x, slice(0, 4))
         like = {k: as_wanted(t) for k, t in few.items()} if isinstance(few, Mapping) else as_wanted(few)
-        return inputs.to(inputs.check(few, like), parameter.device), parameter.device
+        return inputs.to(inputs.check(few, like), parameter.device)
     raise EmptyBatchError("the data holds no images")
 
 
-def _features(
-    split: Split,
-    data: Data,
-    like: Inputs,
-    device: torch.device,
-    show: Progress,
-    name: str,
-    *,
-    keep_inputs: bool = False,
-) -> _Seen:
-    """One pass over the data, un-augmented and in order; every batch must be like the sample."""
-    features, logits, labels, kept = [], [], [], []
-    with torch.inference_mode():
-        for raw, y in show.each(name, batches(data)):
-            x = inputs.to(inputs.check(raw, like), device)
-            if y.ndim != 1 or y.is_floating_point():
-                raise DtypeError(
-                    f"expected integer class labels of shape (n,), got {y.dtype} of shape {tuple(y.shape)}"
-                )
-            u, found = split(x)
-            features.append(u.float())
-            logits.append(found.float())
-            labels.append(y.to(device, torch.int64))
-            if keep_inputs:
-                if isinstance(x, Mapping):
-                    raise OptionError("network shadows need one input tensor; use shadows='head' for this model")
-                kept.append(x)
-    if not labels:
-        raise EmptyBatchError(f"the data holds no images ({name})")
-    # Inference tensors may not enter autograd, and the map and the shadows are trained on these: hence clones.
-    u, found, y = (torch.cat(parts).clone() for parts in (features, logits, labels))
-    if not (u.isfinite().all() and found.isfinite().all()):
-        raise NotFiniteError("the model gives NaN or infinity for some of the images")
-    return _Seen(u, found, y, torch.cat(kept).clone() if kept else None)
+def _reference(seen: Seen, generator: torch.Generator, rows: int = 2000) -> Tensor:
+    """Some normalised training features (m, D), for the knn score."""
+    few = torch.randperm(len(seen.features), generator=generator)[:rows].to(seen.features.device)
+    return torch.nn.functional.normalize(seen.features[few])
 
 
-def _fit_map(seen: _Seen, recipe: MapRecipe, generator: torch.Generator, show: Progress) -> MappingNet:
+def _fit_map(seen: Seen, recipe: MapRecipe, generator: torch.Generator, show: Progress) -> MappingNet:
     if recipe.loss not in ("out", "in"):
         raise OptionError(f"no contrastive loss '{recipe.loss}'; known: out, in")
     with show.bar("map", recipe.epochs) as advance:
         return train_map(seen.features, seen.labels, recipe, generator, advance)
 
 
-def _agreement(points: Tensor, geometry: Geometry, seen: _Seen, floor: float) -> float:
+def _agreement(points: Tensor, geometry: Geometry, seen: Seen, floor: float) -> float:
     """The map's health: how often the nearest centre is the classifier's own answer."""
     agreement = (nearest_centre(points, geometry) == seen.logits.argmax(1)).double().mean().item()
     if agreement < floor:
@@ -225,7 +215,7 @@ def _agreement(points: Tensor, geometry: Geometry, seen: _Seen, floor: float) ->
 
 
 def _fit_shadows(
-    seen: _Seen,
+    seen: Seen,
     classes: int,
     recipe: ShadowRecipe,
     generator: torch.Generator,
@@ -255,20 +245,6 @@ def _default_networks(x: Tensor, classes: int) -> list[Recipe]:
     return [Recipe("queen.zoo:build", {"name": n, "classes": classes, "channels": x.shape[1]}) for n in names]
 
 
-def _calibrate(
-    split: Split, net: MappingNet, geometry: Geometry, data: Data, like: Inputs, device: torch.device, show: Progress
-) -> Calibration:
-    seen = _features(split, data, like, device, show, "calibration")
-    check_range(seen.labels, geometry.classes)
-    return Calibration(*_on_discs(net, geometry, seen))
-
-
-def _on_discs(net: MappingNet, geometry: Geometry, seen: _Seen) -> tuple[Tensor, Tensor]:
-    """Predicted labels (n,) and points relative to their discs (n, 2)."""
-    labels = seen.logits.argmax(1)
-    return labels, geometry.relative(net(seen.features), labels)
-
-
 def _limits(limits: Limits | None, absolute_radius: float | None, geometry: Geometry) -> Limits:
     """Relative limits; an absolute radius r becomes r / d^k for every class."""
     if absolute_radius is None:
@@ -280,14 +256,10 @@ def _limits(limits: Limits | None, absolute_radius: float | None, geometry: Geom
 
 
 def _report(
-    seen: _Seen,
-    train: Benign,
-    geometry: Geometry,
-    agreement: float,
-    recipe: ShadowRecipe,
-    shadows: Shadows,
-    held_out: Calibration | None,
+    seen: Seen, points: Tensor, geometry: Geometry, agreement: float, recipe: ShadowRecipe, shadows: Shadows
 ) -> Report:
+    labels = seen.logits.argmax(1)
+    train = Benign(labels.cpu().numpy(), geometry.relative(points, labels).cpu().numpy())
     accuracy, confidence = _try_shadows(shadows, seen)
     return Report(
         classes=geometry.classes,
@@ -299,13 +271,11 @@ def _report(
         shadow_kind=f"{len(shadows)} {recipe.kind}",
         shadow_accuracy=accuracy,
         shadow_confidence=confidence,
-        calibration_images=0 if held_out is None else len(held_out.labels),
-        calibration_outside=None if held_out is None else held_out.benign.outside,
     )
 
 
 @torch.inference_mode()
-def _try_shadows(shadows: Shadows, seen: _Seen, rows: int = 512) -> tuple[float, float]:
+def _try_shadows(shadows: Shadows, seen: Seen, rows: int = 512) -> tuple[float, float]:
     """Accuracy and mean confidence of the averaged shadows on some training images."""
     pick = torch.linspace(0, len(seen.labels) - 1, min(rows, len(seen.labels))).long().to(seen.labels.device)
     x = seen.features[pick] if seen.inputs is None else seen.inputs[pick]

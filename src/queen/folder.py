@@ -25,14 +25,14 @@ from queen.core.mapping import MappingNet
 from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
 from queen.core.split import TOLERANCE, Split
 from queen.report import Report
-from queen.types import BundleError, BundleModelError, Inputs, Limits, OptionError, QueenError
+from queen.types import BundleError, BundleModelError, Group, Inputs, Limits, OptionError, QueenError, Sentinel
 from queen.zoo import Recipe
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "bundle.json"
 FILE_NAME = re.compile(r"(model|guard)-[0-9a-f]{16}\.safetensors")
 PLAIN = ("policy", "observe", "keep_label", "draw", "report")  # fields that are JSON as they are
-TUPLES = ("class_names", "pixel_mean", "pixel_std")
+TUPLES = ("class_names", "pixel_mean", "pixel_std", "input_range")
 Model = nn.Module | Callable[[], nn.Module] | str
 
 
@@ -64,6 +64,8 @@ def save_bundle(bundle: Bundle, path: str | os.PathLike[str]) -> None:
         "map": {"normalize": bundle.mapping.normalize},
         "shadows": [asdict(r) for r in shadows.recipes] if isinstance(shadows, NetworkShadows) else "head",
         "limits": asdict(bundle.limits),
+        "sentinel": asdict(bundle.sentinel),
+        "calibration": _calibration_facts(bundle.calibration) if bundle.calibration else None,
         **{key: getattr(bundle, key) for key in (*PLAIN, *TUPLES)},
     }
     content["sha256"] = _digest_of(content)
@@ -101,7 +103,7 @@ def load_bundle(
         placed = {name: tensor.to(device) for name, tensor in guard.items()}
         fields = {key: content[key] for key in PLAIN}
         fields |= {key: None if content[key] is None else tuple(content[key]) for key in TUPLES}
-        fields["limits"] = Limits(radius=limits["radius"], threshold=limits["threshold"])
+        fields["limits"], fields["sentinel"] = _limits(limits), _sentinel(content["sentinel"])
         bundle = Bundle(
             split=Split(network, content["model"]["head"]),
             mapping=_load_map(placed, normalize=content["map"]["normalize"]),
@@ -109,7 +111,7 @@ def load_bundle(
             shadows=_load_shadows(placed, content["shadows"]),
             probe=_load_probe(placed),
             recipe=Recipe(**recipe) if recipe else None,
-            calibration=_load_calibration(placed),
+            calibration=_load_calibration(placed, content["calibration"]),
             **fields,
         )
         if bundle.identity != content["identity"]:
@@ -155,10 +157,36 @@ def _load_probe(guard: dict[str, Tensor]) -> Probe:
     return Probe(x, guard["probe.features"], guard["probe.logits"])
 
 
-def _load_calibration(guard: dict[str, Tensor]) -> Calibration | None:
-    if "calibration.labels" not in guard:
+def _limits(stored: dict[str, Any]) -> Limits:
+    radius = stored["radius"]
+    return Limits(**(stored | {"radius": tuple(radius) if isinstance(radius, list) else radius}))
+
+
+def _sentinel(stored: dict[str, Any]) -> Sentinel:
+    groups = {
+        kind: Group(limits=_limits(group["limits"]), enforce_alarm=group["enforce_alarm"])
+        for kind, group in stored["groups"].items()
+    }
+    return Sentinel(**(stored | {"groups": groups}))
+
+
+def _calibration_facts(found: Calibration) -> dict[str, Any]:
+    """What is not a tensor."""
+    return {
+        "tolerance": found.tolerance,
+        "cell": found.cell,
+        "conditions": list(found.conditions),
+        "mode": found.mode,
+        "certified": found.certified,
+        "repeated": found.repeated,
+    }
+
+
+def _load_calibration(guard: dict[str, Tensor], facts: dict[str, Any] | None) -> Calibration | None:
+    if facts is None:
         return None
-    return Calibration(guard["calibration.labels"], guard["calibration.points"])
+    parts: dict[str, Any] = _under("calibration.", guard)
+    return Calibration(**(facts | {"conditions": tuple(facts["conditions"])}), **parts)
 
 
 def _check_shapes(bundle: Bundle, guard: dict[str, Tensor]) -> None:
@@ -174,8 +202,11 @@ def _check_shapes(bundle: Bundle, guard: dict[str, Tensor]) -> None:
         count = len(bundle.shadows)
         expected |= {"shadows.weight": (count, classes, dims), "shadows.bias": (count, classes)}
     if bundle.calibration:
-        count = len(bundle.calibration.labels)
-        expected |= {"calibration.labels": (count,), "calibration.points": (count, 2)}
+        count, reference = len(bundle.calibration.labels), bundle.calibration.reference
+        expected |= {f"calibration.{name}": (count,) for name in ("labels", "condition")}
+        expected |= {"calibration.points": (count, 2), "calibration.scores": (count, 3 + (reference is not None))}
+        if reference is not None:
+            expected["calibration.reference"] = (len(reference), dims)
     for name, shape in expected.items():
         if tuple(guard[name].shape) != shape:
             raise BundleError(f"the bundle's {name} has shape {tuple(guard[name].shape)}, expected {shape}")
@@ -184,6 +215,11 @@ def _check_shapes(bundle: Bundle, guard: dict[str, Tensor]) -> None:
             raise BundleError(f"the bundle's {name} is not finite")
     if not (bundle.geometry.spreads > 0).all():
         raise BundleError("the bundle's spreads must be positive")
+    if bundle.calibration:
+        for name, count in (("labels", classes), ("condition", len(bundle.calibration.conditions))):
+            numbers = guard[f"calibration.{name}"]
+            if numbers.is_floating_point() or numbers.min() < 0 or numbers.max() >= count:
+                raise BundleError(f"the bundle's calibration.{name} must be whole numbers from 0 to {count - 1}")
 
 
 def _under(prefix: str, guard: dict[str, Tensor]) -> dict[str, Tensor]:

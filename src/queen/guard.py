@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,25 @@ from queen.core.perturb import move_feature, move_feature_any_head, reverse_grad
 from queen.core.shadows import draw_mean
 from queen.folder import Model, load_bundle, save_bundle
 from queen.ledger import Ledger, MemoryLedger
-from queen.ledger.base import check_client
+from queen.ledger.base import Judgement, check_client, make_rows
 from queen.policy import Action, find_policy
-from queen.types import Inputs, ModelError, NotFiniteError, OptionError, Oracle, Reply
+from queen.sentinel.evidence import Bets
+from queen.types import Inputs, ModelError, NotFiniteError, OptionError, Oracle, RefusedError, Reply
+from queen.watch import Watch
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A batch as the guard sees it: inputs, features (n, D), logits and honest answers (n, K), predicted labels (n,),
+    points relative to their discs (n, 2), and the sentinel's bets."""
+
+    x: Inputs
+    features: Tensor
+    logits: Tensor
+    honest: Tensor
+    labels: NDArray[np.int64]
+    points: NDArray[np.floating[Any]]
+    bets: Bets | None
 
 
 class Guard:
@@ -33,36 +51,54 @@ class Guard:
     def __init__(self, bundle: Bundle, *, ledger: Ledger | None = None, secret: bytes | None = None) -> None:
         self.bundle = bundle
         self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
-        if not callable(getattr(self.ledger, "judge", None)):
+        if not callable(getattr(self.ledger, "judge_rows", None)):
             raise OptionError(f"expected a ledger such as SqliteLedger(path), got {type(ledger).__name__}")
         self._secret = keyed.new_secret() if secret is None else keyed.check_secret(secret)
-        self._policy = find_policy(bundle.policy)
+        self._policy = find_policy(bundle.policy, bundle.sentinel)
         linear, centres = bundle.split.linear, bundle.geometry.feature_centres
         with torch.inference_mode():
             self._centre_logits = linear(centres.to(linear.weight.dtype)).float() if linear else None
             self._centre_squares = torch.linalg.vecdot(centres, centres)
+        self._watch = Watch(bundle, self._secret)
 
-    def answer(self, x: Inputs, *, client: str) -> Reply:
+    def answer(self, x: Inputs, *, client: str, groups: Sequence[str] = ()) -> Reply:
         """Answer one batch (n, *input) of one client, rows in arrival order: (n, K) probabilities and verdicts.
 
-        Whatever is wrong with the batch is said before the ledger changes; the ledger is written before the answer.
+        `groups` are those the client belongs to, for example "tenant:7"; the sentinel's settings say which kinds there
+        are. Whatever is wrong with the batch is said before the ledger changes; the ledger is written before the
+        answer. A policy that refuses raises `RefusedError`, whose `reply` holds the rows that were not refused.
         """
         check_client(client)
+        groups_of = [pooled] if (pooled := self._watch.groups(groups)) else None
+        seen = self.measure(x)
+        limits = self.bundle.limits
+        rows = make_rows((client,), None, seen.labels, seen.points, limits, groups=groups_of, bets=seen.bets)
+        judgement = self.ledger.judge_rows(rows)
+        with torch.inference_mode():
+            answers, refused = seen.honest, np.zeros(len(seen.honest), np.bool_)
+            if not self.bundle.observe:
+                actions = self._policy.actions(judgement)
+                refused = actions == Action.REFUSE
+                answers = self._act(actions, client, seen.x, seen.features, seen.logits, seen.honest)
+        # A tensor made in inference mode may not enter autograd, and clients train students on answers.
+        reply = Reply(answers.clone(), judgement.verdicts, judgement.alarmed, refused)
+        if refused.any():
+            raise RefusedError(_why_refused(client, judgement, refused), reply)
+        return reply
+
+    def measure(self, x: Inputs) -> Measured:
+        """One checked batch through model and map: all that answering needs but the client's past. Changes nothing."""
         bundle = self.bundle
-        x = inputs.to(inputs.check(x, bundle.probe.x), bundle.probe.logits.device)
+        x = inputs.to(inputs.check(x, bundle.probe.x, bundle.input_range), bundle.probe.logits.device)
         with torch.inference_mode():
             features, logits = self._run(x)
             if not inputs.is_finite(logits):
                 raise NotFiniteError("the model's logits are NaN or infinite for this input")
-            honest = logits.softmax(1)
-            labels = logits.argmax(1)
+            honest, labels = logits.softmax(1), logits.argmax(1)
             points = bundle.geometry.relative(bundle.mapping(features), labels)
-            judgement = self.ledger.judge(client, labels.cpu().numpy(), points.cpu().numpy(), bundle.limits)
-            answers = honest
-            if not bundle.observe:
-                answers = self._act(self._policy.actions(judgement), client, x, features, logits, honest)
-        # A tensor made in inference mode may not enter autograd, and clients train students on answers.
-        return Reply(answers.clone(), judgement.verdicts)
+            listed = labels.cpu().numpy()
+            bets = self._watch.bets(x, listed.tolist(), features, logits, honest, points)
+            return Measured(x, features, logits, honest, listed, points.cpu().numpy(), bets)
 
     def _run(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """Features and logits in float32; what the network cannot digest is the client's mistake, not a crash."""
@@ -77,7 +113,7 @@ class Guard:
     ) -> Tensor:
         """Replace the answers that the policy does not leave honest."""
         answers = honest
-        for action in (Action.MOVE, Action.REVERSE):
+        for action in (Action.MOVE, Action.REVERSE, Action.DECOY, Action.LABEL, Action.REFUSE):
             chosen = np.flatnonzero(actions == action)
             if len(chosen) == 0:
                 continue
@@ -93,7 +129,15 @@ class Guard:
     ) -> Tensor:
         if action is Action.MOVE:
             return self._move(features, logits)
-        return reverse_gradient(honest, self._pirate(client, x, features), keep_label=self.bundle.keep_label)
+        if action is Action.DECOY:
+            return self._watch.decoys(honest, features, logits)
+        if action is Action.LABEL:
+            return torch.nn.functional.one_hot(logits.argmax(1), honest.shape[1]).to(honest)
+        if action is Action.REFUSE:
+            return torch.full_like(honest, 1 / honest.shape[1])
+        # The sentinel reverses the answers of thieves: a kept label would be just what they want.
+        keep_label = self.bundle.keep_label and self.bundle.policy != "sentinel"
+        return reverse_gradient(honest, self._pirate(client, x, features), keep_label=keep_label)
 
     def _move(self, features: Tensor, logits: Tensor) -> Tensor:
         centres, max_steps = self.bundle.geometry.feature_centres, self._policy.max_steps
@@ -116,14 +160,21 @@ class Guard:
         drawn = keyed.draw(digests, len(bundle.shadows), bundle.draw)
         return draw_mean(probabilities, drawn.to(probabilities.device))
 
-    def as_client(self, name: str) -> Oracle:
+    def as_client(self, name: str, *, groups: Sequence[str] = ()) -> Oracle:
         """The guard as one client sees it: Tensor (n, *input) -> Tensor (n, K), and nothing else."""
         check_client(name)
-        return lambda x: self.answer(x, client=name).probabilities
+        self._watch.groups(groups)
+        return lambda x: self.answer(x, client=name, groups=groups).probabilities
 
     def with_options(self, **changes: Any) -> Guard:
-        """The same guard, ledger and secret under other options: policy, observe, limits, keep_label, draw."""
-        return Guard(with_options(self.bundle, **changes), ledger=self.ledger, secret=self._secret)
+        """The same guard, ledger and secret under other options: policy, observe, limits, keep_label, draw,
+        input_range, sentinel;
+        alpha, on_alarm, on_spent and groups are short for those of the sentinel."""
+        return self.with_bundle(with_options(self.bundle, **changes))
+
+    def with_bundle(self, bundle: Bundle) -> Guard:
+        """The same ledger and secret around another bundle."""
+        return Guard(bundle, ledger=self.ledger, secret=self._secret)
 
     def fresh(self, **changes: Any) -> Guard:
         """The same with an empty memory ledger: a guard that has seen nobody yet."""
@@ -140,6 +191,12 @@ class Guard:
         keyed.write_secret(keyed.secret_path(path), self._secret)
 
 
+def _why_refused(client: str, judgement: Judgement, refused: NDArray[np.bool_]) -> str:
+    count = int(refused.sum())
+    why = "accused of extraction" if (judgement.alarmed & refused).any() else "its budget of honest answers is spent"
+    return f"client '{client}' gets no answer to {count} of {len(refused)} queries: {why}"
+
+
 def load(
     path: str | os.PathLike[str],
     model: Model | None = None,
@@ -152,7 +209,8 @@ def load(
     """A guard from a bundle folder.
 
     `model` is needed only where the bundle names no factory. `secret` is the secret itself or its file, by default
-    `<path>.secret`. `changes` override stored options: policy, observe, limits, keep_label, draw.
+    `<path>.secret`. `changes` override stored options: policy, observe, limits, keep_label, draw, sentinel, and alpha,
+    on_alarm, on_spent, groups of the sentinel.
     """
     bundle = load_bundle(path, model, device=device, **changes)
     if secret is None:

@@ -8,6 +8,7 @@ import os
 import secrets
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,10 +24,30 @@ SECRET_BYTES = 32
 def query_digests(secret: bytes, context: str, x: Inputs) -> list[bytes]:
     """HMAC-SHA256 of every row of the batch, bound to `context` (bundle and client)."""
     prefix = context.encode() + b"\0"
-    named = sorted(tensors(x).items())  # by name: a loaded bundle may list them in another order
-    columns = [t.detach().cpu().contiguous().view(len(t), -1).view(torch.uint8).numpy() for _, t in named]
-    rows = np.concatenate(columns, axis=1) if len(columns) > 1 else columns[0]
-    return [hmac.digest(secret, prefix + row.tobytes(), "sha256") for row in rows]
+    return [hmac.digest(secret, prefix + row, "sha256") for row in _rows(x)]
+
+
+def query_numbers(key: bytes, x: Inputs) -> list[int]:
+    """A keyed 64-bit number of every row, never 0: nobody without the key can find two inputs with the same one."""
+    key = key[: hashlib.blake2b.MAX_KEY_SIZE]
+    digests = [hashlib.blake2b(row, digest_size=8, key=key).digest() for row in _rows(x)]
+    return [int.from_bytes(digest, "little", signed=True) or 1 for digest in digests]
+
+
+def derive(secret: bytes, purpose: str) -> bytes:
+    """A key of its own for one purpose, from which nobody can tell the secret or another key."""
+    return hmac.digest(secret, purpose.encode(), "sha256")
+
+
+def _rows(x: Inputs) -> list[bytes]:
+    """The bytes of every row; of several named tensors one after the other, by name, as bundles may reorder them."""
+    columns = [[row.tobytes() for row in _array(t)] for _, t in sorted(tensors(x).items())]
+    return columns[0] if len(columns) == 1 else [b"".join(row) for row in zip(*columns, strict=True)]
+
+
+def _array(t: Tensor) -> NDArray[Any]:
+    t = t.detach().cpu()
+    return (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy()  # numpy has no bfloat16
 
 
 def draw(digests: list[bytes], count: int, size: int) -> Tensor:

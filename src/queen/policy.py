@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queen.ledger import Judgement
-from queen.types import PolicyError
+from queen.types import PolicyError, Sentinel
 
 
 class Action(IntEnum):
@@ -20,23 +20,32 @@ class Action(IntEnum):
     HONEST = 0
     MOVE = 1  # feature perturbation
     REVERSE = 2  # gradient reverse
+    DECOY = 3  # the honest numbers in a secret order
+    LABEL = 4  # the honest label and nothing else
+    REFUSE = 5  # no answer
 
 
-HONEST, MOVE, REVERSE = Action
+HONEST, MOVE, REVERSE, DECOY, LABEL, REFUSE = Action
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A name, a table letter -> (action while the class is open, action once it is spent), and the walk's limit."""
+    """A name, a table letter -> (action while there is budget, action once it is spent), what accused clients get
+    (None: the same as others), and the walk's limit."""
 
     name: str
     table: Mapping[str, tuple[Action, Action]]
+    alarmed: Action | None = None
     max_steps: int | None = None
 
     def actions(self, judgement: Judgement) -> NDArray[np.int8]:
         """The action for every row (n,), as numbers of `Action`."""
         letters = np.frombuffer(judgement.letters.encode(), np.uint8)
-        return self._lookup[2 * letters + judgement.spent]
+        actions = self._lookup[2 * letters + judgement.spent]
+        if self.alarmed is not None:
+            actions[judgement.alarmed] = self.alarmed
+        actions[judgement.trusted] = HONEST
+        return actions
 
     @cached_property
     def _lookup(self) -> NDArray[np.int8]:
@@ -48,20 +57,28 @@ class Policy:
 
 
 POLICIES: Mapping[str, Policy] = {
-    # The paper's text: conditions C and D are honest, whatever was seen before.
+    # The paper's text: conditions C and D are honest, whatever was seen before. (C is spent only if a group's is.)
     "paper": Policy("paper", {
         "A": (MOVE, MOVE),
         "B": (REVERSE, REVERSE),
-        "C": (HONEST, HONEST),
+        "C": (HONEST, REVERSE),
         "D": (HONEST, HONEST),
     }),
     # Once a class is spent nothing of it is honest any more, so circling around old records gains nothing.
     "strict": Policy("strict", {
         "A": (MOVE, REVERSE),
         "B": (REVERSE, REVERSE),
-        "C": (HONEST, HONEST),
+        "C": (HONEST, REVERSE),
         "D": (HONEST, REVERSE),
     }),
+    # Ours: the truth for everybody with budget left, nothing for proven extractors. `find_policy` puts the operator's
+    # choices in the place of REFUSE (on_spent) and DECOY (on_alarm).
+    "sentinel": Policy("sentinel", {
+        "A": (HONEST, REFUSE),
+        "B": (REFUSE, REFUSE),
+        "C": (HONEST, REFUSE),
+        "D": (HONEST, REFUSE),
+    }, alarmed=DECOY),
     # What the authors' released code does: no answer is honest, and the walk is short.
     "artifact": Policy("artifact", {
         "A": (MOVE, MOVE),
@@ -72,8 +89,19 @@ POLICIES: Mapping[str, Policy] = {
 }  # fmt: skip
 
 
-def find_policy(name: str) -> Policy:
-    """A policy by name."""
+CHOICES: Mapping[str, Action] = {"refuse": REFUSE, "decoy": DECOY, "reverse": REVERSE, "label-only": LABEL}
+
+
+def find_policy(name: str, settings: Sentinel | None = None) -> Policy:
+    """A policy by name; the sentinel's as `settings` say, where on_alarm "observe" changes no answer."""
     if not isinstance(name, str) or name not in POLICIES:
         raise PolicyError(f"no policy '{name}'; known: {', '.join(POLICIES)}")
-    return POLICIES[name]
+    policy = POLICIES[name]
+    if settings is None or policy.alarmed is None:
+        return policy
+    spent = CHOICES[settings.on_spent]
+    table = {
+        letter: (spent if first is REFUSE else first, spent if then is REFUSE else then)
+        for letter, (first, then) in policy.table.items()
+    }
+    return replace(policy, table=table, alarmed=CHOICES.get(settings.on_alarm))

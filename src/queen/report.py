@@ -46,9 +46,12 @@ class Report:
     shadow_confidence: float
     answers_per_class: list[int] = field(default_factory=list)
     records_per_class: list[int] = field(default_factory=list)
+    honest_answers: int = 0
     calibration_images: int = 0
     calibration_outside: float | None = None
     calibration_first_spent: int | None = None
+    calibration_first_refused: int | None = None
+    alarm_rates: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -58,7 +61,10 @@ class Report:
         low, high = min(self.answers_per_class), max(self.answers_per_class)
         about = f"{low}" if low == high else f"{low} to {high}"
         most = max(self.records_per_class)
-        yield f"budget: a client may learn about {about} distinct honest answers per class (never above {most})"
+        yield f"budget: about {about} records per class (never above {most}), each a new honest answer inside its disc"
+        if self.alarm_rates:
+            rates = ", ".join(f"{name} {rate:.0%}" for name, rate in self.alarm_rates.items())
+            yield f"sentinel: share of 50 simulated benign clients accused: {rates}"
         benign = self.outside if self.calibration_outside is None else self.calibration_outside
         which = "training" if self.calibration_outside is None else "held-out"
         yield f"cost: {benign:.1%} of {which} images lie outside their class's disc"
@@ -79,14 +85,22 @@ def mean_square_sensitivity(train: Benign) -> float:
 def budget(limits: Limits, report: dict[str, Any], calibration: Benign | None) -> dict[str, Any]:
     """The fields of a report that depend on the limits: honest answers a class, and when a benign client is cut off."""
     radii = limits.radius if isinstance(limits.radius, tuple) else (limits.radius,) * report["classes"]
-    first = None
+    first = refused = None
     if calibration is not None:
-        spent = MemoryLedger().judge("benign", calibration.labels, calibration.points, limits).spent
-        first = int(spent.argmax()) if spent.any() else None
+        judged = MemoryLedger().judge("benign", calibration.labels, calibration.points, limits)
+        letters = np.array(list(judged.letters))
+        extra = np.isin(letters, ["A", "D"]).cumsum() > limits.extra_answers
+        first, refused = _first(judged.spent), _first(judged.spent | extra)
     records = [records_bound(r, limits.threshold) for r in radii]
     fitting = [math.ceil(limits.threshold / (r * r * report["mean_square_sensitivity"])) for r in radii]
     return {
         "answers_per_class": [min(bound, max(1, about)) for about, bound in zip(fitting, records, strict=True)],
         "records_per_class": records,
+        "honest_answers": sum(records) + limits.extra_answers,
         "calibration_first_spent": first,
+        "calibration_first_refused": refused,
     }
+
+
+def _first(flags: NDArray[np.bool_]) -> int | None:
+    return int(flags.argmax()) if flags.any() else None

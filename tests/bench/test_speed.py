@@ -14,11 +14,15 @@ from queen.cli import app
 
 COMMITTED = sorted((Path(__file__).parents[2] / "results" / "speed").glob("*.json"))
 BATCHES = list(range(7))
-CASES = {"benign_b32", "benign_b1", "all_a_b32", "all_a_b1", "all_b_b32", "all_b_b1", "network_shadows_all_b_b32"}
+CASES = {
+    "benign_b32", "benign_b1", "all_a_b32", "all_a_b1", "all_b_b32", "all_b_b1", "network_shadows_all_b_b32",
+    "sentinel_b32", "sentinel_b1", "sentinel_decoys_b32", "sentinel_decoys_b1",
+}  # fmt: skip
 KEYS = {
     "guard_ratio": CASES,
-    "judge_per_second": {"b32", "b4096", "cost_ratio_100000_clients"},
+    "judge_per_second": {"b32", "b4096", "sentinel_b32", "sentinel_b4096", "cost_ratio_100000_clients"},
     "sqlite_per_second": None,
+    "sqlite_sentinel_per_second": None,
     "rows_per_second": {"reverse_gradient", "move_feature"},
     "guard_verdicts": CASES,
     "slsqp_ratio": None,
@@ -39,7 +43,7 @@ def found(tmp_path_factory) -> dict:
 def check(result: dict) -> None:
     assert set(result) == set(KEYS)
     assert {name: set(result[name]) for name, keys in KEYS.items() if keys} == {k: v for k, v in KEYS.items() if v}
-    numbers = [result["sqlite_per_second"], result["slsqp_ratio"]]
+    numbers = [result["sqlite_per_second"], result["sqlite_sentinel_per_second"], result["slsqp_ratio"]]
     for name in ("guard_ratio", "judge_per_second", "rows_per_second"):
         numbers += result[name].values()
     assert all(math.isfinite(number) and number > 0 for number in numbers)
@@ -49,6 +53,8 @@ def check(result: dict) -> None:
     assert verdicts["all_b_b32"]["B"] > 0.9
     assert verdicts["network_shadows_all_b_b32"]["B"] > 0.9
     assert verdicts["benign_b32"].get("C", 0) > 0
+    assert verdicts["sentinel_b32"].get("C", 0) > 0
+    assert verdicts["sentinel_decoys_b32"] == {"A": 1.0}
 
 
 def test_every_promised_number_is_there_and_makes_sense(found):

@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 from queen.cli import app
-from queen.demo.table import markdown
+from queen.demo.table import adaptive_markdown, markdown
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "queen"
@@ -41,6 +41,45 @@ def test_the_table_in_the_readme_is_the_committed_one():
     assert len(between) == 1
     results = json.loads((ROOT / "results" / "demo" / "demo.json").read_text())
     assert between[0].strip() == markdown(results).strip()
+
+
+def test_the_table_of_adaptive_attackers_is_the_committed_one():
+    page = (ROOT / "docs" / "policies.md").read_text()
+    between = re.findall(r"<!-- adaptive table -->(.*?)<!-- /adaptive table -->", page, re.DOTALL)
+    assert len(between) == 1
+    results = json.loads((ROOT / "results" / "demo" / "demo.json").read_text())
+    assert between[0].strip() == adaptive_markdown(results).strip()
+
+
+def test_the_figures_of_cifar_are_the_committed_ones():
+    page = (ROOT / "docs" / "sentinel.md").read_text()
+    results = json.loads((ROOT / "results" / "sentinel" / "cifar10.json").read_text())
+    for count in (5000, 1000):
+        found = results[f"calibration_{count}"]
+        for cover, one in {"none": found["attack_alarm_at"], **found["cover"]}.items():
+            figures = [f"{one[key]:.0f}" if key in one else "-" for key in ("median", "p95", "worst")]
+            row = [f"{count:,}", cover, f"{one['accused']} of {one['clients']}", *figures]
+            assert f"| {' | '.join(row)} |" in page
+        benign, one_class = found["benign_clients"], found["one_class_clients"]
+        assert (benign["accused"], benign["clients"], benign["queries"]) == (0, 100, 5000)
+        assert (one_class["accused"], one_class["clients"]) == (0, 50)
+
+
+@pytest.mark.parametrize("name", ["plain", "warm-up 1000", "1000 accounts, pooled"])
+def test_the_committed_demo_keeps_what_was_promised_of(name):
+    results = json.loads((ROOT / "results" / "demo" / "demo.json").read_text())
+    adaptive, policy = results["adaptive"], results["policies"]["sentinel"]
+    one = adaptive[name]
+    if name == "plain":
+        assert max(policy["thief_direct"], policy["thief_label_only"]) <= results["chance"] + 0.12
+        assert results["seeds"] == [0, 1, 2, 3, 4]
+        assert not any(kind["accused"] for kind in results["sentinel"]["benign_clients"].values())
+        assert results["sentinel"]["benign_clients"]["random_orders"]["clients"] == 1000
+    elif name.startswith("warm-up"):
+        assert one["honest_answers"] <= 3 * adaptive["plain"]["honest_answers"]
+    else:
+        assert one["accounts"] == 1000
+        assert one["honest_answers"] <= 1.1 * adaptive["1 accounts, pooled"]["honest_answers"]
 
 
 def commands(path: Path) -> list[str]:

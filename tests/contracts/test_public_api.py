@@ -17,7 +17,7 @@ def names(function) -> list[str]:
 
 
 def test_the_public_names():
-    assert set(queen.__all__) == {"Guard", "Verdict", "certify", "load", "protect"}
+    assert set(queen.__all__) == {"Guard", "Verdict", "calibrate", "certify", "load", "protect"}
     assert all(hasattr(queen, name) for name in queen.__all__)
     assert queen.__version__ == version("queen")
 
@@ -25,14 +25,17 @@ def test_the_public_names():
 SIGNATURES = {
     "protect": (
         queen.protect,
-        "model train_data *calibration *head *policy *observe *limits *absolute_radius *keep_label *mapping *shadows "
-        "*min_agreement *factory *factory_args *class_names *pixel_mean *pixel_std *ledger *secret *seed *progress",
+        "model train_data *calibration *head *policy *alpha *sentinel *observe *limits *absolute_radius *keep_label "
+        "*mapping *shadows *min_agreement *input_range *factory *factory_args *class_names *pixel_mean *pixel_std "
+        "*ledger *secret "
+        "*seed *progress",
     ),
+    "calibrate": (queen.calibrate, "guard data *conditions *conditions_mode *seed *progress"),
     "load": (queen.load, "path model *ledger *secret *device **changes"),
     "certify": (queen.certify, "epsilon delta threshold *radius"),
     "Guard": (queen.Guard, "bundle *ledger *secret"),
-    "Guard.answer": (queen.Guard.answer, "self x *client"),
-    "Guard.as_client": (queen.Guard.as_client, "self name"),
+    "Guard.answer": (queen.Guard.answer, "self x *client *groups"),
+    "Guard.as_client": (queen.Guard.as_client, "self name *groups"),
     "Guard.with_options": (queen.Guard.with_options, "self **changes"),
     "Guard.save": (queen.Guard.save, "self path"),
 }
@@ -49,6 +52,12 @@ def test_the_defaults_of_protect():
     assert defaults["shadows"] == "head"
     assert defaults["observe"] is defaults["keep_label"] is False
     assert defaults["seed"] == 0
+    assert defaults["alpha"] is defaults["sentinel"] is defaults["calibration"] is None
+
+
+def test_groups_are_off_unless_named():
+    for function in (queen.Guard.answer, queen.Guard.as_client):
+        assert inspect.signature(function).parameters["groups"].default == ()
 
 
 BASE_ONLY = """

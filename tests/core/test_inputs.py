@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from queen.core import inputs
-from queen.types import DtypeError, EmptyBatchError, NotFiniteError, ShapeError
+from queen.types import DtypeError, EmptyBatchError, NotFiniteError, RangeError, ShapeError
 
 IMAGES = torch.zeros(2, 3, 4, 4)
 IDS = torch.zeros(2, 7, dtype=torch.int64)
@@ -74,3 +74,30 @@ def test_a_mask_of_booleans_is_fine_where_the_model_was_fitted_with_one():
 def test_a_bad_batch_is_refused_with_its_reason(x, like, error, says):
     with pytest.raises(error, match=says):
         inputs.check(x, like)
+
+
+PICTURES = torch.rand(3, 1, 4, 4)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.04, -0.04])
+def test_images_within_the_fitted_range_pass(factor):
+    x = PICTURES.clone()
+    x[0, 0, 0, 0] = factor
+    assert torch.equal(inputs.check(x, PICTURES, (0.0, 1.0)), x)
+
+
+@pytest.mark.parametrize("value", [1.06, -0.06, 1e30])
+def test_images_of_impossible_contrast_are_refused(value):
+    x = PICTURES.clone()
+    x[0, 0, 0, 0] = value
+    with pytest.raises(RangeError, match=r"expected x from 0 to 1 as in the fitted images, got .* input_range=None"):
+        inputs.check(x, PICTURES, (0.0, 1.0))
+    assert torch.equal(inputs.check(x, PICTURES), x)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_is_called_so_with_a_range_too(value):
+    x = PICTURES.clone()
+    x[0, 0, 0, 0] = value
+    with pytest.raises(NotFiniteError):
+        inputs.check(x, PICTURES, (0.0, 1.0))

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+import queen.demo.benign
 import queen.demo.run as module
+import queen.demo.thieves
 from queen.bench.data import mnist5k
 from queen.demo import Demo, run_demo
 from queen.demo.run import load_images
@@ -20,21 +22,29 @@ def mnist() -> tuple[Tensor, Tensor]:
     return mnist5k()
 
 
+def quick(patch: pytest.MonkeyPatch) -> None:
+    """Short trainings in this process, and few simulated clients."""
+    patch.setattr(queen.demo.thieves, "EPOCHS", 7)
+    patch.setattr(queen.demo.thieves, "MIN_STEPS", 40)
+    patch.setattr(queen.demo.thieves.os, "cpu_count", lambda: 1)
+    patch.setattr(queen.demo.benign, "ORDERS", 30)
+    patch.setattr(queen.demo.benign, "ATTACK_ORDERS", 30)
+
+
 @pytest.fixture(scope="session")
 def small_demo(mnist) -> Small:
     """The real demo on fewer images and with shorter training, in this process."""
 
     def run() -> Demo:
-        train, (x, y), (other, labels) = module.train, mnist, module.digits(28, margin=4)
+        (x, y), (other, labels) = mnist, module.digits(28, margin=4)
         with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
-            patch.setattr(module, "mnist5k", lambda: (x[::2], y[::2]))
+            patch.setattr(module, "mnist5k", lambda: (x, y))
             patch.setattr(module, "digits", lambda *_, **__: (other[:300], labels[:300]))
-            patch.setattr(module, "TRAIN", 1000)
-            patch.setattr(module, "CALIBRATION", 300)
+            patch.setattr(module, "TRAIN", 1500)
+            patch.setattr(module, "CALIBRATION", 2300)
             patch.setattr(module, "POOL", 800)
             patch.setattr(module, "SEEDS", (0,))
-            patch.setattr(module, "train", lambda *a, epochs, **o: train(*a, epochs=epochs // 3, **o))
-            patch.setattr(module.os, "cpu_count", lambda: 1)
+            quick(patch)
             assert len(load_images().test[1]) == 400
             return run_demo(progress=False)
 

@@ -16,7 +16,7 @@ from queen.demo.table import notes
 @pytest.fixture
 def command(demo, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(queen.demo, "run_demo", lambda seed: demo)
+    monkeypatch.setattr(queen.demo, "run_demo", lambda seed, adaptive: demo)
     return lambda *args: CliRunner().invoke(app, [str(a) for a in args])
 
 
@@ -24,7 +24,7 @@ def test_the_demo_prints_its_table_and_leaves_everything_for_the_next_step(comma
     shown = command("demo")
     assert shown.exit_code == 0
     text = " ".join(shown.stdout.split())
-    assert all(name in text for name in ("undefended", "paper", "strict", "foreign", "own kind"))
+    assert all(name in text for name in ("undefended", "paper", "strict", "sentinel", "foreign", "own kind"))
     assert all(note in text for note in notes(demo.results))
     folder = tmp_path / "build" / "demo"
     assert json.loads((folder / "demo.json").read_text()) == demo.results

@@ -76,10 +76,10 @@ def test_nothing_is_loaded_from_elsewhere(html, page):
 
 def test_both_maps_are_there_and_are_pictures(page):
     images = [attrs for tag, attrs in page.tags if tag == "img"]
-    assert len(images) == 2
+    assert len(images) == 3  # the cost, and two maps
     opened = [Image.open(io.BytesIO(base64.b64decode(i["src"].partition(",")[2]))) for i in images]
     assert all(image.format == "PNG" and min(image.size) > 300 for image in opened)
-    assert opened[0].tobytes() != opened[1].tobytes()
+    assert opened[1].tobytes() != opened[2].tobytes()
     assert all(attrs["alt"] for attrs in images)
 
 
@@ -88,10 +88,10 @@ def test_the_whole_table_and_its_notes_are_there(page, demo):
     cells = [cell for row in rows(demo.results) for cell in row]
     assert page.cells[len(HEADER) : len(HEADER) + len(cells)] == cells
     assert all(note in page.text for note in notes(demo.results))
-    for policy in ("undefended", "paper", "strict"):
+    for policy in ("undefended", "paper", "strict", "sentinel"):
         assert policy in page.cells
         assert f"{policy}, own kind, label-only" in page.text
-    assert f"{demo.results['limits']['radius']:.3f}" in page.text
+    assert all(f"{name} {limits['radius']:.3f}" in page.text for name, limits in demo.results["limits"].items())
     assert f"{demo.results['fit']['agreement']:.1%}" in page.text
 
 

@@ -7,18 +7,16 @@ from collections import Counter
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 import queen.demo.run as module
 from queen import Verdict
 from queen.bench.train import predict
-from queen.demo.run import Images, load_images
-from queen.progress import Progress
+from queen.demo.run import load_images
 
-ATTACK = {
-    "queries", "thief_direct", "thief_label_only", "agreement", "thief_direct_runs", "thief_label_only_runs",
-    "verdicts", "flags",
+THIEF = {
+    "thief_direct", "thief_label_only", "agreement", "thief_direct_runs", "thief_label_only_runs", "answers", "flags",
 }  # fmt: skip
+ATTACK = THIEF | {"queries", "verdicts", "honest_answers", "alarm_at"}
 
 
 def without_times(results: dict) -> dict:
@@ -32,7 +30,7 @@ def without_times(results: dict) -> dict:
 def test_the_results_are_json_and_hold_what_was_promised(demo):
     results = json.loads(json.dumps(demo.results, allow_nan=False))
     assert results == demo.results
-    assert set(results["policies"]) == {"undefended", "paper", "strict"}
+    assert set(results["policies"]) == {"undefended", "paper", "strict", "sentinel"}
     for policy in results["policies"].values():
         for key in ("thief_direct", "thief_label_only", "agreement", "benign_accuracy"):
             assert 0 <= policy[key] <= 1
@@ -42,9 +40,11 @@ def test_the_results_are_json_and_hold_what_was_promised(demo):
         assert all(policy[key] == policy["foreign"][key] for key in ("thief_direct", "thief_label_only", "verdicts"))
     assert results["seeds"] == [0]
     assert results["images"] == {
-        "train": 1000, "calibration": 300, "test": 400, "pool_foreign": 300, "pool_own_kind": 800,
+        "train": 1500, "calibration": 2300, "test": 400, "pool_foreign": 300, "pool_own_kind": 800,
     }  # fmt: skip
-    assert results["limits"]["radius"] == pytest.approx(0.19758, abs=1e-5)
+    assert results["limits"]["paper"]["radius"] == pytest.approx(0.19758, abs=1e-5)
+    assert results["limits"]["sentinel"]["radius"] == pytest.approx(0.06586, abs=1e-5)
+    assert set(results["policies"]["sentinel"]["foreign_honest_only"]) == THIEF
 
 
 def test_chance_is_the_share_of_the_most_common_class(demo):
@@ -70,6 +70,46 @@ def test_a_defended_answer_differs_and_the_own_kind_thief_gets_less(demo):
         assert defended["benign_accuracy"] <= plain["benign_accuracy"]
 
 
+def test_the_sentinel_leaves_the_foreign_thief_at_chance_and_the_benign_client_alone(demo):
+    results, policy = demo.results, demo.results["policies"]["sentinel"]
+    plain = results["policies"]["undefended"]
+    assert policy["benign_l1"] == policy["benign_refused"] == policy["benign_alarmed"] == 0
+    assert policy["benign_accuracy"] == plain["benign_accuracy"]
+    assert policy["alarm_at"] == policy["foreign"]["alarm_at"]
+    assert policy["honest_answers"] == policy["foreign"]["honest_answers"] == policy["foreign_honest_only"]["answers"]
+    assert policy["alarm_at"] - 1 <= policy["honest_answers"] < 150
+    assert policy["foreign"]["answers"] == policy["foreign"]["queries"]  # decoys are answers too
+    better = max(policy["thief_direct"], policy["thief_label_only"])
+    # Here a third of the answers is honest; the full demo holds the figure that counts.
+    assert better < max(plain["thief_direct"], plain["thief_label_only"])
+    assert policy["own_kind"]["honest_answers"] == policy["own_kind"]["queries"]
+
+
+def test_no_benign_client_is_accused_and_every_foreign_one_is(demo):
+    watched = demo.results["sentinel"]
+    assert watched["alpha"] == 1e-3
+    assert "probability at most 0.001" in watched["statement"]
+    kinds = {"random_orders", "one_predicted_class", "one_true_class", "retry_loops", "retries_in_a_stream"}
+    assert set(watched["benign_clients"]) == kinds
+    assert all(kind["accused"] == 0 < kind["clients"] for kind in watched["benign_clients"].values())
+    orders = watched["foreign_orders"]
+    assert orders["accused"] == orders["orders"] == 30
+    assert 1 < orders["median"] <= orders["p95"] <= orders["worst"] <= 300
+
+
+def test_the_cost_is_told_by_the_number_of_queries(demo):
+    cost = demo.results["sentinel"]["cost"]
+    assert set(cost) == {"paper", "strict", "sentinel"}
+    for lines in cost.values():
+        assert lines["queries"] == list(range(100, 1300, 100))
+        assert {len(line) for line in lines.values()} == {12}
+    assert cost["sentinel"]["l1"] == [0] * 12
+    assert min(cost["paper"]["l1"]) > 0
+    assert cost["paper"]["answered"] == [1] * 12
+    first = demo.images.test[1][:100] == predict(demo.guard.bundle.split.model, demo.images.test[0][:100])
+    assert cost["sentinel"]["right"][0] == first.double().mean()
+
+
 def test_verdict_shares_sum_to_one(demo):
     for name in ("paper", "strict"):
         policy = demo.results["policies"][name]
@@ -90,7 +130,8 @@ def test_the_table_and_the_maps_tell_of_the_same_clients(demo):
 
 def test_every_attacker_is_a_client_of_its_own(demo):
     for pool, queries in demo.maps.items():
-        replies = demo.guard.fresh(policy="paper").answer(demo.images.pools[pool], client="alone")
+        served = module._serving(demo.guard, "paper")
+        replies = served.answer(demo.images.pools[pool], client="alone")
         assert "".join(verdict.value for verdict in replies.verdicts) == queries.letters
     assert Verdict(demo.maps["own_kind"].letters[0]) in (Verdict.OUTSIDE, Verdict.FRESH)
 
@@ -111,7 +152,7 @@ def test_theorem_3_counts_every_query_of_the_own_kind_attacker(demo):
 
 def test_points_and_labels_of_the_maps_are_the_guards_own(demo):
     points, labels = demo.train_points
-    assert points.shape == (1000, 2)
+    assert points.shape == (1500, 2)
     victim = demo.guard.bundle.split.model
     assert torch.equal(torch.from_numpy(labels), predict(victim, demo.images.train[0]))
     assert demo.maps["foreign"].points.shape == (300, 2)
@@ -128,49 +169,7 @@ def test_the_parts_of_the_images_are_disjoint_and_complete(mnist, monkeypatch):
     monkeypatch.setattr(module, "mnist5k", lambda: mnist)
     images = load_images()
     parts = [images.train[0], images.calibration[0], images.pools["own_kind"], images.test[0]]
-    assert [len(part) for part in parts] == [2500, 1000, 900, 600]
+    assert [len(part) for part in parts] == [2500, 1300, 600, 600]
     rows = sorted(row.numpy().tobytes() for part in parts for row in part)
     assert rows == sorted(row.numpy().tobytes() for row in mnist[0])
     assert images.pools["foreign"].shape == (1797, 1, 28, 28)
-
-
-def attack(answers: dict, images: Images, patch) -> dict:
-    patch.setattr(module, "SEEDS", (0, 1))
-    patch.setattr(module.os, "cpu_count", lambda: 1)
-    original = torch.zeros(len(images.test[0]), dtype=torch.int64)
-    return module._attack_all(answers, images, original, Progress(shown=False))
-
-
-def test_collapsed_thieves_are_flagged_and_others_are_not(monkeypatch):
-    generator = torch.Generator().manual_seed(0)
-    y = torch.arange(120) % 10
-    x = torch.rand(120, 1, 28, 28, generator=generator) * 0.1
-    for k in range(10):
-        x[y == k, :, 2 * k : 2 * k + 4, 4:24] += 1  # a bar whose height tells the class
-    images = Images((x, y), (x, y), (x, y), {"foreign": x, "own_kind": x})
-    constant = F.one_hot(torch.full((120,), 3), 10).float()
-    honest = F.one_hot(y, 10).float()
-    found = attack(
-        {("paper", "foreign"): (constant, "A" * 120), ("paper", "own_kind"): (honest, "C" * 120)}, images, monkeypatch
-    )
-    flagged, fine = found["paper", "foreign"], found["paper", "own_kind"]
-    assert flagged["flags"] == [
-        "2 of 2 direct thieves collapsed to one class", "2 of 2 label-only thieves collapsed to one class",
-    ]  # fmt: skip
-    assert flagged["thief_direct"] == flagged["thief_label_only"] == pytest.approx(0.1)
-    assert flagged["verdicts"] == {"A": 1.0}
-    assert fine["flags"] == []
-    assert fine["thief_direct"] > 0.3
-    assert len(fine["thief_direct_runs"]) == 2
-
-
-def test_answers_that_two_policies_gave_alike_are_trained_on_once(monkeypatch):
-    trained = []
-    guess = torch.arange(50) % 10
-    monkeypatch.setattr(module, "_thief_guesses", lambda pool, target, seed, test: trained.append(seed) or guess)
-    x = torch.rand(50, 1, 28, 28)
-    images = Images((x, guess), (x, guess), (x, guess), {"foreign": x, "own_kind": x})
-    answers = torch.rand(50, 10).softmax(1)
-    found = attack({(p, "foreign"): (answers, "") for p in ("undefended", "paper", "strict")}, images, monkeypatch)
-    assert sorted(trained) == [0, 0, 1, 1]  # direct and label-only, two seeds
-    assert all(one["thief_direct"] == 1 for one in found.values())

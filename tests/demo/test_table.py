@@ -7,7 +7,8 @@ from queen.demo.table import HEADER, markdown, notes, rows, verdict_shares
 
 def make_attack(direct: float, labels: float, *flags: str, verdicts: dict | None = None) -> dict:
     scores = {"thief_direct": direct, "thief_label_only": labels, "agreement": 0.4321}
-    return {**scores, "queries": 100, "verdicts": verdicts or {}, "flags": list(flags)}
+    asked = {"queries": 100, "honest_answers": 40, "alarm_at": None, "verdicts": verdicts or {}, "flags": list(flags)}
+    return {**scores, **asked}
 
 
 def make_policy(foreign: dict, own_kind: dict, accuracy: float, l1: float, ratio: float) -> dict:
@@ -21,6 +22,8 @@ def make_policy(foreign: dict, own_kind: dict, accuracy: float, l1: float, ratio
 @pytest.fixture
 def results() -> dict:
     shares = {"A": 0.5, "C": 0.25, "D": 0.25}
+    sentinel = make_policy(make_attack(0.09, 0.08, verdicts=shares), make_attack(0.81, 0.82), 0.912, 0, 1.31)
+    sentinel |= {"alarm_at": 41, "foreign_honest_only": make_attack(0.43, 0.4) | {"answers": 40}}
     return {
         "victim_accuracy": 0.912,
         "chance": 0.1234,
@@ -31,6 +34,13 @@ def results() -> dict:
             "paper": make_policy(
                 make_attack(0.305, 0.406, verdicts=shares), make_attack(0.507, 0.108), 0.9, 0.456, 1.29
             ),
+            "sentinel": sentinel,
+        },
+        "sentinel": {
+            "statement": "Nobody is accused.",
+            "honest_answers_bound": 3850,
+            "benign_clients": {"random_orders": {"clients": 1000, "accused": 2}},
+            "foreign_orders": {"orders": 300, "accused": 300, "median": 33.0, "p95": 43.4, "worst": 56},
         },
     }
 
@@ -40,10 +50,12 @@ def test_every_policy_has_a_row_for_each_attacker(results):
     assert all(len(row) == len(HEADER) for row in table)
     assert [row[:2] for row in table] == [
         ("undefended", "foreign"), ("", "own kind"), ("paper", "foreign"), ("", "own kind"),
+        ("sentinel", "foreign"), ("", "own kind"), ("", "(honest)"),
     ]  # fmt: skip
-    assert table[0][2:] == ("70.1%", "60.2%", "43.2%", "-", "91.2%", "0.00", "1.00")
-    assert table[2][2:] == ("30.5%", "40.6%", "43.2%", "50/0/25/25", "90.0%", "0.46", "1.29")
-    assert table[3][2:] == ("50.7%", "10.8%", "43.2%", "-", "", "", "")
+    assert table[0][2:] == ("40", "70.1%", "60.2%", "43.2%", "-", "91.2%", "0.00", "1.00")
+    assert table[2][2:] == ("40", "30.5%", "40.6%", "43.2%", "50/0/25/25", "90.0%", "0.46", "1.29")
+    assert table[3][2:] == ("40", "50.7%", "10.8%", "43.2%", "-", "", "", "")
+    assert table[6][2:] == ("40", "43.0%", "40.0%", "43.2%", "", "", "", "")
 
 
 def test_the_notes_say_what_the_better_thief_got(results):
@@ -53,11 +65,24 @@ def test_the_notes_say_what_the_better_thief_got(results):
     assert "seeds [0, 1, 2]" in told[0]
     assert "1797" in told[1]
     assert "900" in told[1]
-    assert len(told) == 3
+    assert len(told) == 6
+    assert told[3].startswith("sentinel: the better of both thieves gets 9.0%")
+    assert "accused in 300 of 300 random orders" in told[4]
+    assert "(median at query 33, 95 % by 43, the last at 56), in the run above at query 41" in told[4]
+    assert "keeps its 40 honest answers reaches 43.0%" in told[4]
+    assert "at most 3850 honest answers" in told[4]
+    assert "2 of 1000 random orders" in told[5]
+    assert "conditional on these 600 images. Nobody is accused." in told[5]
     assert told[2].startswith("paper: ")
     assert "40.6% with foreign images (undefended 70.1%)" in told[2]
     assert "50.7% with the victim's own kind (85.3%)" in told[2]
     assert "90.0% (91.2%)" in told[2]
+
+
+def test_a_thief_who_was_never_accused_is_told_too(results):
+    results["sentinel"]["foreign_orders"] = {"orders": 300, "accused": 0}
+    results["policies"]["sentinel"]["alarm_at"] = None
+    assert "accused in 0 of 300 random orders, in the run above never" in list(notes(results))[4]
 
 
 def test_a_flagged_run_has_a_star_and_a_note(results):
@@ -65,26 +90,26 @@ def test_a_flagged_run_has_a_star_and_a_note(results):
     flag = "1 of 3 direct thieves collapsed to one class"
     foreign = make_attack(0.1, 0.4, flag)
     results["policies"]["paper"] = make_policy(foreign, make_attack(0.5, 0.1), 0.9, 0.4, 1.2)
-    assert [row[2] for row in rows(results)] == ["70.1%", "85.3%", "10.0%*", "50.0%"]
-    assert [row[3] for row in rows(results)] == ["60.2%", "80.4%", "40.0%", "10.0%"]
+    assert [row[3] for row in rows(results)][:4] == ["70.1%", "85.3%", "10.0%*", "50.0%"]
+    assert [row[4] for row in rows(results)][:4] == ["60.2%", "80.4%", "40.0%", "10.0%"]
     assert list(notes(results))[-1] == f"* paper: foreign: {flag}"
 
 
 def test_the_star_stands_at_the_figure_that_is_flagged(results):
     own_kind = make_attack(0.5, 0.1, "1 of 3 label-only thieves collapsed to one class")
     results["policies"]["paper"] = make_policy(make_attack(0.3, 0.4), own_kind, 0.9, 0.4, 1.2)
-    assert [row[3] for row in rows(results)] == ["60.2%", "80.4%", "40.0%", "10.0%*"]
-    assert [row[2] for row in rows(results)] == ["70.1%", "85.3%", "30.0%", "50.0%"]
+    assert [row[4] for row in rows(results)][:4] == ["60.2%", "80.4%", "40.0%", "10.0%*"]
+    assert [row[3] for row in rows(results)][:4] == ["70.1%", "85.3%", "30.0%", "50.0%"]
 
 
 def test_markdown_is_one_table_and_a_list(results):
     table, listed = markdown(results).strip().split("\n\n")
     lines = table.splitlines()
-    assert len(lines) == 2 + 4
+    assert len(lines) == 2 + 7
     assert {line.count("|") for line in lines} == {len(HEADER) + 1}
     assert [cell.strip() for cell in lines[0].strip("|").split("|")] == list(HEADER)
     assert set(lines[1]) == set("| -")
-    assert lines[4].startswith("| paper | foreign | 30.5% |")
+    assert lines[4].startswith("| paper | foreign | 40 | 30.5% |")
     assert listed.splitlines() == [f"- {note}" for note in notes(results)]
 
 

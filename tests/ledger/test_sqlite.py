@@ -231,6 +231,11 @@ class Unwilling:
             raise sqlite3.OperationalError("disk I/O error")
         return self._db.execute(sql, *values)
 
+    def executemany(self, sql: str, values: object) -> sqlite3.Cursor:
+        if sql.startswith(self._statement):
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._db.executemany(sql, values)
+
     def __getattr__(self, name: str) -> object:
         return getattr(self._db, name)
 
@@ -249,7 +254,7 @@ def fail_by_commit(ledger: SqliteLedger) -> None:
 
 
 def fail_by_insert(ledger: SqliteLedger) -> None:
-    ledger._db = Unwilling(ledger._db, "INSERT INTO client")
+    ledger._db = Unwilling(ledger._db, "INSERT INTO scope")
 
 
 FAILURES = {"read-only": fail_by_read_only, "full disk": fail_by_full_disk, "commit": fail_by_commit,
@@ -315,6 +320,12 @@ def from_the_future(path: Path) -> None:
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
 
 
+def from_the_past(path: Path) -> None:
+    SqliteLedger(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 1")
+
+
 def garbage(path: Path) -> None:
     path.write_bytes(b"this is not a database, but it is long enough to be looked at" * 100)
 
@@ -325,7 +336,7 @@ def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:1500])
 
 
-@pytest.mark.parametrize("make", [foreign, from_the_future, garbage, cut_short])
+@pytest.mark.parametrize("make", [foreign, from_the_future, from_the_past, garbage, cut_short])
 def test_a_file_that_is_no_ledger_is_refused_and_left_alone(path, make):
     make(path)
     before = path.read_bytes()

@@ -23,7 +23,9 @@ from queen.core.perturb import move_feature, reverse_gradient
 from queen.fit import ShadowRecipe, protect
 from queen.guard import Guard
 from queen.ledger import Ledger, MemoryLedger, SqliteLedger
+from queen.ledger.base import make_rows
 from queen.progress import Progress
+from queen.sentinel.evidence import EXPONENTS, Bets
 from queen.types import Limits
 from queen.zoo import Recipe, build, seeded
 
@@ -39,6 +41,7 @@ def measure_speed(*, quick: bool = False, progress: bool | None = None) -> dict[
             "guard_ratio": lambda: guard_ratios(scale),
             "judge_per_second": lambda: judge_rates(scale),
             "sqlite_per_second": lambda: sqlite_rate(scale),
+            "sqlite_sentinel_per_second": lambda: sqlite_rate(scale, watched=True),
             "rows_per_second": lambda: perturb_rates(scale),
         }
         result = {name: stage() for name, stage in show.each("speed", stages.items(), len(stages))}
@@ -70,17 +73,38 @@ def paired_ratio(
 
 
 def guard_ratios(scale: int) -> dict[str, Any]:
-    """Guard / undefended time for VGG16-BN on 32x32: benign traffic, every query A, every query B."""
+    """Guard / undefended time for VGG16-BN on 32x32: benign traffic, every query A, every query B; with the sentinel,
+    benign traffic and nothing but decoys."""
     generator = torch.Generator().manual_seed(0)
     with seeded(generator):  # the verdicts, and so the work, depend on the weights
         model = build("vgg16_bn", classes=CLASSES, channels=3).eval().requires_grad_(False)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     x, y = _images(240, generator)
-    heads = protect(model, (x, y), mapping=MapRecipe(epochs=20), min_agreement=0, progress=False)
+    held_out = _images(400, generator)
+    wide = (-20.0, 20.0)  # an input range that is checked and that noise does not leave
+    heads = protect(
+        model,
+        (x, y),
+        calibration=held_out,
+        mapping=MapRecipe(epochs=20),
+        min_agreement=0,
+        input_range=wide,
+        progress=False,
+    )
     recipe = Recipe("queen.zoo:build", {"name": "vgg11_bn", "classes": CLASSES, "channels": 3})
     shadows = ShadowRecipe(kind="network", epochs=1, per_class=2, networks=[recipe])
-    networks = protect(model, (x, y), mapping=MapRecipe(epochs=1), min_agreement=0, shadows=shadows, progress=False)
+    networks = protect(
+        model,
+        (x, y),
+        mapping=MapRecipe(epochs=1),
+        min_agreement=0,
+        shadows=shadows,
+        input_range=wide,
+        progress=False,
+    )
     benign = _mostly_inside(heads, _images(160, generator)[0])
+    watched = benign.fresh(policy="sentinel", limits=Limits(extra_answers=10**9))
+    decoys = heads.fresh(policy="sentinel", on_spent="decoy", limits=Limits(threshold=0.0, extra_answers=0))
     cases = {
         "benign_b32": (benign, 32, 40),
         "benign_b1": (benign, 1, 120),
@@ -88,6 +112,10 @@ def guard_ratios(scale: int) -> dict[str, Any]:
         "all_a_b1": (_everything_outside(heads), 1, 120),
         "all_b_b32": (_everything_spent(heads), 32, 40),
         "all_b_b1": (_everything_spent(heads), 1, 120),
+        "sentinel_b32": (watched, 32, 40),
+        "sentinel_b1": (watched, 1, 120),
+        "sentinel_decoys_b32": (_with_spreads(decoys, decoys.bundle.geometry.spreads * 1e-9), 32, 40),
+        "sentinel_decoys_b1": (_with_spreads(decoys, decoys.bundle.geometry.spreads * 1e-9), 1, 120),
         "network_shadows_all_b_b32": (_everything_spent(networks), 32, 10),
     }
     result: dict[str, Any] = {"verdicts": {}}
@@ -125,23 +153,23 @@ def _mostly_inside(guard: Guard, x: Tensor) -> Guard:
         features, logits = guard.bundle.split(x)
         points = guard.bundle.geometry.relative(guard.bundle.mapping(features), logits.argmax(1))
     wider = torch.linalg.vector_norm(points, dim=1).quantile(0.7)
-    return _with_spreads(guard, guard.bundle.geometry.spreads * wider, Limits())
+    return _with_spreads(guard.fresh(limits=Limits()), guard.bundle.geometry.spreads * wider)
 
 
 def _everything_outside(guard: Guard) -> Guard:
     """The same guard with discs so small that no query falls inside."""
-    return _with_spreads(guard, guard.bundle.geometry.spreads * 1e-9, Limits())
+    return _with_spreads(guard.fresh(limits=Limits()), guard.bundle.geometry.spreads * 1e-9)
 
 
 def _everything_spent(guard: Guard) -> Guard:
     """The same guard with discs so large that every query falls inside, and nothing left to give."""
-    return _with_spreads(guard, guard.bundle.geometry.spreads * 1e3, Limits(radius=1e-6, threshold=0.0))
+    spent = guard.fresh(limits=Limits(radius=1e-6, threshold=0.0))
+    return _with_spreads(spent, guard.bundle.geometry.spreads * 1e3)
 
 
-def _with_spreads(guard: Guard, spreads: Tensor, limits: Limits) -> Guard:
+def _with_spreads(guard: Guard, spreads: Tensor) -> Guard:
     old = guard.bundle.geometry
-    geometry = Geometry(old.centres, spreads, old.feature_centres)
-    return Guard(replace(guard.bundle, geometry=geometry, limits=limits))
+    return guard.with_bundle(replace(guard.bundle, geometry=Geometry(old.centres, spreads, old.feature_centres)))
 
 
 def judge_rates(scale: int) -> dict[str, float]:
@@ -150,6 +178,9 @@ def judge_rates(scale: int) -> dict[str, float]:
     result = {}
     for batch in (32, 4096):
         result[f"b{batch}"] = _judged_per_second(MemoryLedger(), rng, batch, 409_600 // scale)
+        result[f"sentinel_b{batch}"] = _judged_per_second(
+            MemoryLedger(), rng, batch, max(batch, 40_960 // scale), watched=True
+        )
     many = MemoryLedger()
     for client in range(100_000):
         many.judge(f"client {client}", np.array([client % CLASSES]), rng.normal(size=(1, 2)) * 0.5, Limits())
@@ -159,27 +190,37 @@ def judge_rates(scale: int) -> dict[str, float]:
     return result
 
 
-def sqlite_rate(scale: int) -> float:
+def sqlite_rate(scale: int, *, watched: bool = False) -> float:
     """Queries a second of SqliteLedger at batch 32: every batch is on disk before it is answered."""
     with tempfile.TemporaryDirectory(dir=".") as folder:
         ledger = SqliteLedger(Path(folder) / "speed.sqlite")
         # A new client after every 20 batches, so that nearly every batch has something to write.
         rng = np.random.default_rng(0)
-        rates = [_judged_per_second(ledger, rng, 32, 640, f"client {i}") for i in range(100 // scale)]
+        rates = [_judged_per_second(ledger, rng, 32, 640, f"client {i}", watched=watched) for i in range(100 // scale)]
         rate = statistics.harmonic_mean(rates)
         ledger.close()
     return rate
 
 
 def _judged_per_second(
-    ledger: Ledger, rng: np.random.Generator, batch: int, queries: int, client: str = "speed"
+    ledger: Ledger, rng: np.random.Generator, batch: int, queries: int, client: str = "speed", *, watched: bool = False
 ) -> float:
+    """With `watched`, every query also places a bet of ten factors (which loses) and is remembered."""
     labels, points = rng.integers(0, CLASSES, queries), rng.normal(size=(queries, 2)) * 0.8
-    limits = Limits()
+    limits = Limits(extra_answers=10**9)
+    slices = [slice(i, i + batch) for i in range(0, queries, batch)]
+    bets = [_losing_bets(rng, batch) if watched else None for _ in slices]
     start = time.perf_counter()
-    for i in range(0, queries, batch):
-        ledger.judge(client, labels[i : i + batch], points[i : i + batch], limits)
+    for part, bet in zip(slices, bets, strict=True):
+        ledger.judge_rows(make_rows((client,), None, labels[part], points[part], limits, bets=bet))
     return queries / (time.perf_counter() - start)
+
+
+def _losing_bets(rng: np.random.Generator, rows: int) -> Bets:
+    sketches = [tuple(row) for row in (100 * rng.standard_normal((rows, 8), np.float32)).tolist()]
+    digests = rng.integers(1, 2**62, rows).tolist()
+    factors = [(0.9,) * len(EXPONENTS)] * rows
+    return Bets(factors, digests, sketches, form="mixture", size=len(EXPONENTS), bar=1e4, enforce=True)
 
 
 @torch.inference_mode()

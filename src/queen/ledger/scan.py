@@ -1,20 +1,25 @@
-"""The decision procedure of every Python ledger: one look at one grid cell a query."""
+"""The decision procedure of every Python ledger: one look at one grid cell a query, and one bet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import floor
 
 import numpy as np
 
 from queen.core.sensitivity import query_area
-from queen.ledger.base import Judgement, Rows
+from queen.ledger.base import Budget, Judgement, Rows, Scope, Standing
+from queen.sentinel.evidence import Bet, Bets, step
+from queen.sentinel.sketch import NO_DIGEST, Memory
+from queen.types import Limits
 
 STRIDE = 1 << 26  # cells are numbered column * STRIDE + line, exact for every radius that Limits allows
 
 
 class ClassState:
-    """One client and class: CQS, the records, and a grid that finds the ones near a point.
+    """One scope and class: CQS, the records, and a grid that finds the ones near a point.
 
     A cell is a little wider than twice the radius and lists every record whose square of side 2 rho reaches into it,
     so a query looks into one cell only. Records are at least rho apart, so that list is short, whatever the traffic.
@@ -36,11 +41,24 @@ class ClassState:
         for x, y in self.records:
             self._place(x, y)
 
-    def add(self, x: float, y: float, area: float) -> None:
-        """Record a point and its area."""
+    def find(self, x: float, y: float, threshold: float) -> str:
+        """The letter of a point, before anything is recorded."""
+        if not x * x + y * y < 1.0:
+            return "A"
+        square, side = self.radius * self.radius, self.side
+        for rx, ry in self.cells.get(floor(x / side) * STRIDE + floor(y / side), ()):
+            dx, dy = x - rx, y - ry
+            if dx * dx + dy * dy < square:
+                return "D"
+        return "B" if self.cqs > threshold else "C"
+
+    def add(self, x: float, y: float) -> float:
+        """Record a point; returns its area."""
+        area = query_area(x, y, self.radius)
         self.cqs += area
         self.records.append((x, y))
         self._place(x, y)
+        return area
 
     def _place(self, x: float, y: float) -> None:
         point, radius, side, cells = (x, y), self.radius, self.side, self.cells
@@ -50,44 +68,163 @@ class ClassState:
             cells[cell] = (*cells.get(cell, ()), point)
 
 
-def scan(
-    rows: Rows,
-    state_of: Callable[[str, int], ClassState],
-    on_record: Callable[[int, float], None] = lambda row, area: None,
-) -> Judgement:
-    """Judge rows one after the other against the states; `on_record` hears of every recorded row and its area.
+class ScopeState:
+    """One client or group: its classes, and under the sentinel its wealth, budget and memory."""
+
+    __slots__ = (
+        "alarmed", "allowed", "bets", "budget", "classes", "extra", "id", "memory", "queries", "test", "wealth",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.id: int | None = None  # for a store that numbers its scopes
+        self.classes: dict[int, ClassState] = {}
+        self.queries = 0
+        self.bets = 0
+        self.wealth: list[float] = []
+        self.test = 0  # which test the wealth was won in
+        self.extra = 0
+        self.alarmed = False
+        self.allowed = False
+        self.budget: Budget | None = None
+        self.memory: Memory | None = None
+
+    def of_class(self, label: int, limits: Limits) -> ClassState:
+        """The class's state, its grid arranged for the limits."""
+        state = self.classes.get(label)
+        if state is None:
+            state = self.classes[label] = ClassState()
+        radius = limits.radius[label] if isinstance(limits.radius, tuple) else limits.radius
+        if state.radius != radius:
+            state.regrid(radius)
+        return state
+
+    def pardon(self) -> None:
+        """Forget the evidence; coverage, records and memory stay."""
+        self.alarmed, self.bets, self.wealth = False, 0, []
+
+    def coverage(self) -> dict[int, float]:
+        """CQS of every class with a record."""
+        return {label: state.cqs for label, state in sorted(self.classes.items()) if state.records}
+
+    def standing(self, name: str, *, group: bool) -> Standing:
+        """What an operator may see of it."""
+        wealth = sum(self.wealth) / len(self.wealth) if self.wealth else 0.0
+        return Standing(
+            name, group, self.queries, wealth, self.alarmed, self.allowed, self.extra, self.budget, self.coverage()
+        )
+
+
+@dataclass
+class Journal:
+    """What a scan changed: records in order, and alarms as (how the scope stood then, the client who asked)."""
+
+    records: list[tuple[ScopeState, int, float, float, float]] = field(default_factory=list)
+    alarms: list[tuple[Standing, str]] = field(default_factory=list)
+
+
+def scan(rows: Rows, state_of: Callable[[Scope], ScopeState], journal: Journal) -> Judgement:
+    """Judge rows one after the other against the states and write down what changed.
 
     A plain loop, since each verdict depends on the records before it; and plain numbers, since for the small batches
     of a server calling numpy would cost more than the loop does.
     """
-    limits, threshold = rows.limits, rows.limits.threshold
-    states: dict[tuple[int, int], ClassState] = {}
+    found: dict[int, list[Charged]] = {}
+    judge = _cover if rows.bets is None else partial(_watch, rows.bets)
     letters: list[str] = []
     spent: list[bool] = []
-    for row, (owner, label, x, y) in enumerate(zip(rows.owner, rows.labels, rows.x, rows.y, strict=True)):
-        state = states.get((owner, label))
-        if state is None:
-            state = states[owner, label] = state_of(rows.clients[owner], label)
-            radius = limits.radius[label] if isinstance(limits.radius, tuple) else limits.radius
-            if state.radius != radius:
-                state.regrid(radius)
-        is_spent = state.cqs > threshold
+    alarmed: list[bool] = []
+    trusted: list[bool] = []
+    for row, owner in enumerate(rows.owner):
+        scopes = found.get(owner)
+        if scopes is None:
+            scopes = found[owner] = [_with_own_budget(scope, state_of(scope)) for scope in rows.scopes[owner]]
+        letter, is_spent, is_alarmed = judge(rows, row, scopes, journal)
+        letters.append(letter)
         spent.append(is_spent)
-        if not x * x + y * y < 1.0:
-            letters.append("A")
+        alarmed.append(is_alarmed)
+        trusted.append(scopes[0][1].allowed)
+    return Judgement("".join(letters), *(np.array(flags, np.bool_) for flags in (spent, alarmed, trusted)))
+
+
+Charged = tuple[Scope, ScopeState]  # the client's own scope comes first, then its groups'
+
+
+def _with_own_budget(scope: Scope, state: ScopeState) -> Charged:
+    return (scope if state.budget is None else replace(scope, limits=state.budget.over(scope.limits))), state
+
+
+def _cover(rows: Rows, row: int, scopes: list[Charged], journal: Journal) -> tuple[str, bool, bool]:
+    """The paper's judgement: the client's letter, and whether the class was spent, in its own scope or a group's."""
+    label, x, y = rows.labels[row], rows.x[row], rows.y[row]
+    letter, is_spent = "", False
+    for scope, state in scopes:
+        threshold = scope.limits.threshold
+        cover = state.of_class(label, scope.limits)
+        is_spent = is_spent or cover.cqs > threshold
+        here = cover.find(x, y, threshold)
+        if here == "C":
+            journal.records.append((state, label, x, y, cover.add(x, y)))
+        letter = letter or here
+        if state.allowed:  # a trusted client is no weight on its groups
+            break
+    return letter, is_spent, False
+
+
+def _watch(bets: Bets, rows: Rows, row: int, scopes: list[Charged], journal: Journal) -> tuple[str, bool, bool]:
+    """The sentinel's judgement: the client's letter, whether a budget is used up, whether the client is accused.
+
+    Every scope is weighed by itself; if one denies the answer, or accuses with consequences, the answer is not honest,
+    and then none is charged for it. Clients that are accused or trusted are no weight on their groups.
+    """
+    label, x, y, digest, sketch = rows.labels[row], rows.x[row], rows.y[row], bets.digests[row], bets.sketches[row]
+    letter, is_spent, is_accused = "", False, False
+    weighed = []
+    for scope, state in scopes:
+        limits = scope.limits
+        cover = state.of_class(label, limits)
+        here = cover.find(x, y, limits.threshold)
+        letter = letter or here
+        state.queries += 1
+        enforce = scope.enforce and not state.allowed
+        if state.alarmed and enforce:
+            is_accused = True
+            break
+        if (memory := state.memory) is None:
+            memory = state.memory = Memory()
+        near = memory.has_near(sketch)
+        same = near and memory.has_same(digest)
+        if not near and not state.alarmed and _bet(bets, bets.factors[row], scope, state):
+            state.alarmed = True
+            journal.alarms.append((state.standing(scope.name, group=scope.group), rows.clients[rows.owner[row]]))
+            is_accused = is_accused or enforce
+        charge = here in "AD" and not same
+        closed = cover.cqs > limits.threshold or (charge and state.extra >= limits.extra_answers)
+        if closed and not same and not state.allowed:
+            is_spent = True
+        weighed.append((state, cover, memory, here, same, near, charge))
+        if is_accused or state.allowed:
+            break
+    honest = not (is_spent or is_accused)
+    for state, cover, memory, here, same, near, charge in weighed:
+        if not honest:
+            if not near:
+                memory.add(NO_DIGEST, sketch)  # places no second bet, but is not free either: it was never answered
             continue
-        square, side = state.radius * state.radius, state.side
-        for rx, ry in state.cells.get(floor(x / side) * STRIDE + floor(y / side), ()):
-            dx, dy = x - rx, y - ry
-            if dx * dx + dy * dy < square:
-                letters.append("D")
-                break
-        else:
-            if is_spent:
-                letters.append("B")
-            else:
-                letters.append("C")
-                area = query_area(x, y, state.radius)
-                state.add(x, y, area)
-                on_record(row, area)
-    return Judgement("".join(letters), np.array(spent, np.bool_))
+        if here == "C":
+            journal.records.append((state, label, x, y, cover.add(x, y)))
+        if charge:
+            state.extra += 1
+        if not same:
+            memory.add(digest, sketch)
+    return letter, is_spent and not is_accused, is_accused or scopes[0][1].alarmed
+
+
+def _bet(bets: Bets, factors: Bet, scope: Scope, state: ScopeState) -> bool:
+    """Place a bet; whether wealth has reached the bar."""
+    if not factors:
+        return False
+    if not state.wealth or state.test != bets.test:  # the first bet, or the guard tests something else now
+        state.test, state.bets, state.wealth = bets.test, 0, [0.0] * bets.size
+    state.wealth, total = step(state.wealth, factors, state.bets, bets.form)
+    state.bets += 1
+    return total >= scope.bar

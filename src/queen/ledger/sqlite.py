@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import struct
 import threading
 import time
 from collections import OrderedDict
@@ -13,30 +15,50 @@ from os import PathLike, fspath
 import numpy as np
 
 from queen.core.sensitivity import Floats
-from queen.ledger.base import Judgement, OneClient, Rows, check_client
-from queen.ledger.scan import ClassState, scan
-from queen.types import LedgerError
+from queen.ledger.base import (
+    Budget,
+    Event,
+    Judgement,
+    OneClient,
+    Rows,
+    Scope,
+    Standing,
+    by_wealth,
+    check_budget,
+    check_client,
+)
+from queen.ledger.scan import ClassState, Journal, ScopeState, scan
+from queen.sentinel.sketch import SIZE, Memory
+from queen.types import LedgerError, OptionError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x5145454E  # "QEEN", so that another program's database is refused by name
 SCHEMA = """
-CREATE TABLE client (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE scope (
+    id INTEGER PRIMARY KEY, is_group INTEGER NOT NULL, name TEXT NOT NULL,
+    queries INTEGER NOT NULL DEFAULT 0, bets INTEGER NOT NULL DEFAULT 0, wealth BLOB NOT NULL DEFAULT x'',
+    test INTEGER NOT NULL DEFAULT 0,
+    extra INTEGER NOT NULL DEFAULT 0, alarmed INTEGER NOT NULL DEFAULT 0, allowed INTEGER NOT NULL DEFAULT 0,
+    seen INTEGER NOT NULL DEFAULT 0, budget TEXT,
+    UNIQUE (name, is_group)
+);
 CREATE TABLE record (
-    client INTEGER NOT NULL REFERENCES client, label INTEGER NOT NULL, seq INTEGER NOT NULL,
+    scope INTEGER NOT NULL REFERENCES scope, label INTEGER NOT NULL, seq INTEGER NOT NULL,
     x REAL NOT NULL, y REAL NOT NULL, area REAL NOT NULL,
-    PRIMARY KEY (client, label, seq)
+    PRIMARY KEY (scope, label, seq)
 ) WITHOUT ROWID;
+CREATE TABLE seen (
+    scope INTEGER NOT NULL REFERENCES scope, slot INTEGER NOT NULL, digest INTEGER NOT NULL, sketch BLOB NOT NULL,
+    PRIMARY KEY (scope, slot)
+) WITHOUT ROWID;
+CREATE TABLE event (
+    id INTEGER PRIMARY KEY, what TEXT NOT NULL, name TEXT NOT NULL, is_group INTEGER NOT NULL, client TEXT NOT NULL,
+    wealth REAL NOT NULL, queries INTEGER NOT NULL, coverage TEXT NOT NULL, actor TEXT NOT NULL, at REAL NOT NULL,
+    acknowledged TEXT
+);
 """
-
-
-class _Client:
-    """A client's row number in the file (None until its first record) and its states."""
-
-    __slots__ = ("classes", "id")
-
-    def __init__(self, row: int | None) -> None:
-        self.id = row
-        self.classes: dict[int, ClassState] = {}
+SKETCH = f"<{SIZE}f"
+Key = tuple[bool, str]  # is it a group, and its name
 
 
 class SqliteLedger(OneClient):
@@ -54,7 +76,7 @@ class SqliteLedger(OneClient):
         except TypeError as error:
             raise LedgerError(f"expected the path of a file, got {type(path).__name__}") from error
         self._cache_size = cache
-        self._cache: OrderedDict[str, _Client] = OrderedDict()
+        self._cache: OrderedDict[Key, ScopeState] = OrderedDict()
         self._lock = threading.Lock()
         with self._named_errors():
             self._db = sqlite3.connect(self.path, timeout=timeout, isolation_level=None, check_same_thread=False)
@@ -113,27 +135,88 @@ class SqliteLedger(OneClient):
 
     def judge_rows(self, rows: Rows) -> Judgement:
         """Judge, record and commit; if the commit fails nothing is remembered and `LedgerError` is raised."""
-        fresh: list[tuple[int, float]] = []
+        journal = Journal()
+        before: dict[Key, int] = {}  # scopes that were asked for, and how many queries their memory had seen
+
+        def state_of(scope: Scope) -> ScopeState:
+            state = self._state(scope.name, group=scope.group)
+            before.setdefault((scope.group, scope.name), state.memory.count if state.memory else 0)
+            return state
+
         with self._lock, self._named_errors(), self._transaction():
-            judgement = scan(rows, self._state, lambda row, area: fresh.append((row, area)))
-            if fresh:
-                self._write(rows, fresh)
+            judgement = scan(rows, state_of, journal)
+            if rows.bets is not None:
+                for (group, name), count in before.items():
+                    self._write_scope(name, group=group, seen_before=count)
+            if journal.records:
+                self._write_records(journal, before)
+            for standing, client in journal.alarms:
+                self._note("alarm", standing, client=client)
         self._trim()
         return judgement
 
     def coverage(self, client: str) -> dict[int, float]:
         """CQS of every class this client has records in."""
-        return {label: state.cqs for label, state in self._states_of(client).items()}
+        return self._peek(client).coverage()
 
     def records(self, client: str) -> dict[int, Floats]:
         """Recorded points (m, 2) by class, oldest first."""
-        return {label: np.array(state.records) for label, state in self._states_of(client).items()}
+        return {label: np.array(state.records) for label, state in self._peek(client).classes.items()}
 
     def clients(self) -> Iterable[str]:
-        """Clients with at least one record, sorted."""
+        """Clients on record, sorted."""
         with self._lock, self._named_errors():
-            names = [name for (name,) in self._db.execute("SELECT name FROM client")]
-        return sorted(names)
+            names = self._db.execute(
+                "SELECT name FROM scope WHERE NOT is_group AND (queries OR allowed OR budget IS NOT NULL "
+                "OR EXISTS (SELECT 1 FROM record WHERE record.scope = scope.id))"
+            ).fetchall()
+        return sorted(name for (name,) in names)
+
+    def standing(self, name: str, *, group: bool = False) -> Standing:
+        """Where a client or group stands."""
+        return self._peek(name, group=group).standing(name, group=group)
+
+    def standings(self) -> list[Standing]:
+        """Where all stand, the highest wealth first."""
+        with self._lock, self._named_errors():
+            keys = self._db.execute("SELECT name, is_group FROM scope").fetchall()
+            return by_wealth(
+                self._load(name, group=bool(group), with_memory=False).standing(name, group=bool(group))
+                for name, group in keys
+            )
+
+    def events(self) -> list[Event]:
+        """Alarms and what operators did, oldest first."""
+        with self._lock, self._named_errors():
+            found = self._db.execute("SELECT * FROM event ORDER BY id").fetchall()
+        return [
+            Event(number, what, name, bool(group), client, wealth, queries, _coverage(text), actor, at, acknowledged)
+            for number, what, name, group, client, wealth, queries, text, actor, at, acknowledged in found
+        ]
+
+    def acknowledge(self, event: int, actor: str) -> None:
+        """Note that somebody has seen an event."""
+        check_client(actor)
+        with self._lock, self._named_errors(), self._transaction():
+            known = self._number("SELECT count(*) FROM event")
+            if not 1 <= event <= known:
+                raise OptionError(f"no event {event}; there are {known}")
+            self._db.execute("UPDATE event SET acknowledged = ? WHERE id = ?", (actor, event))
+
+    def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
+        """Clear the alarm and wealth of a client or group."""
+        with self._operation("pardon", name, actor, group=group) as state:
+            state.pardon()
+
+    def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:
+        """Put a client on the allow-list, or take it off."""
+        with self._operation("allow" if allowed else "disallow", client, actor) as state:
+            state.allowed = allowed
+
+    def set_budget(self, client: str, budget: Budget | None, actor: str) -> None:
+        """Give a client a budget of its own, or the guard's again."""
+        with self._operation("budget", client, actor) as state:
+            state.budget = check_budget(budget)
 
     def close(self) -> None:
         """Close the file; SQLite folds the log into it."""
@@ -161,51 +244,106 @@ class SqliteLedger(OneClient):
     def _data_version(self) -> int:
         return self._number("PRAGMA data_version")
 
-    def _client(self, name: str) -> _Client:
-        client = self._cache.get(name)
-        if client is None:
-            client = self._cache[name] = self._load(name)
-        else:
-            self._cache.move_to_end(name)
-        return client
+    @contextmanager
+    def _operation(self, what: str, name: str, actor: str, *, group: bool = False) -> Iterator[ScopeState]:
+        """Change the state of a client or group and log who did it, with how it stood before, in one transaction."""
+        check_client(actor)
+        with self._lock, self._named_errors(), self._transaction():
+            state = self._state(check_client(name), group=group)
+            self._note(what, state.standing(name, group=group), actor=actor)
+            yield state
+            self._write_scope(name, group=group, seen_before=state.memory.count if state.memory else 0)
 
-    def _load(self, name: str) -> _Client:
-        found = self._db.execute("SELECT id FROM client WHERE name = ?", (name,)).fetchone()
-        client = _Client(found[0] if found else None)
-        if client.id is not None:
-            query = "SELECT label, x, y, area FROM record WHERE client = ? ORDER BY label, seq"
-            for label, x, y, area in self._db.execute(query, (client.id,)):
-                state = client.classes.get(label)
-                if state is None:
-                    state = client.classes[label] = ClassState()
-                state.cqs += area
-                state.records.append((x, y))
-        return client
-
-    def _state(self, name: str, label: int) -> ClassState:
-        classes = self._client(name).classes
-        state = classes.get(label)
+    def _state(self, name: str, *, group: bool = False) -> ScopeState:
+        state = self._cache.get((group, name))
         if state is None:
-            state = classes[label] = ClassState()
+            state = self._cache[group, name] = self._load(name, group=group)
+        else:
+            self._cache.move_to_end((group, name))
         return state
 
-    def _write(self, rows: Rows, fresh: list[tuple[int, float]]) -> None:
-        """Insert the fresh rows; their states hold them already, so numbering goes backwards from the newest."""
+    def _peek(self, name: str, *, group: bool = False) -> ScopeState:
+        with self._lock, self._named_errors():
+            return self._load(check_client(name), group=group, with_memory=False)
+
+    def _load(self, name: str, *, group: bool, with_memory: bool = True) -> ScopeState:
+        state = ScopeState()
+        columns = "id, queries, bets, wealth, test, extra, alarmed, allowed, seen, budget"
+        query = f"SELECT {columns} FROM scope WHERE name = ? AND is_group = ?"  # noqa: S608  (a constant)
+        found = self._db.execute(query, (name, group)).fetchone()
+        if found is None:
+            return state
+        state.id, state.queries, state.bets, wealth, state.test, state.extra, alarmed, allowed, seen, budget = found
+        state.wealth = list(struct.unpack(f"<{len(wealth) // 8}d", wealth))
+        state.alarmed, state.allowed = bool(alarmed), bool(allowed)
+        state.budget = Budget(**json.loads(budget)) if budget else None
+        records = "SELECT label, x, y, area FROM record WHERE scope = ? ORDER BY label, seq"
+        for label, x, y, area in self._db.execute(records, (state.id,)):
+            of_class = state.classes.get(label)
+            if of_class is None:
+                of_class = state.classes[label] = ClassState()
+            of_class.cqs += area
+            of_class.records.append((x, y))
+        if seen and with_memory:
+            state.memory = Memory()
+            for digest, sketch in self._db.execute(
+                "SELECT digest, sketch FROM seen WHERE scope = ? ORDER BY slot", (state.id,)
+            ):
+                state.memory.add(digest, struct.unpack(SKETCH, sketch))
+            state.memory.count = seen
+        return state
+
+    def _id_of(self, name: str, *, group: bool) -> int:
+        """The scope's number in the file; given at its first write."""
+        state = self._state(name, group=group)
+        if state.id is None:
+            insert = "INSERT INTO scope (name, is_group) VALUES (?, ?)"
+            state.id = self._db.execute(insert, (name, group)).lastrowid
+        return int(state.id or 0)
+
+    def _write_scope(self, name: str, *, group: bool, seen_before: int) -> None:
+        """Store what the sentinel knows of a scope, and what its memory has learnt since `seen_before`."""
+        state, number = self._state(name, group=group), self._id_of(name, group=group)
+        memory = state.memory or Memory()
+        self._db.execute(
+            "UPDATE scope SET queries = ?, bets = ?, wealth = ?, test = ?, extra = ?, alarmed = ?, allowed = ?, "
+            "seen = ?, budget = ? WHERE id = ?",
+            (
+                state.queries,
+                state.bets,
+                struct.pack(f"<{len(state.wealth)}d", *state.wealth),
+                state.test,
+                state.extra,
+                state.alarmed,
+                state.allowed,
+                memory.count,
+                json.dumps(vars(state.budget)) if state.budget else None,
+                number,
+            ),
+        )
+        slots = [i % Memory.CAPACITY for i in range(max(seen_before, memory.count - Memory.CAPACITY), memory.count)]
+        known = [(slot, *memory.slot(slot)) for slot in slots]
+        rows = [(number, slot, digest, struct.pack(SKETCH, *sketch)) for slot, digest, sketch in known]
+        self._db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?)", rows)
+
+    def _write_records(self, journal: Journal, scopes: Iterable[Key]) -> None:
+        """Insert the new records; their states hold them already, so numbering goes backwards from the newest."""
+        names = {id(self._state(name, group=group)): (group, name) for group, name in scopes}
         values = []
         older: dict[tuple[int, int], int] = {}
-        for row, area in reversed(fresh):
-            name, label = rows.clients[rows.owner[row]], rows.labels[row]
-            client = self._client(name)
-            if client.id is None:
-                client.id = self._db.execute("INSERT INTO client (name) VALUES (?)", (name,)).lastrowid
-            key = rows.owner[row], label
-            older[key] = older.get(key, len(client.classes[label].records)) - 1
-            values.append((client.id, label, older[key], rows.x[row], rows.y[row], area))
+        for state, label, x, y, area in reversed(journal.records):
+            group, name = names[id(state)]
+            key = id(state), label
+            older[key] = older.get(key, len(state.classes[label].records)) - 1
+            values.append((self._id_of(name, group=group), label, older[key], x, y, area))
         self._db.executemany("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?)", values)
 
-    def _states_of(self, client: str) -> dict[int, ClassState]:
-        with self._lock, self._named_errors():
-            return self._load(check_client(client)).classes
+    def _note(self, what: str, of: Standing, *, client: str = "", actor: str = "") -> None:
+        self._db.execute(
+            "INSERT INTO event (what, name, is_group, client, wealth, queries, coverage, actor, at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (what, of.name, of.group, client, of.wealth, of.queries, json.dumps(of.coverage), actor, time.time()),
+        )
 
     def _trim(self) -> None:
         with self._lock:
@@ -220,3 +358,7 @@ class SqliteLedger(OneClient):
             raise LedgerError(
                 f"ledger '{self.path}' failed: {error}. Nothing was recorded; is the file locked, read-only or full?"
             ) from error
+
+
+def _coverage(text: str) -> dict[int, float]:
+    return {int(label): cqs for label, cqs in json.loads(text).items()}

@@ -1,0 +1,1 @@
+"""Those who want the model: what they send, and what they keep."""

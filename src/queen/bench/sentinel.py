@@ -1,0 +1,57 @@
+"""Many clients from few images: the same queries in any order, judged by a real ledger, the model run once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from queen.guard import Guard
+from queen.ledger import MemoryLedger
+from queen.ledger.base import make_rows
+from queen.types import OptionError
+
+
+class Replay:
+    """Images that went through a sentinel's model once, to be sent by any number of simulated clients."""
+
+    def __init__(self, guard: Guard, x: Tensor) -> None:
+        parts = [guard.measure(part) for part in x.split(256)]  # type: ignore[no-untyped-call]
+        first = parts[0].bets
+        if first is None:
+            raise OptionError("only a guard with policy 'sentinel' has evidence to replay")
+        self._limits = guard.bundle.limits
+        self.labels: NDArray[np.int64] = np.concatenate([part.labels for part in parts])
+        self._points = np.concatenate([part.points for part in parts])
+        bets = [part.bets for part in parts if part.bets is not None]
+        self.bets = replace(
+            first,
+            factors=[f for b in bets for f in b.factors],
+            digests=[d for b in bets for d in b.digests],
+            sketches=[s for b in bets for s in b.sketches],
+        )
+
+    def alarm_at(self, order: ArrayLike) -> int | None:
+        """After how many queries a new client is accused who sends the images in this order; None: never."""
+        order = np.asarray(order)
+        bets = replace(
+            self.bets,
+            factors=[self.bets.factors[i] for i in order],
+            digests=[self.bets.digests[i] for i in order],
+            sketches=[self.bets.sketches[i] for i in order],
+        )
+        rows = make_rows(("replay",), None, self.labels[order], self._points[order], self._limits, bets=bets)
+        alarmed = MemoryLedger().judge_rows(rows).alarmed
+        return int(alarmed.argmax()) + 1 if alarmed.any() else None
+
+    def accused(self, orders: Iterable[ArrayLike]) -> int:
+        """How many of these clients are accused."""
+        return sum(self.alarm_at(order) is not None for order in orders)
+
+    def oddest(self, count: int) -> NDArray[np.intp]:
+        """The images whose bets win most: those a retry loop would hurt first."""
+        gain = [max(factors, default=0.0) for factors in self.bets.factors]
+        return np.argsort(gain)[::-1][:count]

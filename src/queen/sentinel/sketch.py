@@ -1,0 +1,116 @@
+"""A few secret numbers by which a query is recognised when it comes again, exactly or nearly."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SIZE = 8
+CELL_NUMBERS = 4  # of a sketch that decide on the cell of a decoy: more part images better, and lose jitter sooner
+Sketch = tuple[float, ...]
+"""`SIZE` projections of a feature in units of the tolerance: two queries are the same if all differ by less than 1.
+Float32 numbers, so that a store may keep four bytes of each."""
+NO_DIGEST = 0  # of a query that was not answered: the same input again is not free
+
+
+def directions(key: bytes, dims: int, tolerance: float) -> Tensor:
+    """(dims, SIZE) matrix that maps features to sketches; unknown without the key, so nobody can aim at a sketch."""
+    seed = int.from_bytes(hashlib.sha256(key).digest(), "little")
+    normal = np.random.default_rng(seed).standard_normal((dims, SIZE))
+    return torch.from_numpy(normal / tolerance).float()
+
+
+COPY = 2e-3  # of the usual distance: whatever is nearer is the same picture, but for the noise of computing
+JITTER = 1e-3  # of the input's range: what re-encoding does to a picture
+LEAVING = 0.005  # share of so jittered queries that may leave their decoy's cell; wider cells also part images less
+
+
+def measure_scales(features: Tensor, labels: Tensor, jittered: Tensor | None, rows: int = 4000) -> tuple[float, float]:
+    """Two lengths in feature space: the tolerance, and the side of a decoy's cell.
+
+    Within the tolerance two queries are the same picture sent again: half of what all but one in a hundred images keep
+    from their nearest other one of the same predicted class. A cell is as wide as jitter asks (features of the same
+    images, `jittered`), but never wider than the usual distance between images of one class, so that they part.
+    """
+    moved = None if jittered is None else torch.linalg.vector_norm(features - jittered, dim=1).mean().item()
+    spread = torch.linspace(0, len(labels) - 1, min(rows, len(labels))).long().to(labels.device)  # not the first ones:
+    features, labels = features[spread].double(), labels[spread]  # data may be sorted by class
+    nearest, usual = [], []
+    for k in labels.bincount().nonzero().flatten():
+        same = features[labels == k]
+        if len(same) > 1:
+            apart = torch.cdist(same, same)
+            usual.append(apart[apart > 0])
+            nearest.append(apart.fill_diagonal_(torch.inf).amin(1))
+    widest = torch.cat(usual).median().item() if usual and len(torch.cat(usual)) else 0.0
+    nearest_all = torch.cat(nearest) if nearest else features.new_empty(0)
+    nearest_all = nearest_all[nearest_all > COPY * widest]  # copies say nothing about different images
+    if len(nearest_all) == 0:  # nothing to compare: only what is equal to the last digit is the same
+        size = max(1e-30, features.abs().mean().item())
+        return 1e-6 * size, 0.1 * size
+    tolerance = 0.5 * nearest_all.quantile(0.01).item()
+    # A projection of a move of length m crosses a border of cells w wide with probability .8 m / w.
+    wanted = 0.5 * widest if moved is None else 0.8 * CELL_NUMBERS * moved / LEAVING
+    return tolerance, min(max(wanted, 2 * tolerance), widest)
+
+
+def repeats(features: Tensor, labels: Tensor, tolerance: float) -> Tensor:
+    """(n,) whether an earlier image of the same predicted class lies within the tolerance."""
+    found = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
+    for k in labels.bincount().nonzero().flatten():
+        rows = (labels == k).nonzero().flatten()
+        near = torch.cdist(features[rows].double(), features[rows].double()) < tolerance
+        found[rows] = near.tril(-1).any(1)
+    return found
+
+
+class Memory:
+    """The last `CAPACITY` distinct queries of a client: their digests (equal inputs) and sketches (nearly equal ones).
+
+    The oldest is forgotten first, which never helps a client: a forgotten query counts as new. Two small arrays, since
+    a server keeps one of these for every client: 40 bytes a query.
+    """
+
+    CAPACITY = 1024
+    __slots__ = ("count", "digests", "sketches")
+
+    def __init__(self) -> None:
+        self.count = 0  # distinct queries ever remembered; count modulo capacity is the next slot
+        self.digests = np.zeros(4, np.int64)
+        self.sketches = np.zeros((SIZE, 4), np.float32)
+
+    @property
+    def size(self) -> int:
+        """Queries remembered now."""
+        return min(self.count, self.CAPACITY)
+
+    def has_same(self, digest: int) -> bool:
+        """Whether this very input was remembered; it is near then, which is quicker to see."""
+        return digest != NO_DIGEST and bool((self.digests[: self.size] == digest).any())
+
+    def has_near(self, sketch: Sketch) -> bool:
+        """Whether a query with nearly this feature was remembered."""
+        known = self.sketches[:, : self.size]
+        first = known[0]
+        near = ((first >= sketch[0] - 1.25) & (first <= sketch[0] + 1.25)).nonzero()[0]  # a quick look, a little wide
+        if len(near) == 0:
+            return False
+        apart = known[:, near].astype(np.float64) - np.array(sketch)[:, None]
+        return bool((np.abs(apart) < 1.0).all(0).any())
+
+    def add(self, digest: int, sketch: Sketch) -> None:
+        """Remember a query in the next slot."""
+        slot = self.count % self.CAPACITY
+        if slot >= len(self.digests):
+            room = min(len(self.digests), self.CAPACITY - len(self.digests))
+            self.digests = np.pad(self.digests, (0, room))
+            self.sketches = np.pad(self.sketches, ((0, 0), (0, room)))
+        self.digests[slot], self.sketches[:, slot] = digest, sketch
+        self.count += 1
+
+    def slot(self, number: int) -> tuple[int, Sketch]:
+        """What a slot holds."""
+        return int(self.digests[number]), tuple(self.sketches[:, number].tolist())

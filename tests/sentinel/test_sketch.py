@@ -1,0 +1,233 @@
+"""Recognising a query that comes again: the memory against brute force, and the tolerance on sets one can check."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queen.sentinel.sketch import CELL_NUMBERS, NO_DIGEST, SIZE, Memory, directions, measure_scales, repeats
+
+
+def is_near(a, b) -> bool:
+    """The definition: every number differs by less than 1."""
+    return all(abs(x - y) < 1 for x, y in zip(a, b, strict=True))
+
+
+def close_by(base: float) -> list[float]:
+    """Numbers at, just below and just above a border, exact in float32."""
+    one = np.float32(base)
+    return [float(np.nextafter(one, np.float32(side), dtype=np.float32)) for side in (-1e9, 1e9)] + [float(one)]
+
+
+BORDERS = [n for base in (-4, -3, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 4, 1000, -1000) for n in close_by(base)]
+numbers = st.one_of(st.sampled_from(BORDERS), st.floats(-4, 4, width=32), st.floats(-(2**100), 2**100, width=32))
+sketches = st.builds(lambda head, tail: (*head, *tail), st.tuples(numbers, numbers), st.sampled_from(
+    [(0.0,) * (SIZE - 2), (0.5,) * (SIZE - 2), (0.0,) * (SIZE - 3) + (1.0,)]
+))  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(st.lists(sketches, max_size=12), st.lists(sketches, min_size=1, max_size=12))
+def test_near_queries_are_found_and_no_others(remembered, asked):
+    memory = Memory()
+    for number, sketch in enumerate(remembered, start=1):
+        memory.add(number, sketch)
+    for sketch in (*asked, *remembered):
+        assert memory.has_near(sketch) == any(is_near(sketch, other) for other in remembered)
+
+
+@settings(max_examples=200)
+@given(sketches, st.integers(0, SIZE - 1), st.sampled_from([-1.5, -1.0, -0.999, 0.0, 0.999, 1.0, 1.5]))
+def test_one_number_that_differs_by_one_makes_another_query(sketch, where, by):
+    if abs(sketch[where]) > 2**20:
+        return  # so coarse there that a step of less than 1 is none
+    other = tuple(v + by if i == where else v for i, v in enumerate(sketch))
+    memory = Memory()
+    memory.add(1, sketch)
+    assert memory.has_near(other) == (abs(other[where] - sketch[where]) < 1)
+
+
+class Small(Memory):
+    CAPACITY = 4
+    __slots__ = ()
+
+
+def test_the_capacity_is_the_documented_one_and_is_kept():
+    assert Memory.CAPACITY == 1024
+    memory = Memory()
+    for number in range(1, 1100):
+        memory.add(number, (10.0 * number,) * SIZE)
+    assert memory.size == len(memory.digests) == memory.sketches.shape[1] == 1024
+    assert memory.digests.nbytes + memory.sketches.nbytes == 40 * 1024
+    assert memory.count == 1099
+    known = [memory.has_same(n) and memory.has_near((10.0 * n,) * SIZE) for n in range(1, 1100)]
+    assert known == [False] * 75 + [True] * 1024
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.booleans(), sketches), max_size=20), st.lists(sketches, min_size=1, max_size=6))
+def test_the_oldest_is_forgotten_first(added, asked):
+    memory, reference = Small(), deque(maxlen=4)
+    for number, (answered, sketch) in enumerate(added, start=1):
+        digest = number if answered else NO_DIGEST
+        memory.add(digest, sketch)
+        reference.append((digest, sketch))
+        digests = {d for d, _ in reference} - {NO_DIGEST}
+        assert {d for d in range(number + 1) if memory.has_same(d)} == digests
+    for sketch in (*asked, *(s for _, s in added)):
+        assert memory.has_near(sketch) == any(is_near(sketch, other) for _, other in reference)
+    assert memory.size == len(reference)
+    assert [memory.slot((len(added) - len(reference) + i) % 4) for i in range(len(reference))] == list(reference)
+
+
+def test_a_query_that_was_not_answered_is_near_but_not_the_same():
+    memory = Memory()
+    memory.add(NO_DIGEST, (0.0,) * SIZE)
+    assert not memory.has_same(NO_DIGEST)
+    assert memory.has_near((0.9,) * SIZE)
+
+
+# Tolerance and cells.
+
+
+def clouds(rows=200, classes=3, dims=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, dims, generator=generator), torch.randint(classes, (rows,), generator=generator)
+
+
+def tolerance(features, labels) -> float:
+    return measure_scales(features, labels, None)[0]
+
+
+def cell(features, labels, jittered=None) -> float:
+    return measure_scales(features, labels, jittered)[1]
+
+
+def distances_by_loops(features, labels) -> tuple[list[float], list[float]]:
+    """From every image to its nearest other one of its class, and to all of them."""
+    nearest, every = [], []
+    for i, (u, k) in enumerate(zip(features.double(), labels, strict=True)):
+        others = [(u - v).norm().item() for j, v in enumerate(features.double()) if labels[j] == k and j != i]
+        nearest += [min(others)] if others else []
+        every += others
+    return nearest, every
+
+
+def test_the_tolerance_is_half_the_distance_that_nearly_all_keep_from_their_class():
+    features, labels = clouds()
+    nearest, _ = distances_by_loops(features, labels)
+    assert tolerance(features, labels) == pytest.approx(0.5 * np.quantile(nearest, 0.01), rel=1e-5)
+
+
+def test_only_images_of_the_same_class_count():
+    features = torch.tensor([[0.0], [0.01], [5.0], [5.01]])
+    assert tolerance(features, torch.tensor([0, 1, 0, 1])) == pytest.approx(2.5)
+    assert tolerance(features, torch.tensor([0, 0, 1, 1])) == pytest.approx(0.005, rel=1e-3)
+
+
+def test_copies_in_the_data_say_nothing():
+    features, labels = clouds()
+    twice = torch.cat([features, features[:20]]), torch.cat([labels, labels[:20]])
+    assert tolerance(*twice) > 0.5 * tolerance(features, labels)
+    assert cell(*twice) == pytest.approx(cell(features, labels), rel=0.1)
+
+
+def test_a_class_with_one_image_says_nothing_either():
+    features, labels = clouds(classes=2)
+    with_one = torch.cat([features, torch.full((1, 5), 50.0)]), torch.cat([labels, torch.tensor([7])])
+    assert measure_scales(*with_one, None) == measure_scales(features, labels, None)
+
+
+@pytest.mark.parametrize(
+    ("features", "labels"),
+    [
+        (torch.ones(1, 3), torch.tensor([0])),
+        (torch.eye(3), torch.tensor([0, 1, 2])),
+        (torch.ones(6, 3), torch.tensor([0] * 6)),
+        (torch.zeros(6, 3), torch.tensor([0] * 6)),
+    ],
+    ids=["one image", "one a class", "copies", "zeros"],
+)
+def test_where_there_is_nothing_to_compare_only_equal_features_are_the_same(features, labels):
+    found = tolerance(features, labels)
+    assert 0 < found <= 1e-6 * max(1, features.abs().mean().item())
+    assert cell(features, labels) > found
+    assert directions(b"k", 3, found).isfinite().all()
+
+
+def test_both_lengths_are_in_the_units_of_the_features():
+    features, labels = clouds()
+    moved = features + 0.001
+    small, large = (measure_scales(c * features, labels, c * moved) for c in (1, 1000))
+    assert large == pytest.approx([1000 * v for v in small], rel=1e-3)
+
+
+def test_many_images_are_not_all_compared():
+    """And not the first ones only: data may be sorted by class."""
+    features, labels = clouds(rows=301)
+    some = slice(None, None, 3)
+    assert measure_scales(features, labels, None, rows=101) == measure_scales(features[some], labels[some], None)
+
+
+def test_repeats_of_earlier_images_are_found_by_class():
+    features = torch.tensor([[0.0, 0.0], [5.0, 0.0], [0.0, 0.05], [0.0, 0.0], [5.0, 0.2], [5.0, 0.0]])
+    labels = torch.tensor([0, 0, 0, 1, 0, 0])
+    assert repeats(features, labels, 0.1).tolist() == [False, False, True, False, False, True]
+    assert not repeats(features, labels, 1e-9)[:5].any()
+
+
+def test_a_cell_is_as_wide_as_jitter_asks_within_two_bounds():
+    features, labels = clouds()
+    _, every = distances_by_loops(features, labels)
+    small, medium, large = (cell(features, labels, features + size) for size in (1e-9, 1e-3, 10.0))
+    assert small == pytest.approx(2 * tolerance(features, labels))
+    assert large == pytest.approx(np.median(every), rel=1e-3)
+    assert small < medium < large
+    assert cell(features, labels, features + 2e-3) == pytest.approx(2 * medium, rel=1e-3)
+    assert cell(features, labels) == pytest.approx(0.5 * np.median(every), rel=1e-3)  # jitter unknown
+
+
+def test_jitter_seldom_leaves_a_cell_of_that_width():
+    """By projection: the share of moved points in another box of the first numbers of their sketch."""
+    generator = torch.Generator().manual_seed(0)
+    features, labels = clouds(rows=2000, dims=32)
+    step = 0.005 * torch.randn(2000, 32, generator=generator)
+    size, width = measure_scales(features, labels, features + step)
+    boxes = [((f @ directions(b"k" * 32, 32, size))[:, :CELL_NUMBERS] / (width / size)).floor() for f in
+             (features, features + step)]  # fmt: skip
+    assert 0.001 < (boxes[0] != boxes[1]).any(1).double().mean() < 0.01
+
+
+# Directions.
+
+
+def test_directions_are_fixed_by_the_key_and_unlike_under_another():
+    one, same, other = (directions(key, 64, 1.0) for key in (b"a" * 32, b"a" * 32, b"b" * 32))
+    assert torch.equal(one, same)
+    assert one.shape == (64, SIZE)
+    likeness = torch.nn.functional.cosine_similarity(one.flatten(), other.flatten(), 0)
+    assert abs(likeness.item()) < 0.2
+
+
+def test_sketches_are_in_units_of_the_tolerance_and_random():
+    far, near = (directions(b"a" * 32, 2000, tolerance) for tolerance in (0.5, 2.0))
+    assert torch.allclose(far, 4 * near)
+    assert near.std().item() == pytest.approx(0.5, rel=0.05)
+    gram = 4 * near.T @ near / 2000
+    assert (gram - torch.eye(SIZE)).abs().max() < 0.15
+
+
+def test_a_step_of_a_tenth_of_the_tolerance_is_nearly_always_near_and_one_of_ten_never():
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(500, 32, generator=generator)
+    step = torch.nn.functional.normalize(torch.randn(500, 32, generator=generator))
+    projection = directions(b"k" * 32, 32, 0.3)
+    for length, share in ((0.1, 1.0), (10.0, 0.0)):
+        moved = features + 0.3 * length * step
+        pairs = zip((features @ projection).tolist(), (moved @ projection).tolist(), strict=True)
+        assert np.mean([is_near(a, b) for a, b in pairs]) == pytest.approx(share, abs=0.01)
