@@ -70,17 +70,19 @@ def repeats(features: Tensor, labels: Tensor, tolerance: float) -> Tensor:
 class Memory:
     """The last `CAPACITY` distinct queries of a client: their digests (equal inputs) and sketches (nearly equal ones).
 
-    The oldest is forgotten first, which never helps a client: a forgotten query counts as new. Two small arrays, since
-    a server keeps one of these for every client: 40 bytes a query.
+    The oldest is forgotten first, which never helps a client: a forgotten query counts as new. Two small arrays, 40
+    bytes a query, since a server keeps them for every client; and how many sketches lie in each square of their first
+    two numbers, which nearly always tells that none is near.
     """
 
     CAPACITY = 1024
-    __slots__ = ("count", "digests", "sketches")
+    __slots__ = ("count", "digests", "sketches", "squares")
 
     def __init__(self) -> None:
         self.count = 0  # distinct queries ever remembered; count modulo capacity is the next slot
         self.digests = np.zeros(4, np.int64)
         self.sketches = np.zeros((SIZE, 4), np.float32)
+        self.squares: dict[tuple[int, int], int] = {}
 
     @property
     def size(self) -> int:
@@ -93,24 +95,39 @@ class Memory:
 
     def has_near(self, sketch: Sketch) -> bool:
         """Whether a query with nearly this feature was remembered."""
-        known = self.sketches[:, : self.size]
-        first = known[0]
-        near = ((first >= sketch[0] - 1.25) & (first <= sketch[0] + 1.25)).nonzero()[0]  # a quick look, a little wide
-        if len(near) == 0:
+        x, y = sketch[0], sketch[1]
+        left, right, low, high = int((x - 1.0) // 2), int((x + 1.0) // 2), int((y - 1.0) // 2), int((y + 1.0) // 2)
+        squares = self.squares
+        if not (
+            (left, low) in squares or (left, high) in squares or (right, low) in squares or (right, high) in squares
+        ):
             return False
-        apart = known[:, near].astype(np.float64) - np.array(sketch)[:, None]
+        apart = self.sketches[:, : self.size].astype(np.float64) - np.array(sketch)[:, None]
         return bool((np.abs(apart) < 1.0).all(0).any())
 
     def add(self, digest: int, sketch: Sketch) -> None:
         """Remember a query in the next slot."""
         slot = self.count % self.CAPACITY
+        if slot < self.size:
+            self._leave(_square(self.slot(slot)[1]))
         if slot >= len(self.digests):
             room = min(len(self.digests), self.CAPACITY - len(self.digests))
             self.digests = np.pad(self.digests, (0, room))
             self.sketches = np.pad(self.sketches, ((0, 0), (0, room)))
         self.digests[slot], self.sketches[:, slot] = digest, sketch
         self.count += 1
+        square = _square(sketch)
+        self.squares[square] = self.squares.get(square, 0) + 1
+
+    def _leave(self, square: tuple[int, int]) -> None:
+        self.squares[square] -= 1
+        if self.squares[square] == 0:
+            del self.squares[square]
 
     def slot(self, number: int) -> tuple[int, Sketch]:
         """What a slot holds."""
         return int(self.digests[number]), tuple(self.sketches[:, number].tolist())
+
+
+def _square(sketch: Sketch) -> tuple[int, int]:
+    return int(sketch[0] // 2), int(sketch[1] // 2)
