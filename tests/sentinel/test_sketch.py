@@ -62,8 +62,9 @@ def test_the_capacity_is_the_documented_one_and_is_kept():
     memory = Memory()
     for number in range(1, 1100):
         memory.add(number, (10.0 * number,) * SIZE)
-    assert memory.size == len(memory.digests) == memory.sketches.shape[1] == 1024
-    assert memory.digests.nbytes + memory.sketches.nbytes == 40 * 1024
+    assert memory.size == len(memory.digests) == len(memory.sketches) / SIZE == 1024
+    assert memory.digests.itemsize + SIZE * memory.sketches.itemsize == 40
+    assert sum(memory.squares.values()) == 1024
     assert memory.count == 1099
     known = [memory.has_same(n) and memory.has_near((10.0 * n,) * SIZE) for n in range(1, 1100)]
     assert known == [False] * 75 + [True] * 1024

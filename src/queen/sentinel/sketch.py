@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 
 import numpy as np
 import torch
@@ -80,18 +81,18 @@ class Memory:
 
     def __init__(self) -> None:
         self.count = 0  # distinct queries ever remembered; count modulo capacity is the next slot
-        self.digests = np.zeros(4, np.int64)
-        self.sketches = np.zeros((SIZE, 4), np.float32)
+        self.digests = array("q")
+        self.sketches = array("f")  # SIZE numbers a slot
         self.squares: dict[tuple[int, int], int] = {}
 
     @property
     def size(self) -> int:
         """Queries remembered now."""
-        return min(self.count, self.CAPACITY)
+        return len(self.digests)
 
     def has_same(self, digest: int) -> bool:
         """Whether this very input was remembered; it is near then, which is quicker to see."""
-        return digest != NO_DIGEST and bool((self.digests[: self.size] == digest).any())
+        return digest != NO_DIGEST and digest in self.digests
 
     def has_near(self, sketch: Sketch) -> bool:
         """Whether a query with nearly this feature was remembered."""
@@ -102,19 +103,19 @@ class Memory:
             (left, low) in squares or (left, high) in squares or (right, low) in squares or (right, high) in squares
         ):
             return False
-        apart = self.sketches[:, : self.size].astype(np.float64) - np.array(sketch)[:, None]
-        return bool((np.abs(apart) < 1.0).all(0).any())
+        known = np.frombuffer(self.sketches, np.float32).astype(np.float64).reshape(-1, SIZE)
+        return bool((np.abs(known - np.array(sketch)) < 1.0).all(1).any())
 
     def add(self, digest: int, sketch: Sketch) -> None:
         """Remember a query in the next slot."""
         slot = self.count % self.CAPACITY
-        if slot < self.size:
+        if slot < len(self.digests):
             self._leave(_square(self.slot(slot)[1]))
-        if slot >= len(self.digests):
-            room = min(len(self.digests), self.CAPACITY - len(self.digests))
-            self.digests = np.pad(self.digests, (0, room))
-            self.sketches = np.pad(self.sketches, ((0, 0), (0, room)))
-        self.digests[slot], self.sketches[:, slot] = digest, sketch
+            self.digests[slot] = digest
+            self.sketches[SIZE * slot : SIZE * (slot + 1)] = array("f", sketch)
+        else:
+            self.digests.append(digest)
+            self.sketches.extend(sketch)
         self.count += 1
         square = _square(sketch)
         self.squares[square] = self.squares.get(square, 0) + 1
@@ -126,7 +127,7 @@ class Memory:
 
     def slot(self, number: int) -> tuple[int, Sketch]:
         """What a slot holds."""
-        return int(self.digests[number]), tuple(self.sketches[:, number].tolist())
+        return self.digests[number], tuple(self.sketches[SIZE * number : SIZE * (number + 1)])
 
 
 def _square(sketch: Sketch) -> tuple[int, int]:
