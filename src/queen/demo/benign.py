@@ -42,7 +42,7 @@ def _shuffled(chosen: np.ndarray[Any, np.dtype[np.bool_]], rng: np.random.Genera
 
 
 def alarm_orders(guard: Guard, pool: Tensor) -> dict[str, Any]:
-    """After how many of its first `ATTACK_QUERIES` the sentinel accuses an attacker who sends random orders of a pool."""
+    """When the sentinel accuses an attacker within its first `ATTACK_QUERIES`, over random orders of a pool."""
     replay, rng = Replay(guard, pool), np.random.default_rng(0)
     found = [replay.alarm_at(rng.permutation(len(pool))[:ATTACK_QUERIES]) for _ in range(ATTACK_ORDERS)]
     caught = sorted(at for at in found if at is not None)
