@@ -560,7 +560,7 @@ def _print_json(result: object) -> None:
 
 
 def _table(header: Sequence[str], lines: Iterable[Sequence[str]], *, left: int) -> Table:
-    gap = 1 if len(header) < 10 else 0  # a wide table must fit into 80 columns
+    gap = 1 if len(header) < 8 else 0  # a wide table must fit into 80 columns
     table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), show_edge=False)
     for i, name in enumerate(header):
         table.add_column("\n".join(name.split()), justify="left" if i < left else "right", no_wrap=True)

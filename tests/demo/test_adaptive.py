@@ -15,7 +15,7 @@ from queen.progress import Progress
 from tests.demo.conftest import quick
 
 NAMES = {
-    *(f"{name}{kind}" for name in ("plain", "look-alike selection", "binarised") for kind in ("", ", score knn too")),
+    *(f"{name}{kind}" for name in ("plain", "look-alike selection", "binarised") for kind in ("", ", knn too")),
     "warm-up 100", "remap 100 labels", "100 own labels alone",
     *(f"cover {r}:1{kind}" for r in (1, 3) for kind in ("", ", central", ", jittered copies")),
     *(f"{n} accounts{kind}" for n in (1, 50) for kind in ("", ", pooled")),

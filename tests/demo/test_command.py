@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import queen.demo
 from queen import load
 from queen.cli import app
 from queen.demo.table import notes
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -42,6 +45,17 @@ def test_the_demo_prints_its_table_and_leaves_everything_for_the_next_step(comma
 
 def test_no_cell_of_the_table_is_cut_at_80_columns(command):
     assert "…" not in command("demo").stdout
+
+
+def test_the_adaptive_table_is_printed_and_fits_too(command, demo):
+    adaptive = json.loads((ROOT / "results" / "demo" / "demo.json").read_text())["adaptive"]
+    demo.results["adaptive"] = adaptive
+    try:
+        shown = command("demo", "--adaptive").stdout
+    finally:
+        del demo.results["adaptive"]
+    assert "…" not in shown
+    assert all(name in shown for name in adaptive)
 
 
 def test_the_demo_as_json_prints_nothing_else(command, demo, tmp_path):

@@ -114,7 +114,7 @@ def _attack(guard: Guard, images: Images) -> dict[str, Loot]:
     loot = {name: carry_out(plan, guard.fresh()) for name, plan in plans.items()}
     both = guard.fresh(sentinel=Sentinel(scores=("energy", "knn")))
     for name in ("plain", "look-alike selection", "binarised"):
-        loot[f"{name}, score knn too"] = carry_out(plans[name], both.fresh())
+        loot[f"{name}, knn too"] = carry_out(plans[name], both.fresh())
     limits = guard.bundle.limits
     everyone = Group(limits=Limits(radius=limits.radius, threshold=limits.threshold), enforce_alarm=True)
     for accounts in ACCOUNTS:

@@ -10,7 +10,7 @@ COLOURS = {"paper": "#c8102e", "strict": "#e8a33d", "sentinel": "#1b7f4d"}
 PANELS = (
     ("right", "answered with the true label", (0, 1.04)),
     ("answered", "answered at all", (0, 1.04)),
-    ("l1", "distance of answers from the honest ones", (-0.04, 2.04)),
+    ("l1", "L1 distance from honest answers", (-0.04, 2.04)),
 )
 
 

@@ -27,12 +27,12 @@ HEADER = (
 ADAPTIVE_HEADER = (
     "attacker",
     "accounts",
-    "attack queries",
+    "asked",
     "alarm at",
     "honest answers",
     "honest cover",
-    "thief, all kept",
-    "thief, honest kept",
+    "all kept",
+    "honest kept",
 )
 
 
@@ -137,15 +137,16 @@ def adaptive_rows(results: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 def adaptive_notes(results: dict[str, Any]) -> Iterator[str]:
     """What a reader must know to read the table of adaptive attackers."""
     yield (
-        "All send foreign images and know the sentinel. alarm at: the attack query that raised it; honest answers: to "
-        "attack queries; honest cover: to benign images sent along, which the thief trains on too. Thieves are "
-        f"direct, means over seeds {results['seeds']}: trained on all they got, or on the honest answers alone. "
+        "All send foreign images and know the sentinel. asked: attack queries; alarm at: the one that raised it; "
+        "honest answers: to attack queries; honest cover: to benign images sent along, which the thief trains on too. "
+        f"all kept and honest kept: accuracy of direct thieves, means over seeds {results['seeds']}, trained on all they got or "
+        "on the honest answers alone. "
         f"Undefended: {_best(results['policies']['undefended']['foreign'])}; chance: {_percent(results['chance'])}."
     )
     yield (
         "Cover and warm-up images are held-out MNIST digits and their shifts by one pixel; 'central' takes the quarter "
         "with the most usual scores (which a thief cannot know), 'jittered copies' repeats twenty of those with noise. "
-        "'score knn too': against a sentinel that also watches the distance to training features."
+        "'knn too': against a sentinel that also watches the distance to training features."
     )
     for name, found in results["adaptive"].items():
         yield from (f"* {name}: {flag}" for flag in found["flags"])
