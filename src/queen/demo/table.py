@@ -139,8 +139,8 @@ def adaptive_notes(results: dict[str, Any]) -> Iterator[str]:
     yield (
         "All send foreign images and know the sentinel. asked: attack queries; alarm at: the one that raised it; "
         "honest answers: to attack queries; honest cover: to benign images sent along, which the thief trains on too. "
-        f"all kept and honest kept: accuracy of direct thieves, means over seeds {results['seeds']}, trained on all they got or "
-        "on the honest answers alone. "
+        "all kept and honest kept: accuracy of direct thieves trained on all they got, or on the honest answers alone; "
+        f"means over seeds {results['seeds']}. "
         f"Undefended: {_best(results['policies']['undefended']['foreign'])}; chance: {_percent(results['chance'])}."
     )
     yield (
