@@ -60,6 +60,9 @@ def test_the_figures_of_cifar_are_the_committed_ones():
             figures = [f"{one[key]:.0f}" if key in one else "-" for key in ("median", "p95", "worst")]
             row = [f"{count:,}", cover, f"{one['accused']} of {one['clients']}", *figures]
             assert f"| {' | '.join(row)} |" in page
+        assert f"{found['jitter']['0.001']['decoy_kept']:.0%}" == "98%"
+        assert count == 1000 or f"{found['decoys']['best_exchange_of_classes']:.0%}" == "27%"
+        assert f"{found['decoys']['largest_class']:.0%}" == "21%"
         benign, one_class = found["benign_clients"], found["one_class_clients"]
         assert (benign["accused"], benign["clients"], benign["queries"]) == (0, 100, 5000)
         assert (one_class["accused"], one_class["clients"]) == (0, 50)
