@@ -113,10 +113,8 @@ class Guard:
     ) -> Tensor:
         """Replace the answers that the policy does not leave honest."""
         answers = honest
-        for action in (Action.MOVE, Action.REVERSE, Action.DECOY, Action.LABEL, Action.REFUSE):
+        for action in map(Action, sorted(set(actions.tolist()) - {Action.HONEST})):
             chosen = np.flatnonzero(actions == action)
-            if len(chosen) == 0:
-                continue
             if len(chosen) == len(actions):
                 return self._perturb(action, client, x, features, logits, honest)
             rows = torch.from_numpy(chosen).to(honest.device)

@@ -42,9 +42,10 @@ class Policy:
         """The action for every row (n,), as numbers of `Action`."""
         letters = np.frombuffer(judgement.letters.encode(), np.uint8)
         actions = self._lookup[2 * letters + judgement.spent]
-        if self.alarmed is not None:
+        if self.alarmed is not None and judgement.alarmed.any():
             actions[judgement.alarmed] = self.alarmed
-        actions[judgement.trusted] = HONEST
+        if judgement.trusted.any():
+            actions[judgement.trusted] = HONEST
         return actions
 
     @cached_property
