@@ -66,7 +66,7 @@ def demo(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train, protect and attack a small digit classifier; print what every party got (about 2 minutes)."""
+    """Train, protect and attack a small digit classifier; print what every party got (under 2 minutes)."""
     from queen.demo import run_demo
     from queen.demo.report import html_report
     from queen.demo.table import ADAPTIVE_HEADER, HEADER, adaptive_notes, adaptive_rows, notes, rows

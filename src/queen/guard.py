@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from queen.ledger import Ledger, MemoryLedger
 from queen.ledger.base import Judgement, check_client, make_rows
 from queen.policy import Action, find_policy
 from queen.sentinel.evidence import Bets
-from queen.types import Inputs, ModelError, NotFiniteError, OptionError, Oracle, RefusedError, Reply
+from queen.types import Group, Inputs, ModelError, NotFiniteError, OptionError, Oracle, RefusedError, Reply
 from queen.watch import Watch
 
 
@@ -69,15 +69,22 @@ class Guard:
         answer. A policy that refuses raises `RefusedError`, whose `reply` holds the rows that were not refused.
         """
         check_client(client)
-        groups_of = [pooled] if (pooled := self._watch.groups(groups)) else None
+        pooled = self._watch.groups(groups)
         seen = self.measure(x)
+        return self.respond(seen, self.judge(seen, client, pooled), client)
+
+    def judge(self, seen: Measured, client: str, pooled: Mapping[str, Group] | None = None) -> Judgement:
+        """What the ledger says of a measured batch; from now on the client has seen it."""
+        groups = [pooled] if pooled else None
         limits = self.bundle.limits
-        rows = make_rows((client,), None, seen.labels, seen.points, limits, groups=groups_of, bets=seen.bets)
-        judgement = self.ledger.judge_rows(rows)
+        rows = make_rows((client,), None, seen.labels, seen.points, limits, groups=groups, bets=seen.bets)
+        return self.ledger.judge_rows(rows)
+
+    def respond(self, seen: Measured, judgement: Judgement, client: str) -> Reply:
+        """The answers that the policy has for such a judgement."""
         with torch.inference_mode():
             answers, refused = seen.honest, np.zeros(len(seen.honest), np.bool_)
-            if not self.bundle.observe:
-                actions = self._policy.actions(judgement)
+            if not self.bundle.observe and (actions := self._policy.actions(judgement)).any():  # HONEST is 0
                 refused = actions == Action.REFUSE
                 answers = self._act(actions, client, seen.x, seen.features, seen.logits, seen.honest)
         # A tensor made in inference mode may not enter autograd, and clients train students on answers.
@@ -86,14 +93,19 @@ class Guard:
             raise RefusedError(_why_refused(client, judgement, refused), reply)
         return reply
 
-    def measure(self, x: Inputs) -> Measured:
-        """One checked batch through model and map: all that answering needs but the client's past. Changes nothing."""
+    def measure(self, x: Inputs, *, said: Tensor | None = None) -> Measured:
+        """One checked batch through model and map: all that answering needs but the client's past. Changes nothing.
+
+        `said` (n, K) are probabilities to take for the model's own: what if it had said that?
+        """
         bundle = self.bundle
         x = inputs.to(inputs.check(x, bundle.probe.x, bundle.input_range), bundle.probe.logits.device)
         with torch.inference_mode():
             features, logits = self._run(x)
             if not inputs.is_finite(logits):
                 raise NotFiniteError("the model's logits are NaN or infinite for this input")
+            if said is not None:
+                logits = said.to(logits).clamp(min=torch.finfo(logits.dtype).tiny).log()
             honest, labels = logits.softmax(1), logits.argmax(1)
             points = bundle.geometry.relative(bundle.mapping(features), labels)
             listed = labels.cpu().numpy()

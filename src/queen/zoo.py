@@ -27,14 +27,17 @@ class SmallCNN(nn.Module):
         super().__init__()
         blocks: list[nn.Module] = []
         for a, b in ((channels, width), (width, 2 * width)):
-            blocks += [nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-        self.blocks = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(7), nn.Flatten())
+            blocks += [nn.Conv2d(a, b, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]  # the order does not matter
+        self.blocks = nn.Sequential(*blocks)
         self.hidden = nn.Linear(2 * width * 49, hidden)
         self.head = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, channels, height, width) -> (n, classes)."""
-        logits: Tensor = self.head(F.relu(self.hidden(self.blocks(x))))
+        maps = self.blocks(x)
+        if maps.shape[2:] != (7, 7):  # on 28x28 images the pooling would change nothing, but take its time
+            maps = F.adaptive_avg_pool2d(maps, 7)
+        logits: Tensor = self.head(F.relu(self.hidden(maps.flatten(1))))
         return logits
 
 

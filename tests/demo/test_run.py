@@ -10,7 +10,7 @@ import torch
 
 import queen.demo.run as module
 from queen import Verdict
-from queen.bench.train import predict
+from queen.training import predict
 from queen.demo.run import load_images
 
 THIEF = {

@@ -26,9 +26,10 @@ def close_by(base: float) -> list[float]:
 
 BORDERS = [n for base in (-4, -3, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 4, 1000, -1000) for n in close_by(base)]
 numbers = st.one_of(st.sampled_from(BORDERS), st.floats(-4, 4, width=32), st.floats(-(2**100), 2**100, width=32))
-sketches = st.builds(lambda head, tail: (*head, *tail), st.tuples(numbers, numbers), st.sampled_from(
-    [(0.0,) * (SIZE - 2), (0.5,) * (SIZE - 2), (0.0,) * (SIZE - 3) + (1.0,)]
-))  # fmt: skip
+few = st.sampled_from([-1.0, 0.0, 0.5, 1.0])
+sketches = st.builds(lambda head, keys, tail: (*head, *keys, *tail), st.tuples(numbers, numbers), st.tuples(few, few),
+    st.sampled_from([(0.0,) * (SIZE - 4), (0.5,) * (SIZE - 4), (0.0,) * (SIZE - 5) + (1.0,)])
+)  # fmt: skip
 
 
 @settings(max_examples=300)
@@ -54,7 +55,19 @@ def test_one_number_that_differs_by_one_makes_another_query(sketch, where, by):
 
 class Small(Memory):
     CAPACITY = 4
+    BUCKETS = 2  # so that different cells share one
     __slots__ = ()
+
+
+def linked(memory: Memory) -> list[int]:
+    """The slots that the table of cells holds, sorted; each must be in exactly one bucket."""
+    found = []
+    for first in memory.first:
+        slot = first
+        while slot >= 0:
+            found.append(slot)
+            slot = memory.following[slot]
+    return sorted(found)
 
 
 def test_the_capacity_is_the_documented_one_and_is_kept():
@@ -63,8 +76,8 @@ def test_the_capacity_is_the_documented_one_and_is_kept():
     for number in range(1, 1100):
         memory.add(number, (10.0 * number,) * SIZE)
     assert memory.size == len(memory.digests) == len(memory.sketches) / SIZE == 1024
-    assert memory.digests.itemsize + SIZE * memory.sketches.itemsize == 40
-    assert sum(memory.squares.values()) == 1024
+    assert memory.digests.itemsize + SIZE * memory.sketches.itemsize + memory.following.itemsize == 42
+    assert linked(memory) == list(range(1024))
     assert memory.count == 1099
     known = [memory.has_same(n) and memory.has_near((10.0 * n,) * SIZE) for n in range(1, 1100)]
     assert known == [False] * 75 + [True] * 1024
@@ -83,6 +96,7 @@ def test_the_oldest_is_forgotten_first(added, asked):
     for sketch in (*asked, *(s for _, s in added)):
         assert memory.has_near(sketch) == any(is_near(sketch, other) for _, other in reference)
     assert memory.size == len(reference)
+    assert linked(memory) == list(range(len(reference)))
     assert [memory.slot((len(added) - len(reference) + i) % 4) for i in range(len(reference))] == list(reference)
 
 

@@ -38,7 +38,9 @@ def take(x: Inputs, rows: Tensor | slice) -> Inputs:
 
 def to(x: Inputs, device: torch.device) -> Inputs:
     """The batch on another device."""
-    return {name: t.to(device) for name, t in x.items()} if isinstance(x, Mapping) else x.to(device)
+    if isinstance(x, Mapping):
+        return {name: t.to(device) for name, t in x.items()}
+    return x if x.device == device else x.to(device)
 
 
 def check(x: object, like: Inputs, span: tuple[float, float] | None = None) -> Inputs:
@@ -84,7 +86,8 @@ def _check_one(x: object, like: Tensor, name: str, span: tuple[float, float] | N
         raise ShapeError(f"expected {name} of shape (n, {', '.join(map(str, like.shape[1:]))}), got {tuple(x.shape)}")
     if x.numel() == 0:
         raise EmptyBatchError(f"expected at least one row in {name}, got shape {tuple(x.shape)}")
-    x = x.to(like.dtype)  # before the next check: a float64 may overflow here
+    if x.dtype != like.dtype:
+        x = x.to(like.dtype)  # before the next check: a float64 may overflow here
     if span is not None and _is_within(x, span):
         return x
     if x.is_floating_point() and not is_finite(x):

@@ -27,7 +27,6 @@ from queen.attacks.adaptive import Loot, carry_out, plain
 from queen.bench.data import digits, mnist5k
 from queen.bench.recovery import recovery_by_verdict
 from queen.bench.speed import paired_ratio
-from queen.bench.train import predict, train
 from queen.core.certify import certify
 from queen.demo.adaptive import try_adaptive
 from queen.demo.benign import alarm_orders, cost_by_queries, false_accusations
@@ -36,6 +35,7 @@ from queen.fit import protect
 from queen.guard import Guard
 from queen.picture import Queries
 from queen.progress import Progress
+from queen.training import Schedule, predict, train
 from queen.types import Limits, Oracle, Sentinel
 
 POLICIES = ("undefended", "paper", "strict", "sentinel")
@@ -85,7 +85,7 @@ def run_demo(*, seed: int = 0, adaptive: bool = False, progress: bool | None = N
     with Progress(progress) as show, _one_thread():
         with show.bar("train the victim", 1) as advance:
             generator = torch.Generator().manual_seed(seed)
-            victim = train(new_network(generator), *images.train, epochs=12, generator=generator)
+            victim = train(new_network(generator), *images.train, Schedule(epochs=12), generator)
             advance()
         with show.bar("protect it", 1) as advance:
             guard = protect(

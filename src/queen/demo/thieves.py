@@ -13,11 +13,12 @@ from joblib import Parallel, delayed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from queen.bench.train import collapsed, predict, train
 from queen.progress import Progress
+from queen.training import Schedule, collapsed, predict, train
 from queen.zoo import build, seeded
 
-MIN_STEPS, EPOCHS, MAX_STEPS = 200, 20, 600  # a thief with few answers goes over them more often
+MIN_STEPS, EPOCHS, MAX_STEPS = 200, 14, 600  # a thief with few answers goes over them more often
+RATE = 0.1
 KINDS = ("direct", "label_only")
 Key = TypeVar("Key", bound=Hashable)
 TrainingSet = tuple[Tensor, Tensor]
@@ -98,4 +99,5 @@ def _guesses(x: Tensor, target: Tensor, seed: int, test: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(1000 + seed)
     an_epoch = max(1, len(x) // 64)
     epochs = -(-min(max(EPOCHS * an_epoch, MIN_STEPS), MAX_STEPS) // an_epoch)
-    return predict(train(new_network(generator), x.clone(), target.clone(), epochs=epochs, generator=generator), test)
+    thief = new_network(generator)
+    return predict(train(thief, x.clone(), target.clone(), Schedule(epochs=epochs, lr=RATE), generator), test)

@@ -255,7 +255,7 @@ def make_rows(
     if label.dtype.kind not in "iu" or point.dtype.kind != "f":
         raise DtypeError(f"expected integer labels and float points, got {label.dtype} and {point.dtype}")
     point = point.astype(np.float64, copy=False)
-    x, y = point[:, 0].tolist(), point[:, 1].tolist()
+    x, y = point.T.tolist()
     if not all(map(isfinite, x)) or not all(map(isfinite, y)):
         raise NotFiniteError("points must be finite")
     if bets is not None and not all(map(isfinite, chain.from_iterable(bets.sketches))):

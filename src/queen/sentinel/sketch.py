@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from itertools import product
 
 import numpy as np
 import torch
@@ -71,19 +72,22 @@ def repeats(features: Tensor, labels: Tensor, tolerance: float) -> Tensor:
 class Memory:
     """The last `CAPACITY` distinct queries of a client: their digests (equal inputs) and sketches (nearly equal ones).
 
-    The oldest is forgotten first, which never helps a client: a forgotten query counts as new. Two small arrays, 40
-    bytes a query, since a server keeps them for every client; and how many sketches lie in each square of their first
-    two numbers, which nearly always tells that none is near.
+    The oldest is forgotten first, which never helps a client: a forgotten query counts as new. All of it is small
+    arrays, since a server keeps them for every client: 42 bytes a query, and a hash table of the cells that the first
+    `KEYS` numbers of the sketches lie in. A cell is 2 wide, so whatever is near lies in one of two cells a number.
     """
 
     CAPACITY = 1024
-    __slots__ = ("count", "digests", "sketches", "squares")
+    BUCKETS = 1024
+    KEYS = 4  # more numbers part sketches better and double the cells to look into
+    __slots__ = ("count", "digests", "first", "following", "sketches")
 
     def __init__(self) -> None:
         self.count = 0  # distinct queries ever remembered; count modulo capacity is the next slot
         self.digests = array("q")
         self.sketches = array("f")  # SIZE numbers a slot
-        self.squares: dict[tuple[int, int], int] = {}
+        self.first = array("h", [-1]) * self.BUCKETS  # a slot whose cell falls into this bucket
+        self.following = array("h")  # for every slot, the next one in the same bucket; -1: none
 
     @property
     def size(self) -> int:
@@ -96,39 +100,52 @@ class Memory:
 
     def has_near(self, sketch: Sketch) -> bool:
         """Whether a query with nearly this feature was remembered."""
-        x, y = sketch[0], sketch[1]
-        left, right, low, high = int((x - 1.0) // 2), int((x + 1.0) // 2), int((y - 1.0) // 2), int((y + 1.0) // 2)
-        squares = self.squares
-        if not (
-            (left, low) in squares or (left, high) in squares or (right, low) in squares or (right, high) in squares
-        ):
-            return False
-        known = np.frombuffer(self.sketches, np.float32).astype(np.float64).reshape(-1, SIZE)
-        return bool((np.abs(known - np.array(sketch)) < 1.0).all(1).any())
+        first, following, sketches = self.first, self.following, self.sketches
+        sides = [((v - 1.0) // 2.0, (v + 1.0) // 2.0) for v in sketch[: self.KEYS]]
+        for cell in product(*sides):
+            slot = first[hash(cell) % self.BUCKETS]
+            while slot >= 0:
+                known = SIZE * (slot + 1)
+                for value in reversed(sketch):  # the first numbers are those that the cell has compared roughly
+                    known -= 1
+                    if not -1.0 < sketches[known] - value < 1.0:
+                        break
+                else:
+                    return True
+                slot = following[slot]
+        return False
 
     def add(self, digest: int, sketch: Sketch) -> None:
         """Remember a query in the next slot."""
         slot = self.count % self.CAPACITY
+        kept = array("f", sketch)  # rounded, if it was not float32: the bucket must be found again
+        bucket = self._bucket(kept)
         if slot < len(self.digests):
-            self._leave(_square(self.slot(slot)[1]))
+            self._unlink(slot)
             self.digests[slot] = digest
-            self.sketches[SIZE * slot : SIZE * (slot + 1)] = array("f", sketch)
+            self.sketches[SIZE * slot : SIZE * (slot + 1)] = kept
+            self.following[slot] = self.first[bucket]
         else:
             self.digests.append(digest)
-            self.sketches.extend(sketch)
+            self.sketches.extend(kept)
+            self.following.append(self.first[bucket])
+        self.first[bucket] = slot
         self.count += 1
-        square = _square(sketch)
-        self.squares[square] = self.squares.get(square, 0) + 1
 
-    def _leave(self, square: tuple[int, int]) -> None:
-        self.squares[square] -= 1
-        if self.squares[square] == 0:
-            del self.squares[square]
+    def _bucket(self, kept: array[float]) -> int:
+        return hash(tuple([v // 2.0 for v in kept[: self.KEYS]])) % self.BUCKETS
+
+    def _unlink(self, slot: int) -> None:
+        """Take a slot out of its bucket."""
+        bucket, following = self._bucket(self.sketches[SIZE * slot : SIZE * (slot + 1)]), self.following
+        other = self.first[bucket]
+        if other == slot:
+            self.first[bucket] = following[slot]
+            return
+        while following[other] != slot:
+            other = following[other]
+        following[other] = following[slot]
 
     def slot(self, number: int) -> tuple[int, Sketch]:
         """What a slot holds."""
         return self.digests[number], tuple(self.sketches[SIZE * number : SIZE * (number + 1)])
-
-
-def _square(sketch: Sketch) -> tuple[int, int]:
-    return int(sketch[0] // 2), int(sketch[1] // 2)

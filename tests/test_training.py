@@ -3,7 +3,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from queen.bench.train import collapsed, predict, train
+from queen.training import Schedule, augmented, collapsed, predict, probabilities, train
+from queen.types import OptionError
 from queen.zoo import build, seeded
 
 
@@ -20,7 +21,7 @@ def make_model() -> nn.Module:
 
 
 def fit(targets: Tensor, *, seed: int = 0) -> nn.Module:
-    return train(make_model(), separable()[0], targets, epochs=10, generator=torch.Generator().manual_seed(seed))
+    return train(make_model(), separable()[0], targets, Schedule(epochs=10), torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("targets", ["labels", "one-hot", "soft"])
@@ -63,7 +64,7 @@ def test_images_are_trained_on_and_the_given_ones_are_not_changed():
     before = x.clone()
     with seeded(generator):
         model = build("small_cnn", classes=2, width=2)
-    model = train(model, x, y, epochs=20, generator=generator, batch=8)
+    model = train(model, x, y, Schedule(epochs=20, batch=8), generator)
     assert torch.equal(x, before)
     assert torch.equal(predict(model, x), y)
     assert torch.equal(predict(model, x, batch=7), y)
@@ -72,7 +73,7 @@ def test_images_are_trained_on_and_the_given_ones_are_not_changed():
 def test_fewer_rows_than_a_batch_can_be_trained_on():
     x, y = separable(6)
     before = make_model()
-    after = train(make_model(), x, y, epochs=2, generator=torch.Generator().manual_seed(0))
+    after = train(make_model(), x, y, Schedule(epochs=2), torch.Generator().manual_seed(0))
     assert not torch.equal(before[0].weight, after[0].weight)
 
 
@@ -85,3 +86,54 @@ def test_collapsed_flags_predictions_of_one_class():
     mostly[:10] = 4
     assert not collapsed(mostly)
     assert not collapsed(torch.arange(1000) % 10)
+
+
+def test_the_rate_falls_as_the_schedule_says():
+    linear, step, constant = (Schedule(epochs=30, decay=decay) for decay in ("linear", "step", "constant"))
+    assert [linear.rate(i, 60) for i in (0, 30, 59)] == pytest.approx([1, 0.5, 1 / 60])
+    assert [step.rate(i, 60) for i in (0, 19, 20, 39, 40, 59)] == [1, 1, 0.5, 0.5, 0.25, 0.25]
+    assert constant.rate(59, 60) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"decay": "cosine"}, {"epochs": 0}, {"batch": 2.5}, {"halve_every": True}])
+def test_a_schedule_that_makes_no_sense_is_refused(wrong):
+    with pytest.raises(OptionError, match=next(iter(wrong))):
+        Schedule(**wrong)
+
+
+def test_every_epoch_is_shown_in_eval_mode_and_an_extra_loss_is_felt():
+    x, y = separable()
+    seen = []
+    generator = torch.Generator().manual_seed(0)
+    heavy = train(
+        make_model(), x, y, Schedule(epochs=3), generator,
+        on_epoch=lambda model: seen.append(model.training),
+        extra_loss=lambda model: sum(p.square().sum() for p in model.parameters()),
+    )  # fmt: skip
+    plain = train(make_model(), x, y, Schedule(epochs=3), torch.Generator().manual_seed(0))
+    assert seen == [False] * 3
+    assert sum(p.square().sum() for p in heavy.parameters()) < 0.5 * sum(p.square().sum() for p in plain.parameters())
+
+
+def test_augmented_images_are_shifts_and_mirrors_of_the_originals():
+    x = torch.rand(60, 2, 8, 8, generator=torch.Generator().manual_seed(0))
+    found = augmented(x, torch.Generator().manual_seed(1))
+    padded = F.pad(x, (1, 1, 1, 1))
+    kinds = set()
+    for i in range(len(x)):
+        views = {
+            (dy, dx, mirrored): (view.flip(-1) if mirrored else view)
+            for dy in range(3) for dx in range(3) for mirrored in (False, True)
+            for view in [padded[i, :, dy : dy + 8, dx : dx + 8]]
+        }  # fmt: skip
+        [kind] = [name for name, view in views.items() if torch.equal(view, found[i])]
+        kinds.add(kind)
+    assert len(kinds) > 12  # of 18
+
+
+def test_probabilities_may_enter_autograd_and_sum_to_one():
+    x, _ = separable()
+    model = make_model()
+    found = probabilities(model, x, batch=7)
+    assert not found.is_inference()
+    assert torch.allclose(found, model(x).softmax(1), atol=1e-6)
