@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from queen.core.split import run_model
 from queen.types import OptionError
+from queen.zoo import seeded
 
 DECAYS = ("linear", "step", "constant")
 PADDING = 4  # of a random crop
@@ -21,7 +22,8 @@ class Schedule:
     """How long and how fast a network learns.
 
     SGD; the rate falls to zero linearly, halves every `halve_every` epochs (step) or stays. `clip` bounds the norm of
-    a gradient: training on few images blows up now and then. `augment` shifts and mirrors images at random.
+    a gradient: training on few images blows up now and then. `augment` shifts and mirrors images at random. Few images
+    are gone over more often, until there were `min_steps` steps.
     """
 
     epochs: int = 30
@@ -33,14 +35,20 @@ class Schedule:
     halve_every: int = 10
     clip: float | None = 2.0
     augment: bool = False
+    min_steps: int = 1
 
     def __post_init__(self) -> None:
         if self.decay not in DECAYS:
             raise OptionError(f"no decay '{self.decay}'; known: {', '.join(DECAYS)}")
-        for name in ("epochs", "batch", "halve_every"):
+        for name in ("epochs", "batch", "halve_every", "min_steps"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+    def plan(self, images: int) -> tuple[int, int]:
+        """How many epochs, and steps an epoch, so many images take."""
+        per_epoch = max(1, images // self.batch)
+        return max(self.epochs, -(-self.min_steps // per_epoch)), per_epoch
 
     def rate(self, step: int, steps: int) -> float:
         """The share of `lr` at a step."""
@@ -60,11 +68,14 @@ def train(
     *,
     on_epoch: Callable[[nn.Module], None] | None = None,
     extra_loss: Callable[[nn.Module], Tensor] | None = None,
+    outliers: Tensor | None = None,
+    outlier_weight: float = 1.0,
 ) -> nn.Module:
     """Train on images x (n, ...) and labels (n,) or probabilities (n, K), on the device of x; returns the model.
 
     `generator` is a CPU one. `extra_loss` is added at every step; `on_epoch` sees the model after every epoch, in
-    eval mode. On CUDA in bfloat16, which is faster by far and not repeatable to the last bit.
+    eval mode. Every batch also takes as many of the `outliers`, in turn, of which the model learns to be unsure. On
+    CUDA in bfloat16, which is faster by far and not repeatable to the last bit.
     """
     model.to(x.device).train()
     if x.ndim == 4:  # about a third faster on a CPU
@@ -78,37 +89,57 @@ def train(
         weight_decay=schedule.weight_decay,
         fused=fused,
     )
-    per_epoch = max(1, len(x) // schedule.batch)
-    steps = schedule.epochs * per_epoch
+    epochs, per_epoch = schedule.plan(len(x))
+    steps = epochs * per_epoch
     rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: schedule.rate(step, steps))
-    for _ in range(schedule.epochs):
-        order = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
-        for rows in order.tensor_split(per_epoch):
-            batch = augmented(x[rows], generator) if schedule.augment else x[rows]
-            optimiser.zero_grad(set_to_none=True)
-            with torch.autocast("cuda", torch.bfloat16, enabled=x.is_cuda):
-                logits = run_model(model, batch)
-                loss = F.cross_entropy(logits.float(), targets[rows])
-                if extra_loss is not None:
-                    loss = loss + extra_loss(model)
-            loss.backward()  # type: ignore[no-untyped-call]
-            if schedule.clip is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), schedule.clip)
-            optimiser.step()
-            rates.step()
-        if on_epoch is not None:
-            on_epoch(model.eval())
-            model.train()
+    step = 0
+    with seeded(_twin(generator)):  # dropout takes from the global random state
+        for _ in range(epochs):
+            order = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
+            for rows in order.tensor_split(per_epoch):
+                batch = augmented(x[rows], generator) if schedule.augment else x[rows]
+                if outliers is not None:
+                    batch = torch.cat([batch, _next(outliers, step, len(rows))])
+                optimiser.zero_grad(set_to_none=True)
+                with torch.autocast("cuda", torch.bfloat16, enabled=x.is_cuda):
+                    logits = run_model(model, batch).float()
+                    loss = F.cross_entropy(logits[: len(rows)], targets[rows])
+                    if outliers is not None:
+                        unsure = logits[len(rows) :]
+                        loss = loss + outlier_weight * (unsure.logsumexp(1) - unsure.mean(1)).mean()
+                    if extra_loss is not None:
+                        loss = loss + extra_loss(model)
+                loss.backward()  # type: ignore[no-untyped-call]
+                if schedule.clip is not None:
+                    nn.utils.clip_grad_norm_(model.parameters(), schedule.clip)
+                optimiser.step()
+                rates.step()
+                step += 1
+            if on_epoch is not None:
+                on_epoch(model.eval())
+                model.train()
     return model.eval()
 
 
-def augmented(x: Tensor, generator: torch.Generator) -> Tensor:
+def _twin(generator: torch.Generator) -> torch.Generator:
+    """Another generator that follows from where this one stands, and leaves it there."""
+    twin = torch.Generator()
+    twin.set_state(generator.get_state())
+    return twin
+
+
+def _next(images: Tensor, step: int, count: int) -> Tensor:
+    """The images of a step, from the first to the last and over again."""
+    return images[torch.arange(step * count, (step + 1) * count, device=images.device) % len(images)]
+
+
+def augmented(x: Tensor, generator: torch.Generator, *, mirror: bool = True) -> Tensor:
     """Images (n, C, H, W), each shifted by up to `PADDING` pixels (an eighth of a small one) and maybe mirrored."""
     n, _, height, width = x.shape
     reach = min(PADDING, max(1, height // 8))
     padded = F.pad(x, (reach,) * 4)
     dy, dx = torch.randint(0, 2 * reach + 1, (2, n), generator=generator).to(x.device)
-    mirrored = (torch.rand(n, generator=generator) < 0.5).to(x.device)
+    mirrored = (torch.rand(n, generator=generator) < (0.5 if mirror else 0)).to(x.device)
     lines = dy[:, None] + torch.arange(height, device=x.device)
     columns = torch.arange(width, device=x.device).expand(n, width)
     columns = dx[:, None] + torch.where(mirrored[:, None], width - 1 - columns, columns)

@@ -1,1 +1,46 @@
 """Ways to answer that make a stolen copy worse: the paper's rivals, and QUEEN itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from queen.defenses import (
+    adaptive_misinformation,
+    emdp,
+    label_only,
+    mad,
+    modelguard_s,
+    modelguard_w,
+    none,
+    queen,
+    reverse_sigmoid,
+    rounding,
+)
+from queen.defenses.base import Defense, Mapped, Service, Victim, nearest
+from queen.types import OptionError
+
+DEFENSES: Mapping[str, Defense] = {
+    "none": none.DEFENSE,
+    "reverse_sigmoid": reverse_sigmoid.DEFENSE,
+    "mad": mad.DEFENSE,
+    "adaptive_misinformation": adaptive_misinformation.DEFENSE,
+    "label_only": label_only.DEFENSE,
+    "rounding": rounding.DEFENSE,
+    "emdp": emdp.DEFENSE,
+    "modelguard_w": modelguard_w.DEFENSE,
+    "modelguard_s": modelguard_s.DEFENSE,
+    "queen": queen.DEFENSES["queen"],
+    "queen-strict": queen.DEFENSES["queen-strict"],
+    "queen-artifact": queen.DEFENSES["queen-artifact"],
+    "queen-sentinel": queen.DEFENSES["queen-sentinel"],
+}
+
+
+def find_defense(name: str) -> Defense:
+    """A defense by name."""
+    if name not in DEFENSES:
+        raise OptionError(f"no defense '{name}'{nearest(name, DEFENSES)}")
+    return DEFENSES[name]
+
+
+__all__ = ["DEFENSES", "Defense", "Mapped", "Service", "Victim", "find_defense"]

@@ -6,12 +6,12 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from queen.cache import Cache
 from queen.training import Schedule, probabilities
 from queen.types import OptionError, Oracle
 
@@ -27,7 +27,7 @@ class Victim:
     """The owner's side: the model and what it was trained with. Images are in 0..1.
 
     `make_network` builds an untrained network of the victim's architecture; `schedule` is how the owner trains one.
-    `cache` is a folder for what is slow to make; a defense keeps nothing elsewhere.
+    `cache` keeps what is slow to make.
     """
 
     model: nn.Module
@@ -36,7 +36,7 @@ class Victim:
     schedule: Schedule = field(default_factory=Schedule)
     calibration: tuple[Tensor, Tensor] | None = None
     outliers: Tensor | None = None
-    cache: Path | None = None
+    cache: Cache | None = None
 
     def clean(self, x: Tensor) -> Tensor:
         """The model's own probabilities (n, K)."""

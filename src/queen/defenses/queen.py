@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from queen.bundle import Bundle, with_options
+from queen.cache import fingerprint
 from queen.core.mapping import MapRecipe
 from queen.defenses.base import Defense, Need, Service, Victim
 from queen.fit import ShadowRecipe, protect
@@ -123,9 +124,12 @@ def fitted(victim: Victim, **recipe: Any) -> Bundle:
     """The bundle all policies share; fitted once and kept in the victim's cache."""
     if victim.cache is None:
         return _fit(victim, **recipe)
-    folder = victim.cache / f"bundle-{_fingerprint(victim, recipe)}"
-    if not folder.exists():
-        save_bundle(_fit(victim, **recipe), folder)
+    tensors = [*victim.model.state_dict().values(), *victim.train, *(victim.calibration or ())]
+    name = f"bundle-{fingerprint(json.dumps(recipe, sort_keys=True).encode(), *tensors)}"
+    folder = victim.cache.folder / name
+    with victim.cache.lock(name):
+        if not folder.exists():
+            save_bundle(_fit(victim, **recipe), folder)
     return load_bundle(folder, victim.model, device=next(victim.model.parameters()).device)
 
 
@@ -142,15 +146,6 @@ def _fit(victim: Victim, *, map_epochs: int, map_batch: int | None, shadow_model
         progress=False,
     )
     return guard.bundle
-
-
-def _fingerprint(victim: Victim, recipe: Mapping[str, Any]) -> str:
-    """What the fit depends on: the recipe, the model and the data."""
-    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode())
-    tensors = [*victim.model.state_dict().values(), *victim.train, *(victim.calibration or ())]
-    for tensor in tensors:
-        digest.update(repr(tuple(tensor.shape)).encode() + tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:32]
 
 
 _NEEDS: frozenset[Need] = frozenset({"x"})

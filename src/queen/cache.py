@@ -1,0 +1,100 @@
+"""What is slow to make and shared between cells: kept on disk under a hash of what it depends on."""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from queen.types import OptionError
+
+
+class Cache:
+    """A folder of networks and facts. Files appear whole or not at all; two processes never make the same thing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = make_folder(folder)
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Let one process at a time make what has this name; the lock goes with the process, however it ends."""
+        with (self.folder / f".{name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def network(self, name: str, blank: nn.Module, teach: Callable[[nn.Module], nn.Module]) -> nn.Module:
+        """A network like `blank` with its stored weights; if there are none, `teach` makes them now.
+
+        Weights always come from the file, so that the first and every later process compute exactly the same.
+        """
+        path = self.folder / f"{name}.safetensors"
+        with self.lock(name):
+            if path.exists():
+                stored = copy.deepcopy(blank)  # weights that do not fit may be half loaded when that is noticed
+                try:
+                    stored.load_state_dict(load_file(path))
+                    return stored.eval()
+                except (SafetensorError, RuntimeError):  # damaged, or of another version: make it again
+                    path.unlink()
+            weights = teach(copy.deepcopy(blank)).state_dict()
+            plain = {key: value.detach().cpu().contiguous() for key, value in weights.items()}
+            write_whole(path, lambda temporary: save_file(plain, temporary))
+            blank.load_state_dict(plain)
+            return blank.eval()
+
+    def facts(self, name: str, find: Callable[[], Any]) -> Any:
+        """Anything that JSON can say, found once."""
+        path = self.folder / f"{name}.json"
+        with self.lock(name):
+            if path.exists():
+                try:
+                    return json.loads(path.read_text())
+                except ValueError:  # damaged: find it again
+                    path.unlink()
+            text = json.dumps(find())
+            write_whole(path, lambda temporary: temporary.write_text(text))
+            return json.loads(text)
+
+
+def make_folder(folder: Path) -> Path:
+    """The folder, made if it is not there yet."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(f"cannot make the folder '{folder}': {error.strerror}") from error
+    return folder
+
+
+def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+    """Write a file under another name, then rename it: nobody ever sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def fingerprint(*parts: bytes | Tensor) -> str:
+    """A short name for what something depends on."""
+    sha = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, bytes):
+            sha.update(f"{len(part)}:".encode() + part)
+        else:
+            sha.update(repr((part.dtype, tuple(part.shape))).encode())
+            sha.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return sha.hexdigest()[:32]

@@ -1,0 +1,15 @@
+"""No defense: what every other one is compared with."""
+
+from __future__ import annotations
+
+import torch
+
+from queen.defenses.base import Defense, Mapped, Service, Victim
+
+
+def build(victim: Victim, generator: torch.Generator) -> Service:
+    """The victim as it is."""
+    return Mapped(victim, lambda y, x: y)
+
+
+DEFENSE = Defense(build, keeps_label="always")

@@ -1,0 +1,37 @@
+"""The same answers on a GPU; skipped where there is none (CI never has one)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from queen.cache import Cache
+from queen.training import Schedule
+from tests.defenses.rows import F64, all_kinds, generator, small_victim
+from tests.defenses.test_pure_maps import MAPS, MODULES
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("classes", [2, 10, 30])
+@pytest.mark.parametrize("name", MAPS)
+def test_maps_give_the_same_on_cuda(name, classes, dtype):
+    y = all_kinds(classes, dtype=dtype)[:-8]  # where classes tie, rounding decides
+    got = MAPS[name](y.cuda())
+    assert got.is_cuda
+    assert torch.allclose(got.cpu(), MAPS[name](y), atol=1e-6 if dtype == torch.float32 else 1e-9)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_services_answer_on_cuda(name, tmp_path):
+    victim = small_victim(cache=Cache(tmp_path), schedule=Schedule(epochs=1))
+    x, y = (part.cuda() for part in victim.train)
+    victim = replace(victim, model=victim.model.cuda(), train=(x, y))
+    for _ in range(2):  # the second time from the cache
+        service = MODULES[name].DEFENSE.start(victim, generator())
+        answers = service.client("a")(x[:30])
+        assert answers.is_cuda
+        assert torch.equal(answers, service.simulate(victim.clean(x[:30]), x[:30], generator())[0])
