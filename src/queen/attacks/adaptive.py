@@ -98,7 +98,7 @@ def many_accounts(plan: Plan, accounts: int) -> Plan:
 def jittered(images: Tensor, count: int, size: float, generator: torch.Generator) -> Tensor:
     """`count` noisy copies of a few images, in turn, in the range 0..1."""
     copies = images[torch.arange(count) % len(images)]
-    return (copies + size * torch.randn(copies.shape, generator=generator)).clamp(0, 1)
+    return (copies + size * torch.randn(copies.shape, generator=generator).to(copies)).clamp(0, 1)
 
 
 def shifted(images: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from queen.cache import Cache
 from queen.defenses.base import Keeps, Service
 from queen.training import Schedule, train
 from queen.types import Oracle, QueenError, RefusedError
@@ -35,6 +36,7 @@ class Sizes:
     jbda_epsilon: float = 0.1
     jbda_clip: str = "pixel"  # keep pixels in 0..1; "peer": clip normalised numbers to 0..1, as published code does
     views: int = 3  # of an image (smoothing, s4l_average)
+    mirror: bool = True  # whether some of the views are mirrored
     peer_smoothing: bool = False  # ask for every view of as many images as the budget: three times the queries
     repeats: int = 3
     accounts: int = 10
@@ -51,7 +53,8 @@ class Knowledge:
     `make_thief` and `schedule` say what it trains. `simulate` is the defense's map (`Service.simulate`), `keeps_label`
     what the defense declares. `clean` answers without the defense: an oracle that no real attacker has. `benign` are
     images and labels of the victim's own kind. `rebuild` sets up the same defense around an own model.
-    `on_epoch` belongs to whoever watches the attack, not to the attacker.
+    `on_epoch` belongs to whoever watches the attack, not to the attacker. `cache` keeps networks that many attacks
+    train alike; `key` names the pool and the seed there.
     """
 
     classes: int
@@ -66,6 +69,8 @@ class Knowledge:
     benign: tuple[Tensor, Tensor] | None = None
     rebuild: Callable[[nn.Module, Tensor, Tensor, torch.Generator], Service] | None = None
     on_epoch: Callable[[nn.Module], None] | None = None
+    cache: Cache | None = None
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,16 +147,18 @@ Choose = Callable[[Knowledge, int, torch.Generator], Tensor]
 class Attack:
     """A strategy in three steps: how images are asked, what is believed of the answers, how the thief is trained.
 
-    `cost` says how many queries an image takes, by the sizes, so that the budget buys fewer images. `choose` picks
-    images from the pool instead of the query strategy. `queries` names the query strategies it goes with, `knows` what
-    it knows that no real attacker does ("prior": clean answers; "defense": the defender's own networks), `adaptive`
-    whether it was made against our own policies.
+    `cost` says how many queries an image takes, by the sizes, so that the budget buys fewer images. `overspend` is how
+    many budgets it spends nevertheless: 1, but for a published count that results must flag. `choose` picks rows of the
+    pool instead of the query strategy. `queries` names the query strategies it goes with, `knows` what it knows that no
+    real attacker does ("prior": clean answers; "defense": the defender's own networks) or only a rich one ("benign":
+    images of the victim's own kind), `adaptive` whether it was made against our own policies.
     """
 
     ask: Ask = one_account
     believe: Believe = as_told
     learn: Learn = train_thief
     cost: Callable[[Sizes], int] = lambda _: 1
+    overspend: Callable[[Sizes], int] = lambda _: 1
     choose: Choose | None = None
     queries: tuple[str, ...] = ("knockoff", "jbda_tr")
     knows: Sequence[str] = ()

@@ -1,0 +1,1 @@
+"""How attackers pick what they ask."""

@@ -1,0 +1,1 @@
+"""What attackers make of the answers, one family a file."""

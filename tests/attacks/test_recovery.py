@@ -1,0 +1,243 @@
+"""Recovery attacks against brute force, and on a map that can be undone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queen.attacks import ATTACKS
+from queen.attacks.base import Attack, Transcript
+from queen.attacks.queries.knockoff import knockoff
+from queen.attacks.strategies import ddae, pbayes, replay
+from queen.attacks.strategies.tables import Pairs, dirichlet, draw_pairs, told_prior
+from queen.training import Schedule, train
+from queen.types import OptionError
+from tests.attacks.toy import SMALL, clean, desk, knowledge, new_network, seed, service, squeezed
+from tests.helpers import digits, images
+
+BIG = replace(SMALL, table=20_000, generator_epochs=15, generator_batch=256)
+RECOVERY = [name for name in ATTACKS if name.startswith(("ddae", "pbayes", "informed"))]
+
+
+def stolen(count: int = 200, perturb=squeezed) -> Transcript:
+    return knockoff(desk(count, perturb), Attack(), knowledge(), count, seed())
+
+
+# pBayes against loops.
+
+
+def recovered_by_loops(answers, told, clean_rows, same_label):
+    result = []
+    for q in answers.tolist():
+        distances = [sum(abs(a - b) for a, b in zip(q, row, strict=True)) for row in told.tolist()]
+        rows = range(len(distances))
+        if same_label:
+            alike = [i for i in rows if told[i].argmax() == torch.tensor(q).argmax()]
+            rows = alike or rows
+        limit = max(0.01, min(distances[i] for i in rows))
+        near = [i for i in rows if distances[i] <= limit + 1e-9]
+        result.append(clean_rows[near].mean(0))
+    return torch.stack(result)
+
+
+# In eighths, so that equal distances are equal to the last bit.
+vectors = st.lists(st.lists(st.integers(0, 8), min_size=3, max_size=3), min_size=1, max_size=8)
+
+
+@settings(max_examples=150)
+@given(vectors, vectors, st.booleans())
+def test_recovery_is_the_mean_of_the_nearest_pairs(answers, told, same_label):
+    answers, told = torch.tensor(answers) / 8.0, torch.tensor(told) / 8.0
+    clean_rows = torch.rand(len(told), 3, generator=seed())
+    found = pbayes.recover(answers, Pairs(clean_rows, told), same_label=same_label)
+    assert torch.allclose(found, recovered_by_loops(answers, told, clean_rows, same_label), atol=1e-6)
+
+
+def test_all_pairs_within_a_hundredth_count_even_if_one_is_nearer():
+    told = torch.tensor([[0.5, 0.5], [0.504, 0.496], [0.51, 0.49]])
+    clean_rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.25, 0.75]])
+    found = pbayes.recover(told[:1], Pairs(clean_rows, told), same_label=False)
+    assert found.tolist() == [[0.5, 0.5]]
+
+
+def test_few_distances_at_a_time_give_the_same(monkeypatch):
+    pairs = Pairs(torch.rand(50, 4, generator=seed(1)), torch.rand(50, 4, generator=seed(2)))
+    answers = torch.rand(33, 4, generator=seed(3))
+    whole = pbayes.recover(answers, pairs, same_label=False)
+    for limit in (1, 120):
+        monkeypatch.setattr(pbayes, "CHUNK", {"cpu": limit})
+        assert torch.allclose(pbayes.recover(answers, pairs, same_label=False), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize(("keeps_label", "same_label"), [("always", True), ("ties", True), ("no", False)])
+def test_labels_count_where_the_defense_declares_to_keep_them(keeps_label, same_label, monkeypatch):
+    seen = []
+    monkeypatch.setattr(pbayes, "recover", lambda answers, pairs, same_label: seen.append(same_label) or answers)
+    ATTACKS["pbayes"].believe(stolen(20), knowledge(keeps_label=keeps_label), seed())
+    assert seen == [same_label]
+
+
+# Pairs.
+
+
+def test_clean_answers_are_drawn_from_the_dirichlet_distribution():
+    means = torch.tensor([0.6, 0.3, 0.1, 0.0])
+    drawn = dirichlet((4 * 8 * means).expand(20_000, 4), seed())
+    assert torch.allclose(drawn.sum(1), torch.ones(20_000), atol=1e-5)
+    assert torch.allclose(drawn.mean(0), means, atol=0.005)
+    variance = means * (1 - means) / (4 * 8 + 1)
+    assert torch.allclose(drawn.var(0), variance, atol=5e-4)
+    assert torch.equal(drawn[:5], dirichlet((4 * 8 * means).expand(20_000, 4), seed())[:5])
+
+
+@pytest.mark.parametrize(("table", "queries", "pairs"), [(400, 100, 400), (450, 100, 400), (30, 100, 30)])
+def test_a_table_has_as_many_pairs_for_every_state_and_each_belongs_to_its_query(table, queries, pairs):
+    found = Transcript(torch.arange(float(queries))[:, None], torch.full((queries, 4), 0.25))
+    asked = []
+
+    def simulate(drawn, x, generator):
+        asked.append(x.flatten())
+        return torch.stack([drawn, x + drawn])  # honest, or marked with the query
+
+    prior = told_prior(found, knowledge())
+    made = draw_pairs(found, prior, simulate, replace(SMALL, table=table), seed())
+    assert len(made.clean) == len(made.told) == 2 * pairs
+    assert all(torch.equal(x, x.sort().values) for x in asked)  # a stream keeps its order
+    passes = len(asked)
+    difference = (made.told - made.clean).view(passes, 2, -1, 4)
+    assert torch.equal(difference[:, 0], torch.zeros_like(difference[:, 0]))
+    for x, marked in zip(asked, difference[:, 1], strict=True):
+        assert torch.allclose(marked, x[:, None].expand(-1, 4), atol=1e-4)
+
+
+# All of them.
+
+
+def error(found: Transcript) -> float:
+    return (found.answers - clean(found.x)).abs().sum(1).mean().item()
+
+
+def veiled(y):
+    """Nearer to what is told than `squeezed`, for attackers who look for clean answers around the told ones."""
+    return 0.9 * y + 0.01
+
+
+@pytest.mark.parametrize("name", [name for name in RECOVERY if name != "ddae"])
+def test_a_map_that_can_be_undone_is_undone(name):
+    """Those who look for clean answers around the told ones get a part of the way only."""
+    perturb, share = (squeezed, 0.3) if "prior" in ATTACKS[name].knows else (veiled, 1.0)
+    told, map_alone = stolen(perturb=perturb), service(perturb)
+    known = knowledge(BIG, simulate=map_alone.simulate, rebuild=lambda *_: map_alone)
+    believed = ATTACKS[name].believe(told, known, seed())
+    assert torch.equal(believed.x, told.x)
+    assert torch.allclose(believed.answers.sum(1), torch.ones(len(told)), atol=1e-4)
+    assert error(believed) < share * error(told)
+
+
+@pytest.mark.parametrize("name", [name for name in RECOVERY if name != "informed_proxy"])
+def test_without_the_defenses_map_there_is_no_recovery(name):
+    with pytest.raises(OptionError, match=r"needs Knowledge\.simulate"):
+        ATTACKS[name].believe(stolen(20), knowledge(simulate=None), seed())
+
+
+# D-DAE.
+
+
+def test_shadows_learn_as_many_random_classes_of_the_pool_as_there_are_outputs():
+    labels = torch.tensor([7, 3, 9, 7, 5, 3, 9, 1])
+    rows, outputs = ddae.random_classes(labels, 3, seed())
+    assert labels[rows].unique().numel() == 3
+    pairs = set(zip(labels[rows].tolist(), outputs.tolist(), strict=True))
+    assert len(pairs) == 3  # one output a class
+    assert {k for _, k in pairs} == {0, 1, 2}
+    assert rows.tolist() == [i for i, k in enumerate(labels.tolist()) if k in {a for a, _ in pairs}]
+    chosen = {tuple(ddae.random_classes(labels, 3, seed(s))[0].tolist()) for s in range(20)}
+    assert len(chosen) > 3
+
+
+def test_with_fewer_classes_than_outputs_all_are_taken_and_spread_over_the_outputs():
+    labels = torch.arange(40) % 5
+    rows, outputs = ddae.random_classes(labels, 10, seed())
+    assert rows.tolist() == list(range(40))
+    assert len(set(zip(labels.tolist(), outputs.tolist(), strict=True))) == 5
+    assert outputs.max() < 10
+    assert outputs.unique().numel() == 5
+
+
+def test_shadows_learn_their_classes_and_differ():
+    truth = digits()[1][1000:1400].repeat(10)
+    known = knowledge(replace(SMALL, shadow_epochs=5), pool_labels=truth)
+    known = replace(known, pool=known.pool.repeat(10, 1, 1, 1))
+    guesses = torch.stack([network(known.pool[:400]).argmax(1) for network in ddae.shadows(known, seed())])
+    assert (guesses[0] != guesses[1]).double().mean() > 0.5  # a class became another output
+    for guess in guesses:
+        best = torch.stack([guess[truth[:400] == k].bincount(minlength=10).max() for k in range(10)])
+        assert best.sum() > 0.6 * 400  # chance would be about 0.2
+
+
+def test_ddae_undoes_a_map_given_shadows_that_are_as_sure_as_the_victim(monkeypatch):
+    x, y = images(digits()[0][:400]), digits()[1][:400]
+    orders = [torch.randperm(10, generator=seed(s)) for s in range(4)]
+    schedule = Schedule(epochs=8, lr=0.1, batch=32)
+    networks = [train(new_network(seed(9)), x, order[y], schedule, seed()) for order in orders]
+    monkeypatch.setattr(ddae, "shadows", lambda *_: iter(networks))
+    told = stolen()
+    sizes = replace(SMALL, generator_epochs=60, generator_batch=64)
+    assert error(ATTACKS["ddae"].believe(told, knowledge(sizes), seed())) < 0.5 * error(told)
+
+
+def test_pools_without_labels_train_no_shadows():
+    with pytest.raises(OptionError, match=r"needs Knowledge\.pool_labels"):
+        ATTACKS["ddae"].believe(stolen(20), knowledge(pool_labels=None), seed())
+
+
+def test_the_restorer_has_norm_and_leak_after_every_layer():
+    kinds = [type(layer).__name__ for layer in ddae.restorer(10, (128, 64))]
+    assert kinds == ["Linear", "BatchNorm1d", "LeakyReLU"] * 3 + ["Softmax"]
+    widths = [layer.weight.shape for layer in ddae.restorer(10, (128, 64)) if hasattr(layer, "in_features")]
+    assert widths == [(128, 10), (64, 128), (10, 64)]
+
+
+def test_the_restorer_is_applied_with_the_statistics_of_all_answers_at_once(monkeypatch):
+    network = ddae.restorer(10, (16,))
+    network(torch.rand(100, 10, generator=seed()) + 3)  # running statistics of something else
+    monkeypatch.setattr(ddae, "train_restorer", lambda *_: network)
+    told = stolen(40)
+    believed = ATTACKS["ddae_plus"].believe(told, knowledge(), seed()).answers
+    assert torch.allclose(believed, network.train()(told.answers), atol=1e-6)
+    assert not torch.allclose(believed, network.eval()(told.answers), atol=1e-2)
+
+
+def test_rates_of_the_restorer_halve_every_hundred_epochs(monkeypatch):
+    rates = []
+
+    class Watched(torch.optim.SGD):
+        def step(self, *args, **kwargs):
+            rates.append(self.param_groups[0]["lr"])
+            return super().step(*args, **kwargs)
+
+    monkeypatch.setattr(torch.optim, "SGD", Watched)
+    pairs = Pairs(torch.eye(4), torch.eye(4))
+    ddae.train_restorer(pairs, replace(SMALL, generator_epochs=250, generator_batch=4), seed())
+    assert rates == pytest.approx([0.01] * 100 + [0.005] * 100 + [0.0025] * 50)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_replayed_step_trains_as_a_plain_one_at_every_rate(monkeypatch):
+    told = torch.rand(512, 6, generator=seed()).softmax(1).cuda()
+    pairs, sizes = Pairs(told.flip(1), told), replace(SMALL, generator_epochs=205, generator_batch=256)
+    replayed = ddae.train_restorer(pairs, sizes, seed())
+    monkeypatch.setattr(replay, "EAGER", 10**9)
+    plain = ddae.train_restorer(pairs, sizes, seed())
+    for a, b in zip(replayed.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_distances_on_a_gpu_are_those_of_the_cpu():
+    a, b = torch.rand(20, 7, generator=seed()), torch.rand(30, 7, generator=seed(1))
+    assert torch.allclose(pbayes.l1(a.cuda(), b.cuda()).cpu(), pbayes.l1(a, b), atol=1e-6)
