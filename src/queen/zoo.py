@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast, get_type_hints
@@ -20,23 +21,25 @@ from queen.types import OptionError
 class SmallCNN(nn.Module):
     """Two convolutions and a hidden layer: learns digits in seconds on a CPU.
 
-    Without batch norm, because its statistics would tie a thief's copy to the images it was trained on.
+    Without batch norm, because its statistics would tie a thief's copy to the images it was trained on. `grid` is the
+    side of the maps that the hidden layer sees: a quarter of the images' side leaves nothing to pool or repeat.
     """
 
-    def __init__(self, classes: int, channels: int = 1, width: int = 8, hidden: int = 64) -> None:
+    def __init__(self, classes: int, channels: int = 1, width: int = 8, hidden: int = 64, grid: int = 7) -> None:
         super().__init__()
+        self.grid = grid
         blocks: list[nn.Module] = []
         for a, b in ((channels, width), (width, 2 * width)):
             blocks += [nn.Conv2d(a, b, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]  # the order does not matter
         self.blocks = nn.Sequential(*blocks)
-        self.hidden = nn.Linear(2 * width * 49, hidden)
+        self.hidden = nn.Linear(2 * width * grid**2, hidden)
         self.head = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, channels, height, width) -> (n, classes)."""
         maps = self.blocks(x)
-        if maps.shape[2:] != (7, 7):  # on 28x28 images the pooling would change nothing, but take its time
-            maps = F.adaptive_avg_pool2d(maps, 7)
+        if maps.shape[2:] != (self.grid, self.grid):  # else the pooling would change nothing, but take its time
+            maps = F.adaptive_avg_pool2d(maps, self.grid)
         logits: Tensor = self.head(F.relu(self.hidden(maps.flatten(1))))
         return logits
 
@@ -64,6 +67,27 @@ class VGG(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, channels, height, width) -> (n, classes)."""
+        logits: Tensor = self.classifier(self.features(x))
+        return logits
+
+
+class AlexNet(nn.Module):
+    """AlexNet for small images: five convolutions, then ONE linear layer on 256 features."""
+
+    def __init__(self, classes: int, channels: int = 3) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for outputs, kernel, stride, pooled in (
+            (64, 11, 4, True), (192, 5, 1, True), (384, 3, 1, False), (256, 3, 1, False), (256, 3, 1, True),
+        ):  # fmt: skip
+            layers += [nn.Conv2d(channels, outputs, kernel, stride, kernel // 2), nn.ReLU()]
+            layers += [nn.MaxPool2d(2, ceil_mode=True)] if pooled else []
+            channels = outputs
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.classifier = nn.Linear(channels, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, channels, height, width), at least 8x8 -> (n, classes)."""
         logits: Tensor = self.classifier(self.features(x))
         return logits
 
@@ -115,6 +139,24 @@ class ResNet(nn.Module):
         return logits
 
 
+class Normalised(nn.Module):
+    """A network behind (x - mean) / std, one number a channel, so that everybody may speak of images in 0..1."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, channels, height, width) in 0..1 -> (n, classes)."""
+        logits: Tensor = self.network((x - self.mean) / self.std)
+        return logits
+
+
 PLAN_A = "64 M 128 M 256 256 M 512 512 M 512 512 M"
 PLAN_D = "64 64 M 128 128 M 256 256 256 M 512 512 512 M 512 512 512 M"
 
@@ -124,16 +166,36 @@ NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
     "vgg16_bn": lambda **args: VGG(PLAN_D, **args),
     "resnet18": lambda **args: ResNet((2, 2, 2, 2), 1, **args),
     "resnet50": lambda **args: ResNet((3, 4, 6, 3), 4, **args),
+    "alexnet": AlexNet,
 }
 
 
-def build(name: str, **args: Any) -> nn.Module:
-    """A network of this file by name, remembering how it was built (`.recipe`)."""
+def build(
+    name: str, *, mean: Sequence[float] | None = None, std: Sequence[float] | None = None, **args: Any
+) -> nn.Module:
+    """A network of this file by name, remembering how it was built (`.recipe`).
+
+    With `mean` and `std`, one number a channel, the network normalises images in 0..1 itself.
+    """
     if name not in NETWORKS:
         raise OptionError(f"no network '{name}'; known: {', '.join(NETWORKS)}")
     network = NETWORKS[name](**args)
+    if mean is not None or std is not None:
+        normal = {"mean": _numbers("mean", mean, network), "std": _numbers("std", std, network)}
+        network, args = Normalised(network, **normal), {**args, **normal}
     network.recipe = Recipe("queen.zoo:build", {"name": name, **args})  # type: ignore[assignment]
     return network
+
+
+def _numbers(name: str, values: Sequence[float] | None, network: nn.Module) -> list[float]:
+    """One finite number a channel, those of std above 0."""
+    channels = next(layer.in_channels for layer in network.modules() if isinstance(layer, nn.Conv2d))
+    numbers = list(values) if isinstance(values, Sequence) and not isinstance(values, str) else []
+    usable = all(isinstance(v, int | float) and math.isfinite(v) and (v > 0 or name == "mean") for v in numbers)
+    if len(numbers) != channels or not usable:
+        positive = " above 0" if name == "std" else ""
+        raise OptionError(f"{name} must have one number{positive} for each of {channels} channels, got {values!r}")
+    return [float(value) for value in numbers]
 
 
 @dataclass(frozen=True)
