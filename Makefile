@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo adaptive test lint format results speed clean
+.PHONY: demo adaptive test lint format results speed bench-smoke pages clean
 
 demo: $(STAMP)                ## train, protect and attack a small digit classifier; report in build/demo/
 	$(BIN)/queen demo
@@ -12,7 +12,7 @@ adaptive: $(STAMP)            ## the same, and attackers who know the sentinel (
 	$(BIN)/queen demo --adaptive
 
 test: $(STAMP)                ## the whole test suite, with branch coverage
-	$(BIN)/python -m pytest --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --cov-report=term --numprocesses auto --dist worksteal
 
 lint: $(STAMP)                ## style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -29,6 +29,14 @@ results: $(STAMP)             ## run the whole demo and the speed test, and put 
 	$(BIN)/queen demo --adaptive --json > build/demo.json && mv build/demo.json results/demo/demo.json
 	$(BIN)/queen speed --json > build/speed.json && mv build/speed.json results/speed/cpu-2-cores.json
 	$(BIN)/python -m queen.demo.table
+
+bench-smoke: $(STAMP)         ## every defense against every attack on small digits (under 10 minutes); report in build/smoke/
+	$(BIN)/queen bench run benchmarks/smoke.yaml --out build/smoke
+	$(BIN)/queen bench table build/smoke
+
+pages: $(STAMP)               ## put the committed results into README and docs
+	$(BIN)/python -m queen.demo.table
+	$(BIN)/python -m queen.bench.page
 
 speed: $(STAMP)               ## the guard's cost, as ratios inside one run
 	$(BIN)/queen speed

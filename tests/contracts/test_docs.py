@@ -100,8 +100,12 @@ def test_every_command_line_parses(path):
         if words[1].startswith("-"):
             continue
         assert words[1] in known, line
+        command, rest = known[words[1]], words[2:]
+        while hasattr(command, "commands") and rest and not rest[0].startswith("-"):  # a group of commands
+            assert rest[0] in command.commands, line
+            command, rest = command.commands[rest[0]], rest[1:]
         if not {"-h", "--help"} & set(words):
-            known[words[1]].make_context(words[1], words[2:])  # raises where an option does not exist
+            command.make_context(words[1], rest)  # raises where an option does not exist
 
 
 def find(reference: str) -> object:

@@ -8,10 +8,10 @@ import torch
 
 import queen.demo.adaptive as module
 import queen.demo.thieves
-from queen.training import predict
 from queen.demo.report import html_report
 from queen.demo.table import ADAPTIVE_HEADER, adaptive_markdown, adaptive_notes, adaptive_rows
 from queen.progress import Progress
+from queen.training import predict
 from tests.demo.conftest import quick
 
 NAMES = {

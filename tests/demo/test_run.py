@@ -10,8 +10,8 @@ import torch
 
 import queen.demo.run as module
 from queen import Verdict
-from queen.training import predict
 from queen.demo.run import load_images
+from queen.training import predict
 
 THIEF = {
     "thief_direct", "thief_label_only", "agreement", "thief_direct_runs", "thief_label_only_runs", "answers", "flags",

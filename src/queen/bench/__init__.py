@@ -1,1 +1,5 @@
-"""Measuring: data, training and speed."""
+"""Attacks against defenses, measured: one spec, one result a cell, tables and plots from results alone."""
+
+from queen.bench.own import Evaluation, evaluate
+
+__all__ = ["Evaluation", "evaluate"]

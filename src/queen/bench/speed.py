@@ -17,6 +17,9 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from queen.bench.defense_speed import PAPER, defense_costs
+from queen.bench.rivals_speed import solver_ratios
+from queen.bench.untrained import CLASSES, images, network
 from queen.core.geometry import Geometry
 from queen.core.mapping import MapRecipe
 from queen.core.perturb import move_feature, reverse_gradient
@@ -27,9 +30,9 @@ from queen.ledger.base import make_rows
 from queen.progress import Progress
 from queen.sentinel.evidence import EXPONENTS, Bets
 from queen.types import Limits
-from queen.zoo import Recipe, build, seeded
+from queen.zoo import Recipe
 
-CLASSES, DIMS = 10, 512
+DIMS = 512
 WARM_UP = 2  # pairs that do not count
 
 
@@ -43,10 +46,15 @@ def measure_speed(*, quick: bool = False, progress: bool | None = None) -> dict[
             "sqlite_per_second": lambda: sqlite_rate(scale),
             "sqlite_sentinel_per_second": lambda: sqlite_rate(scale, watched=True),
             "rows_per_second": lambda: perturb_rates(scale),
+            "solver_ratio": lambda: solver_ratios(scale),
+            "query_time": lambda: defense_costs(scale),
         }
         result = {name: stage() for name, stage in show.each("speed", stages.items(), len(stages))}
     result["guard_verdicts"] = result["guard_ratio"].pop("verdicts")
     result["slsqp_ratio"] = result["rows_per_second"].pop("slsqp_ratio")
+    for name, value in result.pop("query_time").items():
+        result[f"query_time_{name}"] = value
+    result["paper_query_time_ratio"] = dict(PAPER)
     result["machine"] = {
         "threads": torch.get_num_threads(),
         "processor": platform.machine(),
@@ -76,11 +84,9 @@ def guard_ratios(scale: int) -> dict[str, Any]:
     """Guard / undefended time for VGG16-BN on 32x32: benign traffic, every query A, every query B; with the sentinel,
     benign traffic and nothing but decoys."""
     generator = torch.Generator().manual_seed(0)
-    with seeded(generator):  # the verdicts, and so the work, depend on the weights
-        model = build("vgg16_bn", classes=CLASSES, channels=3).eval().requires_grad_(False)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    x, y = _images(240, generator)
-    held_out = _images(400, generator)
+    model = network(generator)
+    x, y = images(240, generator)
+    held_out = images(400, generator)
     wide = (-20.0, 20.0)  # an input range that is checked and that noise does not leave
     heads = protect(
         model,
@@ -102,7 +108,7 @@ def guard_ratios(scale: int) -> dict[str, Any]:
         input_range=wide,
         progress=False,
     )
-    benign = _mostly_inside(heads, _images(160, generator)[0])
+    benign = _mostly_inside(heads, images(160, generator)[0])
     watched = benign.fresh(policy="sentinel", limits=Limits(extra_answers=10**9))
     decoys = heads.fresh(policy="sentinel", on_spent="decoy", limits=Limits(threshold=0.0, extra_answers=0))
     cases = {
@@ -121,7 +127,7 @@ def guard_ratios(scale: int) -> dict[str, Any]:
     result: dict[str, Any] = {"verdicts": {}}
     plain = torch.inference_mode()(lambda x: model(x).softmax(1))
     for name, (guard, batch, pairs) in cases.items():
-        fresh = [_images(batch, generator)[0] for _ in range(max(3, pairs // scale) + WARM_UP)]
+        fresh = [images(batch, generator)[0] for _ in range(max(3, pairs // scale) + WARM_UP)]
         counted = _Counted(guard)
         result[name] = paired_ratio(counted, plain, fresh)
         result["verdicts"][name] = {k: v / counted.seen.total() for k, v in sorted(counted.seen.items())}
@@ -137,14 +143,6 @@ class _Counted:
 
     def __call__(self, x: Tensor) -> None:
         self.seen.update(verdict.value for verdict in self.guard.answer(x, client="speed").verdicts)
-
-
-def _images(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Noisy copies of one pattern a class: benign traffic comes from the same source as the fitted data."""
-    labels = torch.randint(CLASSES, (count,), generator=generator)
-    patterns = torch.randn(CLASSES, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    x = 0.5 * torch.randn(count, 3, 32, 32, generator=generator) + patterns[labels]
-    return x.contiguous(memory_format=torch.channels_last), labels
 
 
 def _mostly_inside(guard: Guard, x: Tensor) -> Guard:

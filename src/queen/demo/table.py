@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from queen.bench.page import filled
 from queen.demo.thieves import best
 
 BEGIN, END = "<!-- demo table -->", "<!-- /demo table -->"
@@ -186,9 +187,7 @@ def _percent(value: float | None) -> str:
 
 def fill(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
     """Put a table of a committed result file between a page's markers."""
-    before, _, rest = page.read_text().partition(begin)
-    _, _, after = rest.partition(end)
-    page.write_text(f"{before}{begin}\n{text}{end}{after}")
+    page.write_text(filled(page.read_text(), text, begin, end))
 
 
 if __name__ == "__main__":

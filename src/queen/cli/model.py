@@ -1,60 +1,35 @@
-"""The command line: thin commands over the library. Results go to standard output, the rest to standard error."""
+"""Commands around a model: try it, protect it, ask it, look into it, certify and measure it."""
 
 from __future__ import annotations
 
-import getpass
 import json
-import sys
-import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from queen.types import OptionError, QueenError, RefusedError
+from queen.cli.shared import (
+    Device,
+    Folder,
+    Json,
+    ModelOption,
+    app,
+    out,
+    print_json,
+    table,
+)
+from queen.types import OptionError, RefusedError
+
+SOLVERS = (
+    ("modelguard_w_k10", "ModelGuard-W at K = 10", "HiGHS row by row"),
+    ("modelguard_w_k100", "ModelGuard-W at K = 100", "HiGHS row by row"),
+    ("mad_k10", "MAD at K = 10", "with autograd row by row"),
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from queen.bundle import Bundle
-    from queen.ledger import SqliteLedger, Standing
-
-app = typer.Typer(
-    name="queen",
-    help="Protect a classifier so that nobody can steal it through its answers.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-out = Console(highlight=False, markup=False)
-err = Console(stderr=True, highlight=False, markup=False)
-
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Folder = Annotated[Path, typer.Argument(help="Bundle folder.", show_default=False)]
-ModelOption = Annotated[str | None, typer.Option("--model", help="package.module:factory, if the bundle names none.")]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-LedgerFile = Annotated[Path, typer.Option("--ledger", help="SQLite ledger of the guard.", show_default=False)]
-Client = Annotated[str, typer.Argument(help="Name of the client.", show_default=False)]
-Actor = Annotated[str | None, typer.Option(help="Who does this, for the log; you, if not given.")]
-
-
-def main() -> None:
-    """Run the command line; a user's mistake is one line and exit code 2, never a stack trace."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # so that package.module:factory finds modules beside the user
-    try:
-        app()
-    except ModuleNotFoundError as error:
-        err.print(f"error: this command needs '{error.name}': pip install 'queen[demo]'", style="red", soft_wrap=True)
-        sys.exit(2)
-    except QueenError as error:
-        err.print(f"error: {' '.join(str(error).split())}", style="red", soft_wrap=True)
-        sys.exit(2)
 
 
 @app.command(epilog="Example: `queen demo --json > demo.json`, `queen demo --adaptive`")
@@ -80,14 +55,14 @@ def demo(
     (folder / "report.html").write_text(html_report(found))
     write_image(found.images.test[0][0], folder / "digit.png")
     if as_json:
-        _print_json(found.results)
+        print_json(found.results)
         return
-    out.print(_table(HEADER, rows(found.results), left=2))
+    out.print(table(HEADER, rows(found.results), left=2))
     for note in notes(found.results):
         out.print(f"- {note}")
     if adaptive:
         out.print()
-        out.print(_table(ADAPTIVE_HEADER, adaptive_rows(found.results), left=1))
+        out.print(table(ADAPTIVE_HEADER, adaptive_rows(found.results), left=1))
         for note in adaptive_notes(found.results):
             out.print(f"- {note}")
     out.print(f"\nreport  {folder / 'report.html'}\nbundle  {folder / 'bundle'}")
@@ -160,7 +135,7 @@ def protect(
     )
     guard.save(folder)
     if as_json:
-        _print_json({"bundle": str(folder), "identity": guard.bundle.identity, "report": guard.report})
+        print_json({"bundle": str(folder), "identity": guard.bundle.identity, "report": guard.report})
     else:
         out.print(f"bundle {folder} written, identity {guard.bundle.identity[:16]}")
 
@@ -203,7 +178,7 @@ def ask(
             "alarmed": reply.alarmed.tolist(),
             "refused": reply.refused.tolist(),
         }
-        _print_json(result | ({"honest": honest.tolist()} if honest is not None else {}))
+        print_json(result | ({"honest": honest.tolist()} if honest is not None else {}))
     for row, verdict in enumerate(() if as_json else reply.verdicts):
         if reply.refused[row]:
             out.print(f"query {row}, refused")
@@ -217,7 +192,7 @@ def ask(
         ]
         accused = ", the client stands accused" if reply.alarmed[row] else ""
         out.print(f"query {row}" + (f", verdict {verdict.value} ({verdict.name.lower()}){accused}" if explain else ""))
-        out.print(_table(header, lines, left=1))
+        out.print(table(header, lines, left=1))
     if refusal is not None:
         raise refusal
 
@@ -255,7 +230,7 @@ def inspect(
         for k, spread in enumerate(bundle.geometry.spreads.tolist())
     ]
     if as_json:
-        _print_json(facts | {"classes": classes, "report": report})
+        print_json(facts | {"classes": classes, "report": report})
         return
     from queen.report import Report
 
@@ -265,7 +240,7 @@ def inspect(
         out.print(line)
     header = ("class", "spread", "radius", "answers (about)", "records (bound)")
     lines = [[c["class"], f"{c['spread']:.4g}", f"{c['radius']:.4g}", *map(str, list(c.values())[3:])] for c in classes]
-    out.print(_table(header, lines, left=1))
+    out.print(table(header, lines, left=1))
     if picture:
         out.print(f"{'map':<22}{picture}")
 
@@ -313,10 +288,10 @@ def certify(
         found = recovery_by_verdict(guard, read_query(queries, guard.bundle))
         result["theorem3"] = {letter: vars(one) for letter, one in found.items()}
     if as_json:
-        _print_json(result)
+        print_json(result)
         return
     names = ("eta_hat", "rho_paper", "rho_sound", "radius", "records_per_class")
-    out.print(_table(("quantity", "value"), [(name, f"{result[name]:.6g}") for name in names], left=1))
+    out.print(table(("quantity", "value"), [(name, f"{result[name]:.6g}") for name in names], left=1))
     for statement in certificate.statements:
         out.print(f"- {statement}")
     if guard and guard.bundle.calibration:
@@ -363,110 +338,10 @@ def calibrate(
     guard.save(folder)
     rates = guard.report["alarm_rates"]
     if as_json:
-        _print_json({"bundle": str(folder), "alarm_rates": rates, "statement": guard.bundle.statement})
+        print_json({"bundle": str(folder), "alarm_rates": rates, "statement": guard.bundle.statement})
         return
-    out.print(_table(("condition", "accused"), [(name, f"{rate:.0%}") for name, rate in rates.items()], left=1))
+    out.print(table(("condition", "accused"), [(name, f"{rate:.0%}") for name, rate in rates.items()], left=1))
     out.print(f"- {guard.bundle.statement}")
-
-
-@app.command(epilog="Example: `queen clients --ledger clients.sqlite --json`")
-def clients(ledger: LedgerFile, as_json: Json = False) -> None:
-    """Where every client and group stands, the most suspicious first."""
-    with _opened(ledger) as store:
-        found = store.standings()
-    if as_json:
-        budgets = [{"budget": None if s.budget is None else vars(s.budget)} for s in found]
-        _print_json([vars(s) | budget for s, budget in zip(found, budgets, strict=True)])
-        return
-    header = ("name", "kind", "queries", "wealth", "state", "extra answers", "most covered class")
-    out.print(_table(header, [_standing_line(s) for s in found], left=2))
-
-
-@app.command(epilog="Example: `queen alarms --ledger clients.sqlite --acknowledge 3`")
-def alarms(
-    ledger: LedgerFile,
-    acknowledge: Annotated[int | None, typer.Option(help="Mark the event of this number as seen.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also what operators did, and what was seen.")] = False,
-    actor: Actor = None,
-    as_json: Json = False,
-) -> None:
-    """Who was accused, when and on what evidence."""
-    with _opened(ledger) as store:
-        if acknowledge is not None:
-            store.acknowledge(acknowledge, _actor(actor))
-        events = store.events()
-    found = [e for e in events if everything or (e.what == "alarm" and e.acknowledged is None)]
-    if as_json:
-        _print_json([vars(event) for event in found])
-        return
-    header = ("number", "time", "what", "who", "by", "queries", "wealth", "seen by")
-    lines = [
-        (
-            str(e.id),
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e.at)),
-            e.what,
-            f"group {e.name}" if e.group else e.name,
-            e.actor or e.client,
-            str(e.queries),
-            f"{e.wealth:.4g}",
-            e.acknowledged or "",
-        )
-        for e in found
-    ]
-    out.print(_table(header, lines, left=5))
-
-
-@app.command(epilog="Example: `queen pardon alice --ledger clients.sqlite`")
-def pardon(
-    client: Client,
-    ledger: LedgerFile,
-    group: Annotated[bool, typer.Option("--group", help="The name is that of a group.")] = False,
-    actor: Actor = None,
-) -> None:
-    """Clear the alarm and wealth of a client, or of a group; what it has seen stays counted."""
-    with _opened(ledger) as store:
-        if not _seen(store, client, group=group):
-            kind = "group" if group else "client"
-            raise OptionError(f"no {kind} '{client}' in this ledger: queen clients lists them")
-        store.pardon(client, _actor(actor), group=group)
-    out.print(f"{client} is pardoned; what it has seen stays counted")
-
-
-@app.command(epilog="Example: `queen allow monitoring --ledger clients.sqlite`")
-def allow(
-    client: Client,
-    ledger: LedgerFile,
-    off: Annotated[bool, typer.Option("--off", help="Take the client off the list.")] = False,
-    actor: Actor = None,
-) -> None:
-    """Put a client on the allow-list: always answered honestly, never a weight on its groups."""
-    with _opened(ledger) as store:
-        new = "" if _seen(store, client) else " (never seen so far)"
-        store.allow(client, _actor(actor), allowed=not off)
-    out.print(f"{client}{new} is {'no longer ' if off else ''}on the allow-list")
-
-
-@app.command(epilog="Example: `queen budget partner --extra-answers 20000 --ledger clients.sqlite`")
-def budget(
-    client: Client,
-    ledger: LedgerFile,
-    extra_answers: Annotated[
-        int | None, typer.Option(help="Honest answers outside the discs or near a record.")
-    ] = None,
-    threshold: Annotated[float | None, typer.Option(help="Share of a disc after which a class is spent.")] = None,
-    off: Annotated[bool, typer.Option("--off", help="Back to the guard's limits.")] = False,
-    actor: Actor = None,
-) -> None:
-    """Give one client a budget of its own."""
-    from queen.ledger import Budget
-
-    if off == (extra_answers is not None or threshold is not None):
-        raise OptionError("give --extra-answers, --threshold or both; or --off alone")
-    own = None if off else Budget(extra_answers=extra_answers, threshold=threshold)
-    with _opened(ledger) as store:
-        new = "" if _seen(store, client) else " (never seen so far)"
-        store.set_budget(client, own, _actor(actor))
-    out.print(f"{client}{new} has {'the budget of the guard' if off else 'a budget of its own'}")
 
 
 @app.command(epilog="Example: `queen speed --json > results/speed/my-machine.json`")
@@ -474,12 +349,12 @@ def speed(
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the time, rough.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure what the guard costs, as ratios and rates inside one run."""
+    """Measure what the guard and its rivals cost, as ratios and rates inside one run."""
     from queen.bench.speed import measure_speed
 
     found = measure_speed(quick=quick)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     lines = [(f"guard / undefended, {name}", f"{value:.3f}") for name, value in found["guard_ratio"].items()]
     lines += [(f"judge, {name}", f"{value:,.6g}") for name, value in found["judge_per_second"].items()]
@@ -487,27 +362,17 @@ def speed(
     lines += [("sqlite queries/s with the sentinel, batch 32", f"{found['sqlite_sentinel_per_second']:,.0f}")]
     lines += [(f"{name}, rows/s", f"{value:,.0f}") for name, value in found["rows_per_second"].items()]
     lines += [("gradient reverse, times faster than SLSQP", f"{found['slsqp_ratio']:,.0f}")]
-    out.print(_table(("what", "value"), lines, left=1))
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[SqliteLedger]:
-    """A ledger that exists, closed afterwards."""
-    from queen.ledger import SqliteLedger
-
-    if not path.is_file():
-        raise OptionError(
-            f"no ledger '{path}': it is made by a guard, for example queen ask BUNDLE IMAGE --ledger FILE"
-        )
-    store = SqliteLedger(path)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-def _seen(store: SqliteLedger, name: str, *, group: bool = False) -> bool:
-    return any(s.name == name and s.group == group for s in store.standings())
+    lines += [
+        (f"{name}, times faster than {usual}", f"{found['solver_ratio'][key]:,.0f}") for key, name, usual in SOLVERS
+    ]
+    out.print(table(("what", "value"), lines, left=1))
+    out.print(f"1,000 queries behind each defense; {found['query_time_network']}")
+    paper = found["paper_query_time_ratio"]
+    ratios = [
+        (name, f"{found['query_time_seconds'][name]:.2f}", f"{ratio:.3f}", f"{paper[name]:g}" if name in paper else "")
+        for name, ratio in found["query_time_ratio"].items()
+    ]
+    out.print(table(("defense", "seconds", "x none", "paper"), ratios, left=1))
 
 
 def _sentinel_facts(bundle: Bundle) -> dict[str, Any]:
@@ -515,24 +380,6 @@ def _sentinel_facts(bundle: Bundle) -> dict[str, Any]:
     if bundle.policy != "sentinel":
         return {}
     return {"honest_answers_bound": bundle.report["honest_answers"], "certificate": bundle.statement}
-
-
-def _actor(name: str | None) -> str:
-    return getpass.getuser() if name is None else name
-
-
-def _standing_line(standing: Standing) -> tuple[str, ...]:
-    covered = max(standing.coverage.items(), key=lambda item: item[1], default=None)
-    state = "allowed" if standing.allowed else "accused" if standing.alarmed else ""
-    return (
-        standing.name,
-        "group" if standing.group else "client",
-        str(standing.queries),
-        f"{standing.wealth:.3g}",
-        state,
-        str(standing.extra_answers),
-        "" if covered is None else f"{covered[0]}: {covered[1]:.3f}",
-    )
 
 
 def _sentinel_statements(bundle: Bundle) -> Iterator[str]:
@@ -553,20 +400,6 @@ def _sentinel_statements(bundle: Bundle) -> Iterator[str]:
         "images differ from the calibration images, thieves with many accounts outside any group, thieves whose "
         "queries look like benign ones (bounded by the honest answers above), and thieves with labels of their own."
     )
-
-
-def _print_json(result: object) -> None:
-    sys.stdout.write(json.dumps(result, indent=1) + "\n")
-
-
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]], *, left: int) -> Table:
-    gap = 1 if len(header) < 8 else 0  # a wide table must fit into 80 columns
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), show_edge=False)
-    for i, name in enumerate(header):
-        table.add_column("\n".join(name.split()), justify="left" if i < left else "right", no_wrap=True)
-    for line in lines:
-        table.add_row(*line)
-    return table
 
 
 def _draw(bundle: Bundle, path: Path) -> None:

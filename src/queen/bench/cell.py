@@ -1,0 +1,273 @@
+"""One run: a thief asks a defended victim, trains, and is tried; everything about it that a table may need."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from queen.attacks import ATTACKS, QUERIES
+from queen.attacks.base import Attack, Desk, Knowledge, Sizes, Transcript
+from queen.bench.setting import Setting
+from queen.bench.spec import VERSION, Cell, Utility, as_json, digest
+from queen.bench.utility import distances, measure_utility
+from queen.cache import Cache, fingerprint
+from queen.defenses import DEFENSES
+from queen.defenses.base import Defense, Service
+from queen.defenses.queen import Guarded
+from queen.training import collapsed
+
+# Answers closer than this are equal; on a GPU they change a little with the batch they are computed in.
+SAME: Mapping[str, float] = {"cpu": 1e-6, "cuda": 1e-3}
+LOOKS = 30  # times a thief is tried while it trains
+PROBE = 32  # queries that are asked twice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What to run against a setting."""
+
+    column: str
+    defense: str
+    query: str
+    attack: str
+    budget: int
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Sizes = field(default_factory=Sizes)
+    utility: Utility = field(default_factory=Utility)
+
+    @classmethod
+    def of(cls, cell: Cell) -> Run:
+        """The run of a cell of a spec."""
+        spec = cell.spec
+        return cls(
+            column=cell.column,
+            defense=cell.defense,
+            query=cell.query,
+            attack=cell.attack,
+            budget=spec.budget,
+            seed=cell.seed,
+            options=cell.options,
+            sizes=spec.sizes,
+            utility=spec.utility,
+        )
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Random numbers for one purpose: the same images are asked whatever the defense, and so on."""
+        return torch.Generator().manual_seed(int(digest([self.seed, purpose]), 16) % 2**63)
+
+
+def run_cell(run: Run, setting: Setting, cache: Cache) -> dict[str, Any]:
+    """Everything measured, as plain JSON."""
+    start = time.perf_counter()
+    defense, attack = DEFENSES[run.defense], ATTACKS[run.attack]
+    utility = _utility(run, setting, cache)
+    service = _serve(run, setting)
+    desk = Desk(service.client, run.budget * attack.overspend(run.sizes), run.sizes.ask_batch)
+    knowledge = know(run, setting, service, defense)
+    found = QUERIES[run.query](desk, attack, knowledge, run.budget, run.generator("query"))
+    verdicts = service.verdicts if isinstance(service, Guarded) else {}
+    asked = time.perf_counter()
+    believed = attack.believe(found, knowledge, run.generator("believe"))
+    recovered = time.perf_counter()
+    thief = _thief(attack, believed, knowledge, run, setting, cache)
+    clean = setting.victim.clean(found.x)
+    flags = [
+        *_answer_flags(found, defense, service, run, setting),
+        *_thief_flags(thief, found, clean, setting),
+        *(["budget exceeded, as published"] if desk.used > run.budget else []),
+    ]
+    return {
+        "version": VERSION,
+        "protectee": setting.facts(),
+        "column": run.column,
+        "defense": {
+            "name": run.defense,
+            "options": {**defense.options, **run.options},
+            "keeps_label": defense.keeps_label,
+            "needs": sorted(defense.needs),
+        },
+        "query": run.query,
+        "attack": run.attack,
+        "seed": run.seed,
+        "oracle_prior": "prior" in attack.knows,
+        "knows": list(attack.knows),
+        "queries": {"budget": run.budget, "sent": desk.used, "answered": len(found)},
+        "verdicts": {name: count / desk.used for name, count in verdicts.items()},
+        "answers": _answers(found, clean),
+        "believed": {"label_right": _share(believed.answers.argmax(1) == setting.victim.clean(believed.x).argmax(1))},
+        "utility": utility,
+        "thief": thief,
+        "flags": flags,
+        "sizes": as_json(run.sizes),
+        "seconds": {
+            "ask": round(asked - start, 3),
+            "recover": round(recovered - asked, 3),
+            "train": round(time.perf_counter() - recovered, 3),
+        },
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "hardware": hardware(setting.pool.device),
+    }
+
+
+def hardware(device: torch.device) -> dict[str, Any]:
+    """What it ran on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {"device": name, "threads": torch.get_num_threads()}
+
+
+def know(run: Run, setting: Setting, service: Service, defense: Defense) -> Knowledge:
+    """What attackers may know here; each attack takes what it declares."""
+
+    def rebuild(model: nn.Module, x: Tensor, labels: Tensor, generator: torch.Generator) -> Service:
+        third = max(1, len(x) // 3)
+        own = replace(
+            setting.victim, model=model, train=(x[third:], labels[third:]), calibration=(x[:third], labels[:third])
+        )
+        return defense.start(replace(own, cache=None), generator, **run.options)
+
+    return Knowledge(
+        classes=setting.classes,
+        pool=setting.pool,
+        pool_labels=setting.pool_labels,
+        make_thief=setting.make_thief,
+        schedule=setting.schedule,
+        sizes=run.sizes,
+        keeps_label=defense.keeps_label,
+        simulate=service.simulate,
+        clean=setting.victim.clean,
+        benign=setting.benign,
+        rebuild=rebuild,
+        cache=setting.victim.cache,
+        key=f"{setting.key}-{run.seed}",
+    )
+
+
+def _serve(run: Run, setting: Setting) -> Service:
+    """The victim behind its defense, with nobody known yet."""
+    return DEFENSES[run.defense].start(setting.victim, run.generator("defense"), **run.options)
+
+
+def _utility(run: Run, setting: Setting, cache: Cache) -> dict[str, Any]:
+    what = ["utility", setting.key, run.defense, dict(run.options), as_json(run.utility), run.seed]
+    found: dict[str, Any] = cache.facts(
+        f"utility-{digest(what)}", lambda: measure_utility(_serve(run, setting), setting, run.utility)
+    )
+    return found
+
+
+def _thief(
+    attack: Attack, believed: Transcript, knowledge: Knowledge, run: Run, setting: Setting, cache: Cache
+) -> dict[str, Any]:
+    """Train a thief and try it after every epoch. Equal beliefs give equal thieves, so each is trained once."""
+    if len(believed) == 0:
+        return {"accuracy": None, "epochs": [], "why": "nothing was answered"}
+    method = [attack.learn.__module__, attack.learn.__qualname__]
+    schedule, made = as_json(knowledge.schedule), repr(setting.make_thief(torch.Generator().manual_seed(0)))
+    what = [setting.key, method, schedule, made, run.seed, as_json(run.sizes)]
+    name = f"thief-{digest([*what, fingerprint(believed.x, believed.answers)])}"
+    found: dict[str, Any] = cache.facts(name, lambda: _trained(attack, believed, knowledge, run, setting))
+    return found
+
+
+def _trained(attack: Attack, believed: Transcript, knowledge: Knowledge, run: Run, setting: Setting) -> dict[str, Any]:
+    first = _try(attack, believed, knowledge, run, setting)
+    if not (first["collapsed"] or first["nan"]):
+        return first
+    # Before a failed training counts as a defense's success, the thief gets another chance.
+    careful = replace(knowledge.schedule, lr=knowledge.schedule.lr / 10, clip=1.0)
+    sums = believed.answers.clamp(min=0).sum(1, keepdim=True).clamp(min=1e-12)
+    sane = believed.believing(believed.answers.clamp(min=0) / sums)
+    second = _try(attack, sane, replace(knowledge, schedule=careful), run, setting)
+    best = max(first, second, key=lambda found: (not found["nan"], found["accuracy"]))
+    return {**best, "retried": True, "first_accuracy": first["accuracy"]}
+
+
+def _try(attack: Attack, believed: Transcript, knowledge: Knowledge, run: Run, setting: Setting) -> dict[str, Any]:
+    x, y = setting.test
+    original = setting.victim.clean(x).argmax(1)
+    total, _ = knowledge.schedule.plan(len(believed))
+    stride = max(1, total // LOOKS)
+    epochs: list[dict[str, float]] = []
+    last: list[Tensor] = []
+    seen = 0
+
+    @torch.inference_mode()
+    def look(thief: nn.Module) -> None:
+        nonlocal seen
+        seen += 1
+        if seen % stride and seen < total:
+            return
+        with torch.autocast("cuda", torch.bfloat16, enabled=x.is_cuda):
+            logits = torch.cat([thief(part).float() for part in x.split(1024)])  # type: ignore[no-untyped-call]
+        last[:] = [logits]
+        guess = logits.argmax(1)
+        epochs.append({"epoch": seen, "accuracy": _share(guess == y), "agreement": _share(guess == original)})
+
+    start = time.perf_counter()
+    attack.learn(believed, replace(knowledge, on_epoch=look), run.generator("thief"))
+    seconds = time.perf_counter() - start
+    [logits] = last
+    return {
+        "accuracy": epochs[-1]["accuracy"],
+        "agreement": epochs[-1]["agreement"],
+        "best_accuracy": max(epoch["accuracy"] for epoch in epochs),
+        "best_agreement": max(epoch["agreement"] for epoch in epochs),
+        "epochs": epochs,
+        "collapsed": collapsed(logits.argmax(1)),
+        "nan": not bool(logits.isfinite().all()),
+        "images_per_second": round(len(believed) * total / seconds),
+        "training_seconds": round(seconds, 3),
+        "retried": False,
+    }
+
+
+def _answers(found: Transcript, clean: Tensor) -> dict[str, float]:
+    """How far the attacker's answers are from the clean ones."""
+    if len(found) == 0:
+        return {"honest": 0.0, "label_kept": 0.0}
+    return {
+        "honest": _share((found.answers - clean).abs().amax(1) <= SAME[clean.device.type]),
+        "label_kept": _share(found.answers.argmax(1) == clean.argmax(1)),
+        **distances(clean, found.answers),
+    }
+
+
+def _answer_flags(found: Transcript, defense: Defense, service: Service, run: Run, setting: Setting) -> list[str]:
+    flags = []
+    answers = found.answers
+    if not answers.isfinite().all():
+        flags.append("answers are NaN or infinite")
+    off = ((answers.sum(1) - 1).abs() > 1e-3) | (answers < -1e-6).any(1)
+    if off.any() and defense.on_simplex:
+        flags.append(f"{_share(off):.0%} of the answers are off the simplex")
+    probe = setting.pool[:PROBE]
+    told = [Desk(_serve(run, setting).client, len(probe)).ask(probe, "probe")[0] for _ in range(2)]
+    if not torch.equal(*told):
+        flags.append("a query repeated in the same client state gets another answer")
+    return flags
+
+
+def _thief_flags(thief: Mapping[str, Any], found: Transcript, clean: Tensor, setting: Setting) -> list[str]:
+    if thief["accuracy"] is None:
+        return ["no thief: nothing was answered"]
+    flags = []
+    if thief["nan"]:
+        flags.append("the thief's answers are NaN")
+    elif thief["collapsed"]:
+        flags.append("the thief collapsed to one class")
+    chance = setting.test[1].bincount().max().item() / len(setting.test[1])
+    honest = _share(found.answers.argmax(1) == clean.argmax(1)) > 0.99
+    if honest and thief["best_accuracy"] < chance + 0.05:
+        flags.append("the thief is at chance though all labels are honest: its training failed")
+    return flags
+
+
+def _share(mask: Tensor) -> float:
+    return mask.double().mean().item() if len(mask) else 0.0

@@ -1,0 +1,155 @@
+"""Running a spec: every cell once, in parallel, and on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from queen.attacks import ATTACKS
+from queen.bench.cell import Run, run_cell
+from queen.bench.cluster import Found, Place, Task, on_ray
+from queen.bench.setting import Setting, make_setting
+from queen.bench.spec import VERSION, Cell, Spec, SpecError, as_json, make_spec
+from queen.cache import Cache, make_folder, write_whole
+from queen.core.inputs import find_device
+from queen.progress import Progress
+from queen.types import OptionError, QueenError
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run did: cells finished now, found finished before, and failed with their errors."""
+
+    done: int
+    skipped: int
+    failed: dict[str, str]
+
+
+def run_spec(
+    spec: Spec,
+    out: Path,
+    *,
+    cache: Path | None = None,
+    device: str = "cpu",
+    root: Path | None = None,
+    jobs: int | None = None,
+    ray_address: str | None = None,
+    progress: bool | None = None,
+) -> Outcome:
+    """Run the cells of a spec that have no result in `out` yet, each into a file of its own.
+
+    A cell that fails does not stop the others. `ray_address` sends them to a Ray cluster ("local" starts one here).
+    """
+    find_device(device)
+    if jobs is not None and jobs < 1:
+        raise OptionError(f"jobs must be a whole number of at least 1, got {jobs}")
+    cells = list(spec.cells())
+    open_cells = [cell for cell in cells if not is_finished(cell, make_folder(out))]
+    place = Place(str(cache or out / ".cache"), device, str(root) if root else None)
+    content = as_json(spec)
+    tasks = [(content, index) for index, cell in enumerate(cells) if cell in open_cells]
+    failed: dict[str, str] = {}
+    if tasks and not ray_address:
+        _prepare(content, place)
+    with Progress(progress) as show:
+        found = _on_cores(tasks, place, jobs) if ray_address is None else on_ray(work, tasks, place, ray_address)
+        for index, result in show.each("cells", found, len(tasks)):
+            cell = cells[index]
+            if "error" in result:
+                failed[str(cell.path)] = result["error"]
+                show.say([f"failed: {cell.path}: {result['error']}"])
+            else:
+                write_result(out / cell.path, {"hash": cell.hash, "config": cell.config, **result})
+    return Outcome(len(tasks) - len(failed), len(cells) - len(tasks), failed)
+
+
+def _prepare(content: dict[str, Any], place: Place) -> None:
+    """Train the victim and say what is wrong with the spec before any worker starts."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(place.threads)
+    try:
+        spec, setting, _ = _prepared(json.dumps(content), place)
+    finally:
+        torch.set_num_threads(threads)
+        _prepared.cache_clear()  # workers have their own, and a GPU's memory is theirs
+    for cell in spec.cells():
+        images = spec.budget // ATTACKS[cell.attack].cost(spec.sizes)
+        if cell.query == "knockoff" and images > len(setting.pool):
+            raise SpecError(
+                f"a budget of {spec.budget} queries is larger than the pool of {len(setting.pool)} images "
+                f"(attack '{cell.attack}'): lower budget, or give a larger pool"
+            )
+
+
+def is_finished(cell: Cell, out: Path) -> bool:
+    """Whether the cell's result is there; one of another spec or version is refused, not mixed."""
+    path = out / cell.path
+    if not path.exists():
+        return False
+    found = read_result(path)
+    if found.get("hash") != cell.hash:
+        raise SpecError(f"'{path}' is a result of another spec: choose another --out folder, or remove it")
+    return True
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """One result, if this program understands it."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise SpecError(f"cannot read the result '{path}': {error}") from error
+    if not isinstance(found, dict) or found.get("version") != VERSION:
+        version = found.get("version") if isinstance(found, dict) else None
+        raise SpecError(f"'{path}' is a result of version {version}, this program reads {VERSION}: run it again")
+    return found
+
+
+def read_results(folder: Path) -> list[dict[str, Any]]:
+    """All results below a folder, in the order of their paths."""
+    paths = sorted(path for path in folder.rglob("*-s*.json") if ".cache" not in path.parts)
+    if not paths:
+        raise SpecError(f"no results below '{folder}': queen bench run SPEC --out {folder}")
+    return [read_result(path) for path in paths]
+
+
+def write_result(path: Path, result: dict[str, Any]) -> None:
+    """One result, whole or not at all."""
+    write_whole(path, lambda temporary: temporary.write_text(json.dumps(result) + "\n"))
+
+
+def work(task: Task, place: Place) -> Found:
+    """One cell in a process of its own; an error of ours is a result that says so."""
+    content, index = task
+    torch.set_num_threads(place.threads)
+    try:
+        spec, setting, cache = _prepared(json.dumps(content), place)
+        cell = list(spec.cells())[index]
+        return index, run_cell(Run.of(cell), setting, cache)
+    except QueenError as error:
+        return index, {"error": " ".join(str(error).split())}
+    except Exception as error:
+        return index, {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+
+
+@lru_cache(maxsize=1)
+def _prepared(content: str, place: Place) -> tuple[Spec, Setting, Cache]:
+    """A worker prepares the protectee once for all its cells."""
+    spec, cache = make_spec(json.loads(content)), Cache(Path(place.cache))
+    root = Path(place.root) if place.root else None
+    return spec, make_setting(spec.protectee, spec.thief, cache, place.device, root), cache
+
+
+def _on_cores(tasks: list[Task], place: Place, jobs: int | None) -> Iterator[Found]:
+    from joblib import Parallel, delayed  # noqa: PLC0415  (an extra)
+
+    workers = jobs or os.cpu_count() or 1
+    run: Callable[[Iterable[Any]], Iterator[Found]]
+    run = Parallel(n_jobs=min(workers, max(1, len(tasks))), return_as="generator_unordered", batch_size=1)
+    return run(delayed(work)(task, place) for task in tasks)

@@ -1,0 +1,300 @@
+"""One YAML file says what a benchmark runs: a protectee, defenses, queries, attacks and seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections import abc
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import yaml
+
+from queen.attacks import ATTACKS, QUERIES
+from queen.attacks.base import Sizes
+from queen.defenses import DEFENSES
+from queen.defenses.base import nearest
+from queen.training import Schedule
+from queen.types import OptionError
+
+VERSION = 1  # of specs and results; results of another version are refused
+FOLDER = re.compile(r"[^\W_][\w ()+.-]*")
+Made = TypeVar("Made")
+
+
+class SpecError(OptionError):
+    """A benchmark spec that cannot be read or makes no sense."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSet:
+    """Which images: a set of `bench.data`, brought to a size and number of channels; `count` takes some of them.
+
+    `margin` leaves an empty border of that many pixels within the size, as MNIST's digits have one.
+    """
+
+    set: str
+    split: str = "train"
+    size: int | None = None
+    channels: int | None = None
+    margin: int = 0
+    count: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protectee:
+    """The victim and its surroundings.
+
+    `data` gives the owner's images: `train` of them train the victim, `calibration` are held out for it, `benign` go to
+    attackers who own images of its kind, all by a fixed shuffle; `test` (a set of its own, or how many of `data`) is
+    what everybody is tried on. `pool` is the attacker's. With `outliers` the victim also learns to be unsure of those.
+    """
+
+    name: str
+    data: ImageSet
+    train: int
+    calibration: int
+    test: ImageSet | int
+    pool: ImageSet
+    benign: int = 0
+    outliers: ImageSet | None = None
+    outlier_weight: float = 1.0
+    network: Mapping[str, Any] = field(default_factory=dict)
+    schedule: Schedule = field(default_factory=Schedule)
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thief:
+    """What an attacker trains."""
+
+    network: Mapping[str, Any] = field(default_factory=dict)
+    schedule: Schedule = field(default_factory=Schedule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utility:
+    """How benign clients are simulated: `clients` of them, who send `queries` test images each."""
+
+    clients: int = 100
+    queries: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A part of the matrix: every defense x query x attack of these, where the attack goes with the query strategy."""
+
+    queries: tuple[str, ...]
+    attacks: tuple[str, ...]
+    defenses: tuple[str, ...] | None = None  # all of the spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A whole benchmark. `defenses` maps the name of a column to its options; `defense` there names another method, so
+    that one method can have several columns."""
+
+    name: str
+    protectee: Protectee
+    thief: Thief
+    budget: int
+    defenses: Mapping[str, Mapping[str, Any]]
+    matrix: tuple[Block, ...]
+    seeds: tuple[int, ...] = (0,)
+    sizes: Sizes = field(default_factory=Sizes)
+    utility: Utility = field(default_factory=Utility)
+    version: int = VERSION
+
+    def cells(self) -> Iterator[Cell]:
+        """All cells, each once."""
+        seen = set()
+        for block in self.matrix:
+            for column in self.defenses if block.defenses is None else block.defenses:
+                for query in block.queries:
+                    for attack in block.attacks:
+                        for seed in self.seeds if query in ATTACKS[attack].queries else ():
+                            cell = Cell(self, column, query, attack, seed)
+                            if cell.path not in seen:
+                                seen.add(cell.path)
+                                yield cell
+
+    def reduced_sizes(self) -> dict[str, tuple[Any, Any]]:
+        """Sizes that are not the published ones: name -> (here, published)."""
+        published = Sizes()
+        return {
+            name: (value, getattr(published, name))
+            for name, value in vars(self.sizes).items()
+            if value != getattr(published, name)
+        }
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: one thief against one defense."""
+
+    spec: Spec
+    column: str
+    query: str
+    attack: str
+    seed: int
+
+    @property
+    def defense(self) -> str:
+        """The method behind the column."""
+        return str(self.spec.defenses[self.column].get("defense", self.column))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The method's options."""
+        return {name: value for name, value in self.spec.defenses[self.column].items() if name != "defense"}
+
+    @property
+    def path(self) -> Path:
+        """Where its result goes, below the folder of results."""
+        return Path(self.spec.protectee.name, self.column, f"{self.query}-{self.attack}-s{self.seed}.json")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All that its result depends on."""
+        spec = self.spec
+        return {
+            "version": spec.version,
+            "protectee": as_json(spec.protectee),
+            "thief": as_json(spec.thief),
+            "budget": spec.budget,
+            "sizes": as_json(spec.sizes),
+            "utility": as_json(spec.utility),
+            "defense": self.defense,
+            "options": self.options,
+            "query": self.query,
+            "attack": self.attack,
+            "seed": self.seed,
+        }
+
+    @property
+    def hash(self) -> str:
+        """A short name of the config."""
+        return digest(self.config)
+
+
+def digest(value: object) -> str:
+    """A short name for anything that JSON can say."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def as_json(value: Any) -> Any:
+    """Dataclasses as plain dictionaries, tuples as lists."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: as_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): as_json(v) for k, v in value.items()}
+    return [as_json(v) for v in value] if isinstance(value, tuple | list) else value
+
+
+def read_spec(path: Path) -> Spec:
+    """A spec from a YAML file; mistakes say the key and the nearest known one."""
+    return make_spec(read_yaml(path), str(path))
+
+
+def read_yaml(path: Path) -> object:
+    """What a YAML file holds."""
+    try:
+        return yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise SpecError(f"cannot read spec '{path}': {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"spec '{path}' is not YAML: {' '.join(str(error).split())}") from error
+
+
+def make_spec(content: object, where: str = "spec") -> Spec:
+    """A checked spec from what YAML or JSON holds."""
+    if isinstance(content, Mapping) and content.get("version", VERSION) != VERSION:
+        raise SpecError(f"{where} is of version {content['version']}; this program reads version {VERSION}")
+    spec = make_checked(Spec, content, where)
+    _check_folder(spec.protectee.name, f"{where}: protectee: name")
+    for column, options in spec.defenses.items():
+        _check_folder(column, f"{where}: defense")
+        if not isinstance(options, Mapping):
+            raise SpecError(f"{where}: defense '{column}': expected options and values, got {options!r}")
+        method = DEFENSES[_known(str(options.get("defense", column)), DEFENSES, f"{where}: defense")]
+        for name in options:
+            if name != "defense":
+                _known(name, method.options, f"{where}: option of defense '{column}'")
+    for block in spec.matrix:
+        for column in block.defenses or ():
+            _known(column, spec.defenses, f"{where}: defense in matrix")
+        for query in block.queries:
+            _known(query, QUERIES, f"{where}: query strategy")
+        for attack in block.attacks:
+            _known(attack, ATTACKS, f"{where}: attack")
+    return spec
+
+
+def _check_folder(name: str, what: str) -> None:
+    """Results go to folders of these names, and tables show them."""
+    if not FOLDER.fullmatch(name):
+        raise SpecError(f"{what}: expected letters, digits, spaces or ()+-._, a letter or digit first, got {name!r}")
+
+
+def _known(name: str, known: Mapping[str, Any], what: str) -> str:
+    if name not in known:
+        raise SpecError(f"{what} '{name}' is not known{nearest(name, known)}")
+    return name
+
+
+def make_checked(kind: type[Made], content: object, where: str) -> Made:
+    """A dataclass from a mapping, checked key by key."""
+    if not isinstance(content, Mapping):
+        raise SpecError(f"{where}: expected keys and values, got {type(content).__name__}")
+    hints = get_type_hints(kind)
+    fields = {f.name: hints[f.name] for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for key in content:
+        if key not in fields:
+            raise SpecError(f"{where}: no key '{key}'{nearest(str(key), fields)}")
+    missing = [
+        f.name
+        for f in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if f.name not in content and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise SpecError(f"{where}: key '{missing[0]}' is missing")
+    try:
+        return kind(**{key: _value(fields[key], value, f"{where}: {key}") for key, value in content.items()})
+    except (OptionError, TypeError) as error:
+        raise SpecError(f"{error}" if isinstance(error, SpecError) else f"{where}: {error}") from error
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    """A value as the annotation wants it: nested dataclasses, lists as tuples, whole numbers as floats."""
+    choices = [h for h in get_args(hint) if h is not type(None)] if get_origin(hint) is UnionType else [hint]
+    if value is None and type(None) in get_args(hint):
+        return None
+    for choice in choices:
+        if dataclasses.is_dataclass(choice) and isinstance(choice, type):
+            if isinstance(value, Mapping) or len(choices) == 1:
+                return make_checked(choice, value, where)
+        elif get_origin(choice) is tuple:
+            listed = value if isinstance(value, list | tuple) else [value]
+            return tuple(_value(get_args(choice)[0], item, where) for item in listed)
+        elif get_origin(choice) is abc.Mapping:
+            return _mapping(value, where)
+        elif choice is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        elif isinstance(value, choice) and isinstance(value, bool) == (choice is bool):
+            return value
+    wanted = " or ".join(getattr(choice, "__name__", str(choice)) for choice in choices)
+    raise SpecError(f"{where}: expected {wanted}, got {value!r}")
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    """Names to options; a bare list of names has none."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        value = {name: {} for name in value}
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{where}: expected names, got {value!r}")
+    return {str(name): {} if options is None else options for name, options in value.items()}

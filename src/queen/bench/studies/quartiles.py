@@ -1,0 +1,182 @@
+"""Whether images near the centre of their class teach a thief more than those at the edge."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from queen.attacks import ATTACKS
+from queen.attacks.base import Knowledge, Transcript
+from queen.bench.plots import png
+from queen.bench.setting import Labelled
+from queen.bench.studies.base import Lab, Result, Study
+from queen.bench.studies.words import markdown_table, percent
+from queen.bundle import Bundle
+from queen.cache import fingerprint
+from queen.defenses.base import nearest
+from queen.defenses.queen import fitted
+from queen.training import predict
+from queen.types import OptionError
+
+PARTS = 4
+NAMES = ("central", "second", "third", "peripheral")
+SOURCE_WORDS = {"own_kind": "other images", "train": "training images"}
+DISTANCES = ("map", "feature")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quartiles:
+    """Images of the victim's kind (its training images, as in the paper, or others), ranked within their class.
+
+    `distances`: on the plane, in spreads of the class ("map"), or between features ("feature"). Every thief trains on
+    the honest answers to `per_class` images of each class, drawn anew for every seed.
+    """
+
+    sources: tuple[str, ...] = tuple(SOURCE_WORDS)
+    distances: tuple[str, ...] = ("map",)
+    attacks: tuple[str, ...] = ("direct", "label_only")
+    per_class: int = 10
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+def measure(lab: Lab, asked: Quartiles) -> dict[str, Any]:
+    """A row a source, distance and attack: accuracies of the four quartiles' thieves, one a seed."""
+    for name, known in [*((s, SOURCE_WORDS) for s in asked.sources), *((d, DISTANCES) for d in asked.distances)]:
+        if name not in known:
+            raise OptionError(f"quartiles: '{name}' is not known{nearest(name, dict.fromkeys(known))}")
+    bundle = fitted(lab.setting.victim, **recipe(lab))
+    rows: list[dict[str, Any]] = []
+    for source, distance in product(asked.sources, asked.distances):
+        (x, y), labels, far = ranked(lab, bundle, source, distance)
+        quarters = split_quartiles(far, labels, lab.setting.classes)
+        for attack in lab.each(f"quartiles, {source}", asked.attacks):
+            lab.plan("none", seed=0, attack=attack)  # says so if there is no such attack
+            found = [
+                [_thief(lab, asked, (x, labels), rows_of, attack, seed) for seed in asked.seeds] for rows_of in quarters
+            ]
+            rows.append({"source": source, "distance": distance, "attack": attack, "accuracy": found})
+            rows[-1]["mean_distance"] = [far[rows_of].mean().item() for rows_of in quarters]
+            rows[-1]["victim_right"] = [(labels == y)[rows_of].double().mean().item() for rows_of in quarters]
+    return {"rows": rows, "images": asked.per_class * lab.setting.classes}
+
+
+def recipe(lab: Lab) -> dict[str, Any]:
+    """How the benchmark's own QUEEN fits its bundle, so that both share one."""
+    options = lab.spec.defenses.get("queen", {})
+    return {"map_epochs": 100, "map_batch": None, "shadow_models": 10, "seed": 0} | {
+        name: options[name] for name in ("map_epochs", "map_batch", "shadow_models", "seed") if name in options
+    }
+
+
+@torch.inference_mode()
+def ranked(lab: Lab, bundle: Bundle, source: str, distance: str) -> tuple[Labelled, Tensor, Tensor]:
+    """Images (n, ...) and true labels, the victim's labels (n,), the distance from the centre of that class (n,)."""
+    images = lab.setting.victim.train if source == "train" else lab.own_kind()
+    x = images[0]
+    features = torch.cat([bundle.split(part)[0] for part in x.split(512)])  # type: ignore[no-untyped-call]
+    labels = predict(lab.setting.victim.model, x)
+    if distance == "map":
+        return images, labels, bundle.geometry.relative(bundle.mapping(features), labels).norm(dim=1)
+    return images, labels, (features - bundle.geometry.feature_centres[labels]).norm(dim=1)
+
+
+def split_quartiles(far: Tensor, labels: Tensor, classes: int) -> list[Tensor]:
+    """Rows of the four quartiles, nearest first, class by class: sizes of a class differ by one at most."""
+    parts: list[list[Tensor]] = [[] for _ in range(PARTS)]
+    for k in range(classes):
+        rows = (labels == k).nonzero().flatten()
+        for part, chosen in zip(parts, rows[far[rows].argsort(stable=True)].tensor_split(PARTS), strict=True):
+            part.append(chosen)
+    return [torch.cat(part) for part in parts]
+
+
+def sample(rows: Tensor, labels: Tensor, classes: int, per_class: int, generator: torch.Generator) -> Tensor:
+    """As many of the rows of every class, at random."""
+    drawn = []
+    for k in range(classes):
+        own = rows[labels[rows] == k]
+        if len(own) < per_class:
+            raise OptionError(f"per_class is {per_class}, but a quartile has only {len(own)} images of class {k}")
+        drawn.append(own[torch.randperm(len(own), generator=generator)[:per_class].to(own.device)])
+    return torch.cat(drawn)
+
+
+def _thief(lab: Lab, asked: Quartiles, images: Labelled, rows: Tensor, attack: str, seed: int) -> float:
+    """The accuracy of a thief trained on honest answers to some of the rows."""
+    setting = lab.setting
+    x, labels = images
+    chosen = sample(rows, labels, setting.classes, asked.per_class, lab.generator(seed, "quartile"))
+    told = Transcript(x[chosen], setting.victim.clean(x[chosen]))
+    knowledge = Knowledge(
+        classes=setting.classes,
+        pool=told.x,
+        make_thief=setting.make_thief,
+        schedule=setting.schedule,
+        sizes=lab.spec.sizes,
+        keeps_label="always",
+        clean=setting.victim.clean,
+        key=f"{setting.key}-quartile-{seed}",
+    )
+
+    def steal() -> float:
+        thief = ATTACKS[attack].steal(told, knowledge, lab.generator(seed, "thief"))
+        return (predict(thief, setting.test[0]) == setting.test[1]).double().mean().item()
+
+    return float(lab.keep("quartile", [attack, seed, fingerprint(told.x, told.answers)], steal))
+
+
+def draw(result: Result) -> bytes:
+    """Accuracy by quartile; every seed a dot."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
+
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axis = figure.subplots()
+    colours = ["#c8102e", "#e08a1e", "#1f5fbf", "#17a2b8", "#1b7f4d", "#7a5195", "#7a7a85", "#111111"]
+    rows = result["rows"]
+    for place, row in enumerate(rows):
+        colour = colours[place % len(colours)]
+        shift = 0.05 * (place - (len(rows) - 1) / 2)
+        at = [part + shift for part in range(PARTS)]
+        means = [100 * statistics.mean(runs) for runs in row["accuracy"]]
+        axis.plot(at, means, "o-", color=colour, label=_label(row))
+        for spot, runs in zip(at, row["accuracy"], strict=True):
+            axis.scatter([spot] * len(runs), [100 * run for run in runs], color=colour, s=14, alpha=0.4, linewidths=0)
+    axis.set_xticks(range(PARTS), [f"{name}\nquartile" for name in NAMES])
+    axis.set_ylabel("accuracy of the thief (%)")
+    axis.grid(axis="y", alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    return png(figure)
+
+
+def _label(row: Result) -> str:
+    return f"{SOURCE_WORDS[row['source']]}, {row['attack'].replace('_', ' ')}" + (
+        "" if row["distance"] == "map" else ", feature distance"
+    )
+
+
+def tell(result: Result) -> str:
+    """The table, and central against peripheral."""
+    asked = result["config"]["parameters"]
+    lines, gaps = [], []
+    for row in result["rows"]:
+        lines.append([_label(row), row["distance"], *(percent(*runs) for runs in row["accuracy"])])
+        means = [100 * statistics.mean(runs) for runs in row["accuracy"]]
+        gaps.append(
+            f"- {_label(row)}: the thief of the peripheral quartile has {means[-1] - means[0]:+.1f} points against "
+            "that of the central one.\n"
+        )
+    for source, distance in product(asked["sources"], asked["distances"]):
+        row = next(r for r in result["rows"] if (r["source"], r["distance"]) == (source, distance))
+        shares = [percent(share) for share in row["victim_right"]]
+        lines.append([f"{SOURCE_WORDS[source]}: the victim itself is right", distance, *shares])
+    table = markdown_table(["images and thief", "distance", *NAMES], lines)
+    return f"{table}\n{result['images']} images a thief, seeds {asked['seeds']}.\n\n{''.join(gaps)}"
+
+
+STUDY = Study(Quartiles, measure, draw, tell)

@@ -1,0 +1,79 @@
+"""Making a study: one JSON file and one picture."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from queen.bench.cell import hardware
+from queen.bench.run import read_result, write_result
+from queen.bench.setting import make_setting
+from queen.bench.spec import VERSION, SpecError, as_json, digest
+from queen.bench.studies.base import Lab, Study, borrowed, read_study
+from queen.cache import Cache, write_whole
+from queen.core.inputs import find_device
+from queen.progress import Progress
+
+
+def run_study(
+    name: str,
+    study: Study[Any],
+    path: Path,
+    out: Path,
+    *,
+    cache: Path | None = None,
+    device: str = "cpu",
+    root: Path | None = None,
+    progress: bool | None = None,
+) -> dict[str, Any]:
+    """Measure, write OUT/NAME.json and OUT/NAME.png; what the cache holds of an earlier, stopped run is not redone."""
+    find_device(device)
+    spec, parameters = read_study(study, path)
+    config = {"study": name, "parameters": as_json(parameters), "base": borrowed(spec)}
+    with one_thread(), Progress(progress) as show:
+        kept = Cache(cache or out / ".cache")
+        lab = Lab(spec, make_setting(spec.protectee, spec.thief, kept, device, root), kept, show)
+        start = time.perf_counter()
+        found = study.measure(lab, parameters)
+        result = {
+            "version": VERSION,
+            "study": name,
+            "hash": digest(config),
+            "config": config,
+            "protectee": lab.setting.facts(),
+            **found,
+            "seconds": round(time.perf_counter() - start, 1),
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            "hardware": hardware(lab.setting.pool.device),
+        }
+    result = json.loads(json.dumps(result))  # what readers of the file will see
+    write_result(out / f"{name}.json", result)
+    picture = study.draw(result)
+    write_whole(out / f"{name}.png", lambda temporary: temporary.write_bytes(picture))
+    return dict(result)
+
+
+def read_study_result(name: str, folder: Path) -> dict[str, Any]:
+    """The result of a study, if it is one and of this version."""
+    found = read_result(folder / f"{name}.json")
+    if found.get("study") != name:
+        raise SpecError(f"'{folder / name}.json' is not a result of the study '{name}'")
+    return found
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread, so that a second run gives the same numbers."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,116 @@
+"""How many simulated pirates a reversed answer needs."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+from queen.bench.plots import GREEN, RED, png
+from queen.bench.studies.base import FEW, Lab, Result, Study
+from queen.bench.studies.words import markdown_table, percent, pool_name
+
+PAPER = {1: 0.5209, 2: 0.5259, 3: 0.5256, 5: 0.5127, 10: 0.5024}  # CIFAR-10, attacked by D-DAE+
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShadowModels:
+    """How many; radius and threshold are small, and the images the victim's own kind, so that answers are reversed."""
+
+    counts: tuple[int, ...] = (1, 2, 3, 5, 10)
+    defense: str = "queen"
+    attacks: tuple[str, ...] = ("direct",)
+    pool: str = "own_kind"
+    radius: float = 0.02
+    threshold: float = 0.0002
+    seeds: tuple[int, ...] = (0, 1)
+
+
+def measure(lab: Lab, asked: ShadowModels) -> dict[str, Any]:
+    """A row a number of shadow models; every one has a bundle of its own, with the same map."""
+    clean = {
+        attack: [
+            lab.steal(lab.plan("none", seed=s, attack=attack, utility=FEW), asked.pool)["thief"]["accuracy"]
+            for s in asked.seeds
+        ]
+        for attack in asked.attacks
+    }
+    rows = []
+    for count in lab.each("shadow models", asked.counts):
+        options = {"radius": asked.radius, "threshold": asked.threshold, "shadow_models": count}
+        what = [asked.defense, asked.pool, options, asked.attacks, asked.seeds]
+        rows.append(lab.keep("shadows", what, lambda o=options: _row(lab, asked, o)))  # type: ignore[misc]
+        rows[-1] |= {"count": count}
+    return {"rows": rows, "undefended": clean}
+
+
+def _row(lab: Lab, asked: ShadowModels, options: Result) -> dict[str, Any]:
+    plans = {
+        attack: [lab.plan(asked.defense, seed=s, options=options, attack=attack, utility=FEW) for s in asked.seeds]
+        for attack in asked.attacks
+    }
+    found = {attack: [lab.steal(plan, asked.pool) for plan in listed] for attack, listed in plans.items()}
+    runs = found[asked.attacks[0]]
+    return {
+        "reversed": statistics.mean(r["verdicts"].get("B", 0.0) for r in runs),
+        "label_kept": statistics.mean(r["answers"]["label_kept"] for r in runs),
+        "thief": {attack: [r["thief"]["accuracy"] for r in results] for attack, results in found.items()},
+        "agreement": {attack: [r["thief"]["agreement"] for r in results] for attack, results in found.items()},
+        "flags": sorted({flag for results in found.values() for r in results for flag in r["flags"]}),
+    }
+
+
+def draw(result: Result) -> bytes:
+    """Thieves over the number of shadow models, every seed a dot, beside the paper's figures."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axis = figure.subplots()
+    rows = result["rows"]
+    counts = [row["count"] for row in rows]
+    for attack, colour in zip(rows[0]["thief"], (RED, "#e08a1e", "#7a5195"), strict=False):
+        runs = [[100 * value for value in row["thief"][attack]] for row in rows]
+        for at, values in enumerate(runs):
+            axis.scatter([at] * len(values), values, color=colour, s=14, alpha=0.5, linewidths=0)
+        axis.plot([statistics.mean(values) for values in runs], "o-", color=colour, label=f"thief, {attack}")
+        clean = 100 * statistics.mean(result["undefended"][attack])
+        axis.axhline(clean, color=colour, linestyle=":", linewidth=1.2, label=f"undefended, {attack}")
+    paper = [100 * PAPER[count] if count in PAPER else float("nan") for count in counts]
+    axis.plot(paper, "^--", color="#7a7a85", markersize=5, label="the paper's (CIFAR-10, D-DAE+)")
+    axis.plot([100 * row["reversed"] for row in rows], "s-", color=GREEN, markersize=4, label="reversed answers")
+    axis.set_xticks(range(len(counts)), [str(count) for count in counts])
+    axis.set(xlabel="shadow models", ylabel="percent", ylim=(0, 102))
+    axis.grid(axis="y", alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    return png(figure)
+
+
+def tell(result: Result) -> str:
+    """The table beside the paper's, and how much the number matters."""
+    asked, rows = result["config"]["parameters"], result["rows"]
+    attacks = list(rows[0]["thief"])
+    header = ["shadow models", "B reversed", "label kept", *(f"thief {attack}" for attack in attacks), "paper"]
+    lines = [
+        [
+            str(row["count"]),
+            percent(row["reversed"]),
+            percent(row["label_kept"]),
+            *(percent(*row["thief"][attack]) for attack in attacks),
+            percent(PAPER[row["count"]]) if row["count"] in PAPER else "-",
+        ]
+        for row in rows
+    ]
+    means = [statistics.mean(row["thief"][attacks[0]]) for row in rows]
+    clean = statistics.mean(result["undefended"][attacks[0]])
+    return (
+        markdown_table(header, lines)
+        + f"\n{asked['defense']}, {pool_name(asked['pool'])} images, radius {asked['radius']:g}, threshold "
+        f"{asked['threshold']:g}, seeds {asked['seeds']}. Between {min(means):.1%} and {max(means):.1%}: a spread of "
+        f"{100 * (max(means) - min(means)):.1f} points over the numbers of shadow models (the paper's: "
+        f"{100 * (max(PAPER.values()) - min(PAPER.values())):.1f}). The undefended {attacks[0]} "
+        f"thief has {clean:.1%}.\n"
+    )
+
+
+STUDY = Study(ShadowModels, measure, draw, tell)

@@ -1,0 +1,211 @@
+"""Results as tables in the paper's layout: a row an attack, a column a defense, and what the best attacker gets."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from queen.attacks import ATTACKS, QUERIES
+from queen.defenses import DEFENSES
+from queen.types import OptionError
+
+METRICS = ("accuracy", "best_accuracy", "agreement", "best_agreement")
+FLAG, ORACLE, OWN_KIND = "*", "°", "†"
+BEST, BEST_ADAPTIVE = "max", "max of adaptive"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell over its seeds: the mean, the spread, and what is wrong with it."""
+
+    values: tuple[float, ...]
+    flags: tuple[str, ...] = ()
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over seeds."""
+        return statistics.mean(self.values) if self.values else None
+
+    def text(self) -> str:
+        """For people: percent, plus-minus the spread of several seeds, a star if a run is flagged."""
+        if self.mean is None:
+            return "-" + (FLAG if self.flags else "")
+        spread = f"±{100 * statistics.stdev(self.values):.1f}" if len(self.values) > 1 else ""
+        return f"{100 * self.mean:.1f}{spread}{FLAG if self.flags else ''}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table; `query` is empty for what concerns benign clients."""
+
+    query: str
+    name: str
+    entries: tuple[Entry | None, ...]
+
+    def texts(self) -> list[str]:
+        """The entries for people."""
+        return ["" if entry is None else entry.text() for entry in self.entries]
+
+
+@dataclass(frozen=True)
+class Table:
+    """All of one protectee."""
+
+    protectee: str
+    metric: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+
+def tables(results: Sequence[Mapping[str, Any]], metric: str = "accuracy") -> list[Table]:
+    """One table a protectee."""
+    if metric not in METRICS:
+        raise OptionError(f"no metric '{metric}'; known: {', '.join(METRICS)}")
+    names = dict.fromkeys(result["protectee"]["name"] for result in results)
+    return [_table([r for r in results if r["protectee"]["name"] == name], metric) for name in names]
+
+
+def _table(results: Sequence[Mapping[str, Any]], metric: str) -> Table:
+    columns = _ordered((r["column"] for r in results), DEFENSES)
+    rows = [_benign(results, columns, *what) for what in BENIGN]
+    for query in _ordered((r["query"] for r in results), QUERIES):
+        here = [r for r in results if r["query"] == query]
+        attacks = _ordered((r["attack"] for r in here), ATTACKS)
+        lines = [_attack(here, columns, query, attack, metric) for attack in attacks]
+        adaptive = [line for attack, line in zip(attacks, lines, strict=True) if _is_adaptive(attack)]
+        published = [line for line in lines if line not in adaptive]
+        rows += [*published, *([_best(published, query, BEST)] if published else [])]
+        rows += [*adaptive, *([_best(adaptive, query, BEST_ADAPTIVE)] if adaptive else [])]
+    return Table(results[0]["protectee"]["name"], metric, columns, tuple(rows), tuple(_notes(results, metric)))
+
+
+BENIGN = (
+    ("benign accuracy, one client", ("one_client", "accuracy")),
+    ("benign accuracy, many clients", ("many_clients", "accuracy")),
+)
+
+
+def _benign(results: Sequence[Mapping[str, Any]], columns: Sequence[str], name: str, keys: tuple[str, str]) -> Row:
+    entries = []
+    for column in columns:
+        found = {r["seed"]: r["utility"][keys[0]][keys[1]] for r in results if r["column"] == column}
+        entries.append(Entry(tuple(found.values())))
+    return Row("", name, tuple(entries))
+
+
+def _attack(results: Sequence[Mapping[str, Any]], columns: Sequence[str], query: str, attack: str, metric: str) -> Row:
+    entries: list[Entry | None] = []
+    here = [r for r in results if r["attack"] == attack]
+    for column in columns:
+        found = [r for r in here if r["column"] == column]
+        values = tuple(r["thief"][metric] for r in found if r["thief"].get("accuracy") is not None)
+        flags = tuple(dict.fromkeys(flag for r in found for flag in r["flags"]))
+        entries.append(Entry(values, flags) if found else None)
+    marks = {ORACLE: "prior", OWN_KIND: "benign"}
+    known = "".join(mark for mark, what in marks.items() if any(what in r["knows"] for r in here))
+    return Row(query, attack + known, tuple(entries))
+
+
+def _is_adaptive(attack: str) -> bool:
+    return attack in ATTACKS and ATTACKS[attack].adaptive
+
+
+def _best(rows: Sequence[Row], query: str, name: str) -> Row:
+    """The best attacker against every defense; flagged if that one's run is."""
+    best = []
+    for column in zip(*(row.entries for row in rows), strict=True):
+        known = [entry for entry in column if entry is not None and entry.mean is not None]
+        best.append(max(known, key=lambda entry: entry.mean or 0.0) if known else None)
+    return Row(query, name, tuple(best))
+
+
+def _ordered(names: Iterable[str], known: Mapping[str, Any]) -> tuple[str, ...]:
+    order = {name: i for i, name in enumerate(known)}
+    return tuple(sorted(dict.fromkeys(names), key=lambda name: (order.get(name, len(order)), name)))
+
+
+def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
+    victim = results[0]["protectee"]
+    seeds = sorted({r["seed"] for r in results})
+    budgets = sorted({r["queries"]["budget"] for r in results})
+    notes = [
+        f"Thief {metric.replace('_', ' ')} in percent on {victim['images']['test']} test images, seeds {seeds}, "
+        f"{budgets[0] if len(budgets) == 1 else budgets} queries. The victim alone has "
+        f"{100 * victim['accuracy']:.1f} %; always guessing one class scores {100 * victim['chance']:.1f} %.",
+        f"Images from {', '.join(victim['sources'])}; networks are trained from scratch, not from ImageNet weights.",
+    ]
+    if any("prior" in r["knows"] for r in results):
+        notes.append(f"{ORACLE} knows the victim's clean answers, which no real attacker does.")
+    if any("benign" in r["knows"] for r in results):
+        notes.append(f"{OWN_KIND} owns images of the victim's own kind, and trains on the answers to them too.")
+    flags: dict[str, int] = {}
+    for result in results:
+        for flag in result["flags"]:
+            flags[flag] = flags.get(flag, 0) + 1
+    notes += [f"{FLAG} {flag}: {count} of {len(results)} runs." for flag, count in sorted(flags.items())]
+    return notes
+
+
+def to_json(table: Table) -> dict[str, Any]:
+    """For scripts."""
+    return {
+        "protectee": table.protectee,
+        "metric": table.metric,
+        "columns": list(table.columns),
+        "rows": [
+            {
+                "query": row.query,
+                "name": row.name,
+                "values": {
+                    column: {"mean": entry.mean, "runs": list(entry.values), "flags": list(entry.flags)}
+                    for column, entry in zip(table.columns, row.entries, strict=True)
+                    if entry is not None
+                },
+            }
+            for row in table.rows
+        ],
+        "notes": list(table.notes),
+    }
+
+
+BAR = r"\|"  # within a cell
+
+
+def to_markdown(table: Table) -> str:
+    """For documents."""
+    lines = [["query", "attack", *table.columns], ["---"] * (2 + len(table.columns))]
+    lines += [[row.query, row.name, *row.texts()] for row in table.rows]
+    text = "\n".join(f"| {' | '.join(cell.replace('|', BAR) for cell in line)} |" for line in lines)
+    return f"{text}\n\n" + "".join(f"- {note}\n" for note in table.notes)
+
+
+LATEX = {letter: f"\\{letter}" for letter in "_%&#${}"} | {
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+    "±": r"$\pm$",
+    ORACLE: r"$^\circ$",
+    OWN_KIND: r"$^\dagger$",
+    FLAG: r"$^\ast$",
+}
+
+
+def to_latex(table: Table) -> str:
+    """For papers; needs booktabs."""
+
+    def safe(text: str) -> str:
+        return "".join(LATEX.get(letter, letter) for letter in text)
+
+    lines = [rf"\begin{{tabular}}{{ll{'r' * len(table.columns)}}}", r"\toprule"]
+    lines.append(" & ".join(map(safe, ["query", "attack", *table.columns])) + r" \\")
+    query = None
+    for row in table.rows:
+        if row.query != query:
+            lines.append(r"\midrule")
+            query = row.query
+        lines.append(" & ".join(map(safe, [row.query, row.name, *row.texts()])) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    return "\n".join([*lines, *(f"% {note}" for note in table.notes)]) + "\n"

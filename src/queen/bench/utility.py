@@ -1,0 +1,81 @@
+"""What a defense costs those who mean no harm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from queen.attacks.base import Desk
+from queen.bench.setting import Setting
+from queen.bench.spec import Utility
+from queen.defenses.base import Service
+
+BINS = 15
+
+
+def measure_utility(service: Service, setting: Setting, utility: Utility) -> dict[str, Any]:
+    """One client who sends the whole test set, and many who send a part of it each.
+
+    A refused query is a wrong one; distances are over the answers that came.
+    """
+    x, y = setting.test
+    clean = setting.victim.clean(x)
+    everything = Desk(service.client, len(x))
+    answers, answered = everything.ask(x, "one client")
+    right, agreeing = [], []
+    generator = torch.Generator().manual_seed(0)
+    count = min(utility.queries, len(x))
+    for client in range(utility.clients):
+        rows = torch.randperm(len(x), generator=generator)[:count].to(x.device)
+        told, came = Desk(service.client, count).ask(x[rows], f"client {client}")
+        guess = torch.where(came, told.argmax(1), -1)
+        right.append((guess == y[rows]).double().mean())
+        agreeing.append((guess == clean[rows].argmax(1)).double().mean())
+    guess = torch.where(answered, answers.argmax(1), -1)
+    return {
+        "one_client": {
+            "queries": len(x),
+            "accuracy": (guess == y).double().mean().item(),
+            "agreement": (guess == clean.argmax(1)).double().mean().item(),
+            "refused": 1 - answered.double().mean().item(),
+            "calibration_error": calibration_error(answers[answered], y[answered]),
+            **distances(clean[answered], answers[answered]),
+        },
+        "many_clients": {
+            "clients": utility.clients,
+            "queries": count,
+            "accuracy": torch.stack(right).mean().item(),
+            "agreement": torch.stack(agreeing).mean().item(),
+        },
+    }
+
+
+def distances(clean: Tensor, answers: Tensor) -> dict[str, float]:
+    """Mean L1, L2 and KL (clean from answers, nats) over rows (n, K) of numbers; answers off the simplex have no KL."""
+    finite = answers.isfinite().all(1)
+    clean, answers = clean[finite], answers[finite]
+    if len(clean) == 0:
+        return {"l1": 0.0, "l2": 0.0, "kl": 0.0}
+    apart = (answers - clean).double()
+    sums = answers.sum(1)
+    found = {"l1": apart.abs().sum(1).mean().item(), "l2": apart.square().sum(1).sqrt().mean().item()}
+    if ((sums - 1).abs() > 1e-3).any() or (answers < 0).any():
+        return found
+    floor = 1e-12
+    ratio = clean.double().clamp(min=floor).log() - answers.double().clamp(min=floor).log()
+    return found | {"kl": (clean * ratio).sum(1).mean().item()}
+
+
+def calibration_error(answers: Tensor, labels: Tensor) -> float:
+    """Expected calibration error: confidence against accuracy in 15 equal bins, by their size; of rows of numbers."""
+    finite = answers.isfinite().all(1)
+    answers, labels = answers[finite], labels[finite]
+    if len(answers) == 0:
+        return 0.0
+    confidence, guess = answers.double().max(1)
+    bins = (confidence.clamp(0, 1) * BINS).long().clamp(max=BINS - 1)
+    right = (guess == labels).double()
+    gaps = torch.zeros(BINS, dtype=torch.float64, device=answers.device).index_add_(0, bins, right - confidence)
+    return (gaps.abs().sum() / len(answers)).item()

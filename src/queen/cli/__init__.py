@@ -1,0 +1,26 @@
+"""The command line: thin commands over the library. Results go to standard output, the rest to standard error."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from queen.cli import bench, model, operate
+from queen.cli.shared import app, err
+from queen.types import QueenError
+
+__all__ = ["app", "bench", "main", "model", "operate"]
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit code 2, never a stack trace."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # so that package.module:factory finds modules beside the user
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        err.print(f"error: this command needs '{error.name}': pip install 'queen[demo]'", style="red", soft_wrap=True)
+        sys.exit(2)
+    except QueenError as error:
+        err.print(f"error: {' '.join(str(error).split())}", style="red", soft_wrap=True)
+        sys.exit(2)

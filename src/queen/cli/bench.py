@@ -1,0 +1,159 @@
+"""Commands of the benchmark: run a spec, print tables, draw plots, check results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.measure import Measurement
+
+from queen.cli.shared import Device, Json, app, err, out, print_json, table
+
+bench = typer.Typer(help="Attack defended models and compare.", no_args_is_help=True, rich_markup_mode="markdown")
+app.add_typer(bench, name="bench")
+
+Results = Annotated[Path, typer.Argument(help="Folder of results.", show_default=False)]
+Metric = Annotated[str, typer.Option(help="accuracy, best_accuracy, agreement or best_agreement of the thief.")]
+
+
+@bench.command(epilog="Example: `queen bench run benchmarks/smoke.yaml --out results/smoke`")
+def run(
+    spec: Annotated[Path, typer.Argument(help="What to run, YAML.", show_default=False)],
+    folder: Annotated[Path, typer.Option("--out", help="Folder of results; finished cells there are skipped.")],
+    jobs: Annotated[int | None, typer.Option(help="Processes; one a core, if not given.")] = None,
+    device: Device = "cpu",
+    data: Annotated[Path | None, typer.Option(help="Folder of published image sets (or $QUEEN_DATA).")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder for trained victims; OUT/.cache, if not given.")] = None,
+    ray: Annotated[
+        str | None, typer.Option(help="Run on a Ray cluster: its address, 'auto', or 'local' to start one here.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run every cell of a spec that has no result yet. Stop it at any time: it goes on where it stopped."""
+    from queen.bench.report import html_report
+    from queen.bench.run import read_results, run_spec
+    from queen.bench.spec import read_spec
+
+    wanted = read_spec(spec)
+    reduced = wanted.reduced_sizes()
+    for name, (here, published) in reduced.items():
+        err.print(f"note: {name} is {here}; published: {published}")
+    done = run_spec(wanted, folder, cache=cache, device=device, root=data, jobs=jobs, ray_address=ray)
+    if done.done + done.skipped:
+        page = html_report(read_results(folder), title=f"QUEEN benchmark: {wanted.name}", sizes=reduced)
+        (folder / "report.html").write_text(page)
+    if as_json:
+        print_json({"done": done.done, "skipped": done.skipped, "failed": done.failed})
+    else:
+        out.print(f"cells   {done.done} run, {done.skipped} were there, {len(done.failed)} failed")
+        out.print(f"report  {folder / 'report.html'}\nnext    queen bench table {folder}")
+    for path, why in done.failed.items():
+        err.print(f"failed: {path}: {why}", style="red", soft_wrap=True)
+    if done.failed:
+        raise typer.Exit(1)
+
+
+@bench.command(name="table", epilog="Example: `queen bench table results/smoke --format latex`")
+def show_table(
+    folder: Results,
+    metric: Metric = "accuracy",
+    form: Annotated[str, typer.Option("--format", help="rich, markdown, latex or json.")] = "rich",
+    as_json: Json = False,
+) -> None:
+    """Print results in the paper's layout: a row an attack, a column a defense."""
+    from queen.bench.run import read_results
+    from queen.bench.table import tables, to_json, to_latex, to_markdown
+    from queen.types import OptionError
+
+    found = tables(read_results(folder), metric)
+    form = "json" if as_json else form
+    if form == "json":
+        print_json([to_json(one) for one in found])
+    elif form == "rich":
+        for one in found:
+            out.print(f"{one.protectee}")
+            header = ("query", "attack", *(name.replace("_", " ").replace("-", " ") for name in one.columns))
+            shown = table(header, [(row.query, row.name, *row.texts()) for row in one.rows], left=2)
+            out.print(
+                shown, width=max(out.width, Measurement.get(out, out.options.update(width=10_000), shown).maximum)
+            )
+            for note in one.notes:
+                out.print(f"- {note}")
+    elif form in ("markdown", "latex"):
+        typer.echo("\n".join((to_markdown if form == "markdown" else to_latex)(one) for one in found), nl=False)
+    else:
+        raise OptionError(f"no format '{form}'; known: rich, markdown, latex, json")
+
+
+@bench.command(epilog="Example: `queen bench plot results/smoke --out plots`")
+def plot(
+    folder: Results,
+    to: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("build/plots"),
+    metric: Metric = "accuracy",
+) -> None:
+    """Draw every thief as a grid, and the best attacker against what benign clients get."""
+    from queen.bench.plots import draw_matrix, draw_tradeoff
+    from queen.bench.run import read_results
+    from queen.bench.table import tables
+    from queen.cache import make_folder
+
+    results = read_results(folder)
+    chance = {r["protectee"]["name"]: r["protectee"]["chance"] for r in results}
+    make_folder(to)
+    for one in tables(results, metric):
+        for name, png in (("matrix", draw_matrix(one)), ("tradeoff", draw_tradeoff(one, chance[one.protectee]))):
+            path = to / f"{one.protectee}-{name}.png"
+            path.write_bytes(png)
+            out.print(path)
+
+
+@bench.command(epilog="Example: `queen bench check results/mine --max-thief 0.5 --min-benign 0.9`")
+def check(
+    folder: Results,
+    max_thief: Annotated[float, typer.Option(help="The best accuracy that a stolen copy may have, 0 to 1.")],
+    min_benign: Annotated[float | None, typer.Option(help="The least accuracy that benign clients must get.")] = None,
+    defense: Annotated[list[str] | None, typer.Option(help="Columns to check; all but 'none', if not given.")] = None,
+    allow_flags: Annotated[bool, typer.Option("--allow-flags", help="Do not fail on flagged runs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Fail (exit code 1) if a thief is too good, benign clients are hurt, or a run proves nothing. For your CI."""
+    from queen.bench.check import problems
+    from queen.bench.run import read_results
+
+    found = problems(
+        read_results(folder), max_thief=max_thief, min_benign=min_benign, columns=defense, allow_flags=allow_flags
+    )
+    if as_json:
+        print_json({"passed": not found, "problems": found})
+    else:
+        for problem in found:
+            out.print(problem, soft_wrap=True)
+        out.print("failed" if found else "passed")
+    if found:
+        raise typer.Exit(1)
+
+
+@bench.command(epilog="Example: `queen bench study radius benchmarks/studies/radius.yaml --out results/studies`")
+def study(
+    name: Annotated[str, typer.Argument(help="Which: threshold, radius, shadow_models, ...", show_default=False)],
+    spec: Annotated[
+        Path, typer.Argument(help="Its parameters and base, YAML; or a benchmark spec.", show_default=False)
+    ],
+    folder: Annotated[Path, typer.Option("--out", help="Folder for NAME.json and NAME.png.")],
+    device: Device = "cpu",
+    data: Annotated[Path | None, typer.Option(help="Folder of published image sets (or $QUEEN_DATA).")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder for what is trained; OUT/.cache, if not given.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make one of the paper's other experiments. Stop it at any time: what is trained is not trained again."""
+    from queen.bench.studies import find_study
+    from queen.bench.studies.run import run_study
+
+    found = find_study(name)
+    result = run_study(name, found, spec, folder, cache=cache, device=device, root=data)
+    if as_json:
+        print_json(result)
+        return
+    typer.echo(found.tell(result))
+    out.print(f"result   {folder / name}.json\npicture  {folder / name}.png")

@@ -1,0 +1,166 @@
+"""Commands for operators: who stands where, who was accused, and what to do about it."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queen.cli.shared import (
+    Actor,
+    Client,
+    Json,
+    LedgerFile,
+    app,
+    out,
+    print_json,
+    table,
+)
+from queen.types import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from queen.ledger import SqliteLedger, Standing
+
+
+@app.command(epilog="Example: `queen clients --ledger clients.sqlite --json`")
+def clients(ledger: LedgerFile, as_json: Json = False) -> None:
+    """Where every client and group stands, the most suspicious first."""
+    with _opened(ledger) as store:
+        found = store.standings()
+    if as_json:
+        budgets = [{"budget": None if s.budget is None else vars(s.budget)} for s in found]
+        print_json([vars(s) | budget for s, budget in zip(found, budgets, strict=True)])
+        return
+    header = ("name", "kind", "queries", "wealth", "state", "extra answers", "most covered class")
+    out.print(table(header, [_standing_line(s) for s in found], left=2))
+
+
+@app.command(epilog="Example: `queen alarms --ledger clients.sqlite --acknowledge 3`")
+def alarms(
+    ledger: LedgerFile,
+    acknowledge: Annotated[int | None, typer.Option(help="Mark the event of this number as seen.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also what operators did, and what was seen.")] = False,
+    actor: Actor = None,
+    as_json: Json = False,
+) -> None:
+    """Who was accused, when and on what evidence."""
+    with _opened(ledger) as store:
+        if acknowledge is not None:
+            store.acknowledge(acknowledge, _actor(actor))
+        events = store.events()
+    found = [e for e in events if everything or (e.what == "alarm" and e.acknowledged is None)]
+    if as_json:
+        print_json([vars(event) for event in found])
+        return
+    header = ("number", "time", "what", "who", "by", "queries", "wealth", "seen by")
+    lines = [
+        (
+            str(e.id),
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e.at)),
+            e.what,
+            f"group {e.name}" if e.group else e.name,
+            e.actor or e.client,
+            str(e.queries),
+            f"{e.wealth:.4g}",
+            e.acknowledged or "",
+        )
+        for e in found
+    ]
+    out.print(table(header, lines, left=5))
+
+
+@app.command(epilog="Example: `queen pardon alice --ledger clients.sqlite`")
+def pardon(
+    client: Client,
+    ledger: LedgerFile,
+    group: Annotated[bool, typer.Option("--group", help="The name is that of a group.")] = False,
+    actor: Actor = None,
+) -> None:
+    """Clear the alarm and wealth of a client, or of a group; what it has seen stays counted."""
+    with _opened(ledger) as store:
+        if not _seen(store, client, group=group):
+            kind = "group" if group else "client"
+            raise OptionError(f"no {kind} '{client}' in this ledger: queen clients lists them")
+        store.pardon(client, _actor(actor), group=group)
+    out.print(f"{client} is pardoned; what it has seen stays counted")
+
+
+@app.command(epilog="Example: `queen allow monitoring --ledger clients.sqlite`")
+def allow(
+    client: Client,
+    ledger: LedgerFile,
+    off: Annotated[bool, typer.Option("--off", help="Take the client off the list.")] = False,
+    actor: Actor = None,
+) -> None:
+    """Put a client on the allow-list: always answered honestly, never a weight on its groups."""
+    with _opened(ledger) as store:
+        new = "" if _seen(store, client) else " (never seen so far)"
+        store.allow(client, _actor(actor), allowed=not off)
+    out.print(f"{client}{new} is {'no longer ' if off else ''}on the allow-list")
+
+
+@app.command(epilog="Example: `queen budget partner --extra-answers 20000 --ledger clients.sqlite`")
+def budget(
+    client: Client,
+    ledger: LedgerFile,
+    extra_answers: Annotated[
+        int | None, typer.Option(help="Honest answers outside the discs or near a record.")
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="Share of a disc after which a class is spent.")] = None,
+    off: Annotated[bool, typer.Option("--off", help="Back to the guard's limits.")] = False,
+    actor: Actor = None,
+) -> None:
+    """Give one client a budget of its own."""
+    from queen.ledger import Budget
+
+    if off == (extra_answers is not None or threshold is not None):
+        raise OptionError("give --extra-answers, --threshold or both; or --off alone")
+    own = None if off else Budget(extra_answers=extra_answers, threshold=threshold)
+    with _opened(ledger) as store:
+        new = "" if _seen(store, client) else " (never seen so far)"
+        store.set_budget(client, own, _actor(actor))
+    out.print(f"{client}{new} has {'the budget of the guard' if off else 'a budget of its own'}")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[SqliteLedger]:
+    """A ledger that exists, closed afterwards."""
+    from queen.ledger import SqliteLedger
+
+    if not path.is_file():
+        raise OptionError(
+            f"no ledger '{path}': it is made by a guard, for example queen ask BUNDLE IMAGE --ledger FILE"
+        )
+    store = SqliteLedger(path)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _seen(store: SqliteLedger, name: str, *, group: bool = False) -> bool:
+    return any(s.name == name and s.group == group for s in store.standings())
+
+
+def _actor(name: str | None) -> str:
+    return getpass.getuser() if name is None else name
+
+
+def _standing_line(standing: Standing) -> tuple[str, ...]:
+    covered = max(standing.coverage.items(), key=lambda item: item[1], default=None)
+    state = "allowed" if standing.allowed else "accused" if standing.alarmed else ""
+    return (
+        standing.name,
+        "group" if standing.group else "client",
+        str(standing.queries),
+        f"{standing.wealth:.3g}",
+        state,
+        str(standing.extra_answers),
+        "" if covered is None else f"{covered[0]}: {covered[1]:.3f}",
+    )

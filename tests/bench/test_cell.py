@@ -1,0 +1,317 @@
+"""One run: all its figures, and flags on those that prove nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from queen.attacks import ATTACKS
+from queen.attacks.base import Attack, BudgetError, Knowledge, Sizes, Transcript, train_thief
+from queen.attacks.strategies.labels import top_label
+from queen.bench import cell as cell_module
+from queen.bench.cell import Run, run_cell
+from queen.bench.spec import Utility
+from queen.cache import Cache
+from queen.defenses import DEFENSES
+from queen.defenses.base import Defense, Mapped, Victim
+from queen.training import Schedule, predict
+from queen.types import RefusedError, Reply, Verdict
+from tests.bench.small import setting, tiny_spec
+
+FIELDS = {
+    "version", "protectee", "column", "defense", "query", "attack", "seed", "oracle_prior", "knows", "queries",
+    "verdicts", "answers", "believed", "utility", "thief", "flags", "sizes", "seconds", "versions", "hardware",
+}  # fmt: skip
+SIZES = Sizes(mirror=False, ask_batch=64)
+UTILITY = Utility(clients=3, queries=20)
+
+
+def run(tmp_path, defense="none", attack="direct", *, budget=300, around=None, **changes: Any) -> dict[str, Any]:
+    wanted = Run(
+        column="mine", defense=defense, query="knockoff", attack=attack, budget=budget, sizes=SIZES, utility=UTILITY
+    )
+    return run_cell(replace(wanted, **changes), around or setting(), Cache(tmp_path))
+
+
+@pytest.fixture
+def plant(monkeypatch) -> Callable[..., None]:
+    """Register a map of answers as the defense "planted", and attacks by name."""
+
+    def put(perturb: Callable[[Tensor, Tensor], Tensor] | None = None, *, attacks: Mapping[str, Attack] | None = None):
+        def build(victim: Victim, generator: torch.Generator) -> Mapped:
+            return Mapped(victim, perturb)
+
+        if perturb is not None:
+            defense = Defense(build, keeps_label="no")
+            monkeypatch.setattr(cell_module, "DEFENSES", {**DEFENSES, "planted": defense})
+        monkeypatch.setattr(cell_module, "ATTACKS", {**ATTACKS, **(attacks or {})})
+
+    return put
+
+
+# What a result holds
+
+
+@pytest.mark.parametrize("defense", ["none", "rounding", "queen-sentinel"])
+def test_a_result_has_all_its_fields_and_json_can_say_them(tmp_path, defense):
+    result = run(tmp_path, defense, options={"map_epochs": 5} if defense.startswith("queen") else {})
+    assert set(result) == FIELDS
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert result["flags"] == []
+    assert result["defense"]["name"] == defense
+    assert set(result["defense"]["options"]) == set(DEFENSES[defense].options)
+    assert result["queries"] == {"budget": 300, "sent": 300, "answered": 300}
+    assert set(result["seconds"]) == {"ask", "recover", "train"}
+    assert result["thief"]["best_accuracy"] >= result["thief"]["accuracy"] > 0.5
+    assert result["thief"]["best_agreement"] >= result["thief"]["agreement"] > 0.5
+    assert result["thief"]["epochs"][-1]["epoch"] == 20
+    assert result["sizes"]["ask_batch"] == 64
+    letters = {"queen-sentinel": {"A", "B", "C", "D"}}.get(defense, set())
+    assert set(result["verdicts"]) - {"alarmed", "refused"} <= letters
+    shares = [share for name, share in result["verdicts"].items() if len(name) == 1]
+    assert math.isclose(sum(shares), 1) if letters else not shares
+
+
+def test_the_victim_is_described_by_what_it_is(tmp_path):
+    x, y = setting().test
+    found = run(tmp_path)["protectee"]
+    assert found["accuracy"] == (predict(setting().victim.model, x) == y).double().mean().item()
+    assert found["chance"] == max(y.tolist().count(k) for k in range(10)) / len(y)
+    assert found["images"] == {"train": 900, "test": 200, "pool": 600, "calibration": 400}
+    assert found["sources"] == ["scikit-learn digits"]
+
+
+def numbers(result: dict[str, Any]) -> str:
+    return json.dumps({**result, "seconds": 0, "thief": {**result["thief"], "training_seconds": 0,
+                       "images_per_second": 0}})  # fmt: skip
+
+
+def test_an_equal_run_gives_equal_numbers_and_another_seed_others(tmp_path):
+    first, again = (numbers(run(tmp_path / str(i), "rounding")) for i in range(2))
+    assert first == again
+    assert numbers(run(tmp_path / "other", "rounding", seed=1)) != first
+
+
+def test_a_run_of_a_cell_is_what_the_spec_says():
+    spec = tiny_spec(defenses={"coarse": {"defense": "rounding", "decimals": 0}}, seeds=[4])
+    wanted = Run.of(next(spec.cells()))
+    assert (wanted.column, wanted.defense, wanted.options) == ("coarse", "rounding", {"decimals": 0})
+    assert (wanted.query, wanted.attack, wanted.budget, wanted.seed) == ("knockoff", "direct", 300, 4)
+    assert (wanted.sizes, wanted.utility) == (spec.sizes, spec.utility)
+
+
+def test_purposes_and_seeds_have_random_numbers_of_their_own_but_defenses_do_not(tmp_path):
+    wanted = Run(column="a", defense="none", query="knockoff", attack="direct", budget=1)
+
+    def first(run: Run, purpose: str) -> int:
+        return int(torch.randint(2**62, (1,), generator=run.generator(purpose)))
+
+    others = [first(wanted, "query"), first(wanted, "thief"), first(replace(wanted, seed=1), "query")]
+    assert len(set(others)) == 3
+    assert first(replace(wanted, defense="queen", column="b"), "query") == others[0]
+
+
+def test_answers_are_compared_with_the_clean_ones(tmp_path, plant):
+    plant(lambda y, x: 0.5 * y + 0.05)
+    result = run(tmp_path, "planted")
+    assert result["answers"]["honest"] == 0
+    assert result["answers"]["label_kept"] == result["believed"]["label_right"] == 1
+    assert 0 < result["answers"]["l2"] < result["answers"]["l1"] < 2
+    undefended = run(tmp_path)["answers"]
+    assert undefended == {"honest": 1.0, "label_kept": 1.0, "l1": 0.0, "l2": 0.0, "kl": 0.0}
+
+
+# Flags
+
+
+def off_the_simplex(y: Tensor, x: Tensor) -> Tensor:
+    return y * 1.5
+
+
+def negative(y: Tensor, x: Tensor) -> Tensor:
+    moved = y.clone()
+    moved[:, 0] -= 0.1
+    moved[:, 1] += 0.1
+    return torch.where(y[:, :1] < 0.05, moved, y)
+
+
+def constant(y: Tensor, x: Tensor) -> Tensor:
+    return torch.zeros_like(y).index_fill(1, torch.tensor(3), 1.0)
+
+
+def shaken(y: Tensor, x: Tensor) -> Tensor:
+    weights = y + 0.01 * torch.rand_like(y)
+    return weights / weights.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_answers_that_are_no_numbers_are_flagged_and_their_result_is_json(tmp_path, plant, bad):
+    plant(lambda y, x: torch.where(torch.arange(len(y))[:, None] % 2 == 0, bad, y))
+    result = run(tmp_path, "planted")
+    assert "answers are NaN or infinite" in result["flags"]
+    assert "the thief's answers are NaN" in result["flags"]
+    assert json.dumps(result, allow_nan=False)
+
+
+@pytest.mark.parametrize("perturb", [off_the_simplex, negative])
+def test_answers_off_the_simplex_are_flagged(tmp_path, plant, perturb):
+    plant(perturb)
+    flags = run(tmp_path, "planted")["flags"]
+    assert any("of the answers are off the simplex" in flag for flag in flags)
+
+
+def test_answers_off_the_simplex_are_fine_where_they_are_declared(tmp_path):
+    result = run(tmp_path, "rounding")
+    assert result["flags"] == []
+    assert "kl" not in result["answers"]  # or the check would say nothing: the answers do not sum to 1
+
+
+def test_random_answers_to_a_repeated_query_are_flagged(tmp_path, plant):
+    plant(shaken)
+    flags = run(tmp_path, "planted")["flags"]
+    assert flags == ["a query repeated in the same client state gets another answer"]
+
+
+def test_a_thief_of_constant_answers_is_flagged_as_collapsed(tmp_path, plant):
+    plant(constant)
+    result = run(tmp_path, "planted")
+    assert result["flags"] == ["the thief collapsed to one class"]
+    assert result["thief"]["collapsed"]
+    assert result["thief"]["retried"]
+
+
+def untaught(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
+    thief = knowledge.make_thief(generator)
+    for _ in range(knowledge.schedule.plan(len(found))[0]):
+        knowledge.on_epoch(thief.eval())
+    return thief
+
+
+class Random(nn.Module):
+    """Knows nothing, but says many classes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.rand(len(x), 10, generator=torch.Generator().manual_seed(1))
+
+
+def clueless(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
+    for _ in range(knowledge.schedule.plan(len(found))[0]):
+        knowledge.on_epoch(Random())
+    return Random()
+
+
+AT_CHANCE = "the thief is at chance though all labels are honest: its training failed"
+
+
+def test_a_thief_at_chance_on_honest_labels_is_flagged(tmp_path, plant):
+    plant(attacks={"clueless": Attack(learn=clueless)})
+    assert run(tmp_path, attack="clueless")["flags"] == [AT_CHANCE]
+
+
+def test_a_thief_at_chance_on_wrong_labels_is_a_success_of_the_defense(tmp_path, plant):
+    plant(lambda y, x: y.roll(1, 1), attacks={"clueless": Attack(learn=clueless)})
+    assert run(tmp_path, "planted", "clueless")["flags"] == []
+
+
+def test_nothing_answered_is_no_thief(tmp_path, plant):
+    def refuse(y: Tensor, x: Tensor) -> Tensor:
+        none, rows = torch.zeros(len(x), dtype=torch.bool).numpy(), torch.full_like(y, 0.1)
+        raise RefusedError("no", Reply(rows, (Verdict.OUTSIDE,) * len(x), none, ~none))
+
+    plant(refuse)
+    result = run(tmp_path, "planted")
+    assert result["thief"]["accuracy"] is None
+    assert result["queries"] == {"budget": 300, "sent": 300, "answered": 0}
+    assert result["flags"] == ["no thief: nothing was answered"]
+    assert result["utility"]["one_client"]["accuracy"] == 0
+    assert result["utility"]["one_client"]["refused"] == 1
+    assert json.dumps(result, allow_nan=False)
+
+
+# Second chances, budgets, and what is trained once
+
+
+def test_a_collapsed_thief_gets_a_second_careful_chance(tmp_path, plant):
+    rates: list[tuple[float, float | None, float]] = []
+
+    def fragile(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
+        rates.append((knowledge.schedule.lr, knowledge.schedule.clip, found.answers.sum(1).mean().item()))
+        if len(rates) > 1:
+            return train_thief(found, replace(knowledge, schedule=setting().schedule), generator)
+        return untaught(found.take(torch.arange(1)), knowledge, generator) and one_class(found, knowledge)
+
+    def one_class(found: Transcript, knowledge: Knowledge) -> nn.Module:
+        stuck = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        nn.init.zeros_(stuck[1].weight)
+        knowledge.on_epoch(stuck)
+        return stuck
+
+    plant(lambda y, x: 2 * y, attacks={"fragile": Attack(learn=fragile)})
+    result = run(tmp_path, "planted", "fragile")
+    lr = setting().schedule.lr
+    assert rates == [(lr, 2.0, pytest.approx(2)), (lr / 10, 1.0, pytest.approx(1))]  # renormalised the second time
+    assert result["thief"]["retried"]
+    assert result["thief"]["accuracy"] > 0.5 > result["thief"]["first_accuracy"]
+    assert not any("collapsed" in flag for flag in result["flags"])
+
+
+def test_an_honest_thief_is_not_trained_twice(tmp_path, plant):
+    calls: list[int] = []
+
+    def counted(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
+        calls.append(len(found))
+        return train_thief(found, knowledge, generator)
+
+    plant(attacks={"counted": Attack(learn=counted), "labels": Attack(believe=top_label, learn=counted)})
+    first = run(tmp_path, attack="labels")
+    assert calls == [300]
+    assert not first["thief"]["retried"]
+    same = run(tmp_path, "label_only", "counted")  # the same beliefs, by another way
+    assert calls == [300]
+    assert same["thief"] == first["thief"]
+    run(tmp_path, "none", "counted")
+    run(tmp_path, "label_only", "counted", seed=1)
+    other = replace(setting(), schedule=Schedule(epochs=2))
+    run(tmp_path, "label_only", "counted", around=other)
+    assert calls == [300] * 4
+
+
+@pytest.mark.parametrize("budget", [1, 7, 64, 65, 600])
+def test_budgets_are_spent_exactly(tmp_path, budget, plant):
+    plant(attacks={"clueless": Attack(learn=clueless)})
+    assert run(tmp_path, attack="clueless", budget=budget)["queries"] == dict.fromkeys(
+        ("budget", "sent", "answered"), budget
+    )
+
+
+@pytest.mark.parametrize("budget", [0, 601, -1])
+def test_a_budget_larger_than_the_pool_is_an_error(tmp_path, budget):
+    with pytest.raises(BudgetError, match=f"a budget of {budget} queries.*the pool has 600"):
+        run(tmp_path, budget=budget)
+
+
+def test_a_published_count_that_exceeds_the_budget_is_flagged(tmp_path, plant):
+    smoothing = replace(ATTACKS["smoothing"], learn=train_thief)
+    plant(attacks={"smoothing": smoothing})
+    within = run(tmp_path, attack="smoothing")
+    assert within["flags"] == []
+    assert within["queries"] == {"budget": 300, "sent": 300, "answered": 100}
+    beyond = run(tmp_path, attack="smoothing", sizes=replace(SIZES, peer_smoothing=True))
+    assert beyond["flags"] == ["budget exceeded, as published"]
+    assert beyond["queries"]["sent"] == 900
+
+
+def test_an_oracle_prior_is_declared(tmp_path):
+    plain = run(tmp_path)
+    assert (plain["oracle_prior"], plain["knows"]) == (False, [])
+    small = replace(SIZES, table=600)
+    informed = run(tmp_path, attack="pbayes", sizes=small)
+    assert (informed["oracle_prior"], informed["knows"]) == (True, ["prior"])
+    assert not run(tmp_path, attack="pbayes_answers", sizes=small)["oracle_prior"]

@@ -1,0 +1,74 @@
+"""Documents hold what the committed result files hold, and nothing older."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from queen.bench import page
+from queen.bench.run import is_finished, read_results
+from queen.bench.spec import read_spec
+from queen.defenses import DEFENSES
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = ("direct", "label_only", "s4l", "s4l_average", "smoothing", "ddae", "ddae_plus", "pbayes")
+BOTH = ("direct", "label_only", "ddae", "ddae_plus", "pbayes")
+
+
+@pytest.fixture(autouse=True)
+def at_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize("name", page.PARTS)
+def test_pages_are_up_to_date(name):
+    assert page.render(name) == Path(name).read_text(), "run: make pages"
+
+
+def test_markers_are_kept_and_only_what_is_between_them_changes():
+    begin, end = page.markers("x")
+    before = f"one\n{begin}\nold\n{end}\ntwo\n"
+    after = page.filled(before, "new\n", begin, end)
+    assert after == f"one\n{begin}\nnew\n{end}\ntwo\n"
+    assert page.filled(after, "new\n", begin, end) == after
+
+
+@pytest.mark.parametrize(("spec", "folder"), [("smoke", "results/smoke"), ("cifar10", "results/cifar10-h200")])
+def test_committed_results_are_those_of_the_committed_spec_and_complete(spec, folder):
+    cells = list(read_spec(Path(f"benchmarks/{spec}.yaml")).cells())
+    assert [str(cell.path) for cell in cells if not is_finished(cell, Path(folder))] == []
+    assert len(read_results(Path(folder))) == len(cells)
+
+
+def test_the_smoke_matrix_has_every_defense_and_every_published_attack():
+    found = {(r["column"], r["query"], r["attack"]) for r in read_results(Path("results/smoke"))}
+    for defense in DEFENSES:
+        assert {(defense, "knockoff", attack) for attack in PUBLISHED} <= found
+        assert {(defense, "jbda_tr", attack) for attack in BOTH} <= found
+
+
+def test_the_first_real_evidence_is_what_was_asked_for():
+    results = read_results(Path("results/cifar10-h200"))
+    columns = {"none", "label_only", "modelguard_w", "queen", "queen-strict", "queen-sentinel"}
+    attacks = {"direct", "label_only", "ddae_plus", "pbayes"}
+    assert {(r["column"], r["attack"]) for r in results} == {(c, a) for c in columns for a in attacks}
+    for result in results:
+        assert result["protectee"]["accuracy"] >= 0.90
+        assert result["protectee"]["images"] == {"train": 45_000, "calibration": 5_000, "test": 10_000, "pool": 50_000}
+        assert result["queries"]["sent"] == result["queries"]["budget"] == 50_000
+        assert result["oracle_prior"] == (result["attack"] in ("ddae_plus", "pbayes"))
+        assert "H200" in result["hardware"]["device"]
+    slowest = sorted(r["thief"]["images_per_second"] for r in results)[:8]
+    assert sum(slowest) >= 60_000  # eight processes at once
+
+
+def test_no_thief_gets_more_than_chance_from_the_sentinel_on_cifar10():
+    results = [r for r in read_results(Path("results/cifar10-h200")) if r["column"] == "queen-sentinel"]
+    assert len(results) == 4
+    assert max(r["thief"]["accuracy"] for r in results) < 0.12
+
+
+def test_the_prototype_says_what_it_is():
+    assert "not part of this repository" in json.loads(page.PROTOTYPE.read_text())["what"]

@@ -1,0 +1,87 @@
+"""Pictures of results: real PNGs that show every defense, whatever is missing."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from queen.bench import plots
+from queen.bench.plots import draw_matrix, draw_tradeoff
+from queen.bench.table import tables
+from tests.bench.small import result
+
+RESULTS = [
+    result("none", accuracy=0.8), result("rounding", accuracy=0.7, flags=("flagged",)), result(benign=0.8),
+    result(attack="sanitiser", accuracy=0.6, benign=0.8), result("none", query="jbda_tr", accuracy=0.9),
+    result("mine", accuracy=None),
+]  # fmt: skip
+
+
+def draw(kind: str, results) -> bytes:
+    (table,) = tables(results)
+    return draw_matrix(table) if kind == "matrix" else draw_tradeoff(table, 0.13)
+
+
+def pixels(png: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(png)) as picture:
+        assert picture.format == "PNG"
+        return np.asarray(picture.convert("RGB"))
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[Figure]:
+    """The figures behind the pictures."""
+    figures: list[Figure] = []
+    original = plots.png
+    monkeypatch.setattr(plots, "png", lambda figure: figures.append(figure) or original(figure))
+    return figures
+
+
+@pytest.mark.parametrize("kind", ["matrix", "tradeoff"])
+def test_the_picture_is_a_png_that_is_not_blank_and_always_the_same(kind):
+    first, second = (draw(kind, RESULTS) for _ in range(2))
+    assert first.startswith(b"\x89PNG\r\n\x1a\n")
+    assert first == second
+    seen = pixels(first)
+    assert min(seen.shape[:2]) > 200
+    assert len(np.unique(seen.reshape(-1, 3), axis=0)) > 50
+    assert first != draw(kind, [*RESULTS[:2], result(accuracy=0.1)])
+
+
+def test_the_trade_off_has_three_bars_for_every_defense(drawn):
+    draw("tradeoff", RESULTS)
+    (axis,) = drawn[0].axes
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert names == ["none", "rounding", "queen", "mine"]
+    thieves, many, one = ([bar.get_width() for bar in bars] for bars in axis.containers)
+    assert thieves == pytest.approx([90, 70, 50, np.nan], nan_ok=True)  # the best over all query strategies
+    assert many == pytest.approx([90, 90, 80, 90])
+    assert one == pytest.approx([85, 85, 75, 85])
+
+
+def test_the_matrix_has_a_text_for_every_cell(drawn):
+    draw("matrix", RESULTS)
+    (axis,) = drawn[0].axes
+    (table,) = tables(RESULTS)
+    rows = [row for row in table.rows if row.query]
+    assert [text.get_text() for text in axis.texts] == [text for row in rows for text in row.texts()]
+    assert [label.get_text() for label in axis.get_xticklabels()] == list(table.columns)
+    assert [label.get_text() for label in axis.get_yticklabels()] == [f"{row.query} {row.name}" for row in rows]
+
+
+@pytest.mark.parametrize("kind", ["matrix", "tradeoff"])
+@pytest.mark.parametrize(
+    "results",
+    [
+        [result(accuracy=None), result("none", accuracy=None)],
+        [result("$x_1$", "a_b")],
+        [result(attack="sanitiser"), result("none", "sanitiser")],
+    ],
+    ids=["no thief", "odd names", "adaptive only"],
+)
+def test_whatever_is_missing_there_is_a_picture(kind, results):
+    assert pixels(draw(kind, results)).std() > 1

@@ -1,0 +1,232 @@
+"""A benchmark as a whole: every cell once, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from queen.bench import run as run_module
+from queen.bench.run import is_finished, read_result, read_results, run_spec, write_result
+from queen.bench.spec import SpecError
+from queen.types import OptionError, QueenError
+from tests.bench.small import content, result, tiny_spec
+
+TIMES = {"seconds", "training_seconds", "images_per_second"}
+PATHS = [f"digits8/{c}/knockoff-{a}-s0.json" for c in ("label_only", "none") for a in ("direct", "label_only")]
+
+
+def timeless(value: Any) -> Any:
+    """All that must be the same whenever and wherever it runs."""
+    if isinstance(value, dict):
+        return {key: timeless(inner) for key, inner in value.items() if key not in TIMES}
+    return [timeless(inner) for inner in value] if isinstance(value, list) else value
+
+
+def found_in(folder: Path) -> dict[str, Any]:
+    paths = [path for path in folder.rglob("*-s*.json") if ".cache" not in path.parts]
+    return {path.relative_to(folder).as_posix(): timeless(json.loads(path.read_text())) for path in sorted(paths)}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """The tiny spec, run through in this process without a disturbance."""
+    out = tmp_path_factory.mktemp("finished")
+    done = run_spec(tiny_spec(), out, jobs=1)
+    assert (done.done, done.skipped, done.failed) == (4, 0, {})
+    return out
+
+
+def copied(folder: Path, to: Path) -> Path:
+    for path in PATHS:
+        write_result(to / path, json.loads((folder / path).read_text()))
+    return to
+
+
+# Running
+
+
+def test_every_cell_has_a_result_that_says_what_it_is(finished):
+    results = found_in(finished)
+    assert sorted(results) == PATHS
+    for cell in tiny_spec().cells():
+        one = results[str(cell.path)]
+        assert one["hash"] == cell.hash
+        assert one["config"] == json.loads(json.dumps(cell.config))
+        assert (one["column"], one["attack"], one["seed"], one["version"]) == (cell.column, cell.attack, cell.seed, 1)
+        assert one["flags"] == []
+        assert one["thief"]["accuracy"] > 0.5
+    assert [path.name for path in finished.rglob("*.json.*")] == []  # no file that is only half there
+
+
+def test_what_is_finished_is_not_run_again(finished, monkeypatch):
+    monkeypatch.setattr(run_module, "run_cell", lambda *_: pytest.fail("run again"))
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*.json")}
+    done = run_spec(tiny_spec(), finished, jobs=1)
+    assert (done.done, done.skipped, done.failed) == (0, 4, {})
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*.json")} == before
+
+
+def test_only_what_is_missing_is_run(finished, tmp_path, monkeypatch):
+    out = copied(finished, tmp_path)
+    (out / PATHS[2]).unlink()
+    ran: list[str] = []
+    original: Callable[..., Any] = run_module.run_cell
+    monkeypatch.setattr(run_module, "run_cell", lambda run, *rest: ran.append(run.column) or original(run, *rest))
+    done = run_spec(tiny_spec(), out, cache=finished / ".cache", jobs=1)
+    assert (done.done, done.skipped) == (1, 3)
+    assert ran == ["none"]
+    assert found_in(out) == found_in(finished)
+
+
+def test_a_larger_spec_goes_on_where_a_smaller_one_ended(finished, tmp_path):
+    out = copied(finished, tmp_path)
+    done = run_spec(tiny_spec(seeds=[0, 1]), out, cache=finished / ".cache", jobs=1)
+    assert (done.done, done.skipped) == (4, 4)
+    assert len(read_results(out)) == 8
+
+
+def test_two_jobs_give_the_numbers_of_one(finished, tmp_path):
+    done = run_spec(tiny_spec(), tmp_path, jobs=2)
+    assert (done.done, done.failed) == (4, {})
+    assert found_in(tmp_path) == found_in(finished)
+
+
+def test_a_failing_cell_does_not_stop_the_others(finished, tmp_path, monkeypatch):
+    original = run_module.run_cell
+
+    def fragile(run, *rest):
+        if (run.column, run.attack) == ("none", "direct"):
+            raise ZeroDivisionError("on\npurpose")
+        return original(run, *rest)
+
+    monkeypatch.setattr(run_module, "run_cell", fragile)
+    done = run_spec(tiny_spec(), tmp_path, cache=finished / ".cache", jobs=1)
+    assert done.failed == {"digits8/none/knockoff-direct-s0.json": "ZeroDivisionError: on purpose"}
+    assert (done.done, done.skipped) == (3, 0)
+    monkeypatch.undo()
+    again = run_spec(tiny_spec(), tmp_path, cache=finished / ".cache", jobs=1)  # a failure is tried again
+    assert (again.done, again.skipped, again.failed) == (1, 3, {})
+    assert found_in(tmp_path) == found_in(finished)
+
+
+CANNOT = {
+    "too few images": ({"protectee__train": 5000}, "set 'digits' has 1797 images, 5700 are asked for"),
+    "too small a pool": ({"protectee__pool__count": 2000}, r"set 'digits' has 1797 images \(all\), 2000 are asked for"),
+    "budget larger than the pool": ({"budget": 601}, "a budget of 601 queries is larger than the pool of 600 images"),
+    "unknown set": ({"protectee__data": {"set": "digts"}}, "no data set 'digts'.*did you mean 'digits'"),
+    "absent set": ({"protectee__data": {"set": "cifar10"}}, "the data set 'cifar10' is not in .*Put one of these"),
+    "unknown network": ({"protectee__network": {"name": "vgg99"}}, "no network 'vgg99'"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), CANNOT.values(), ids=CANNOT)
+def test_what_no_cell_could_do_is_said_before_any_runs(tmp_path, changes, message):
+    with pytest.raises(QueenError, match=message):
+        run_spec(tiny_spec(**changes), tmp_path, root=tmp_path / "empty", jobs=1)
+    assert found_in(tmp_path) == {}
+
+
+def test_an_unknown_device_is_refused_before_anything_runs(tmp_path):
+    with pytest.raises(OptionError, match="abacus"):
+        run_spec(tiny_spec(), tmp_path / "out", device="abacus")
+    assert not (tmp_path / "out").exists()
+
+
+# Results that do not belong here
+
+
+def test_results_of_another_spec_are_refused_not_mixed(finished, tmp_path):
+    out = copied(finished, tmp_path)
+    before = found_in(out)
+    with pytest.raises(SpecError, match=r"-s0\.json' is a result of another spec: choose another --out folder"):
+        run_spec(tiny_spec(budget=299), out, jobs=1)
+    assert found_in(out) == before
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_results_of_another_version_are_refused(finished, tmp_path, version):
+    out = copied(finished, tmp_path)
+    changed = json.loads((out / PATHS[0]).read_text()) | {"version": version}
+    (out / PATHS[0]).write_text(json.dumps(changed))
+    for read in (lambda: read_results(out), lambda: run_spec(tiny_spec(), out, jobs=1)):
+        with pytest.raises(SpecError, match=f"is a result of version {version}, this program reads 1"):
+            read()
+
+
+@pytest.mark.parametrize("broken", [b"", b'{"version": 1, "has', b"[1, 2]", b"\xff\xfe", b"null"])
+def test_a_broken_result_is_a_clear_error(finished, tmp_path, broken):
+    out = copied(finished, tmp_path)
+    (out / PATHS[1]).write_bytes(broken)
+    for read in (lambda: read_results(out), lambda: run_spec(tiny_spec(), out, jobs=1)):
+        with pytest.raises(SpecError, match=r"knockoff-label_only-s0\.json"):
+            read()
+
+
+def test_no_results_say_how_to_get_some(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(SpecError, match=r"no results below .*: queen bench run SPEC --out"):
+            read_results(folder)
+
+
+def test_results_are_read_in_the_order_of_their_paths_and_the_cache_is_none_of_them(tmp_path):
+    for column in ("b", "a"):
+        write_result(tmp_path / "p" / column / "knockoff-direct-s0.json", result(column))
+    write_result(tmp_path / ".cache" / "x-s0.json", {"version": 7})
+    assert [one["column"] for one in read_results(tmp_path)] == ["a", "b"]
+    assert read_result(tmp_path / "p" / "a" / "knockoff-direct-s0.json") == result("a")
+
+
+def test_a_cell_is_finished_when_its_own_result_is_there(finished, tmp_path):
+    for cell in tiny_spec().cells():
+        assert is_finished(cell, finished)
+        assert not is_finished(cell, tmp_path)
+
+
+# The real program
+
+
+def program(*words: object, cwd: Path) -> subprocess.Popen[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    command = [sys.executable, "-m", "queen", "bench", *map(str, words)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+
+
+def kill_when(process: subprocess.Popen[str], reached: Callable[[], bool]) -> None:
+    """Kill the program and all it started as soon as it got somewhere."""
+    end = time.monotonic() + 60
+    while not reached() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.002)
+    assert process.poll() is None, process.communicate()
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_run_killed_twice_and_restarted_has_the_numbers_of_an_undisturbed_one(finished, tmp_path):
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(content()))
+    out, words = tmp_path / "out", ("run", "spec.yaml", "--out", "out", "--jobs", 1)
+    kill_when(program(*words, cwd=tmp_path), lambda: any((out / ".cache").glob(".victim-*.lock")))
+    assert not any((out / ".cache").glob("victim-*.safetensors"))  # killed while the victim was trained
+    assert found_in(out) == {}
+    kill_when(program(*words, cwd=tmp_path), lambda: any(out.rglob("knockoff-*.json")))
+    before = found_in(out)
+    assert 1 <= len(before) < 4
+    ended = program(*words, "--json", cwd=tmp_path)
+    said, complaints = ended.communicate(timeout=120)
+    assert ended.returncode == 0, complaints
+    assert json.loads(said) == {"done": 4 - len(before), "skipped": len(before), "failed": {}}
+    assert found_in(out) == found_in(finished)
+    assert (out / "report.html").read_text().startswith("<!doctype html>")
