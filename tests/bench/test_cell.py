@@ -71,7 +71,7 @@ def test_a_result_has_all_its_fields_and_json_can_say_them(tmp_path, defense):
     assert set(result["seconds"]) == {"ask", "recover", "train"}
     assert result["thief"]["best_accuracy"] >= result["thief"]["accuracy"] > 0.5
     assert result["thief"]["best_agreement"] >= result["thief"]["agreement"] > 0.5
-    assert result["thief"]["epochs"][-1]["epoch"] == 20
+    assert result["thief"]["epochs"]["epoch"][-1] == 20
     assert result["sizes"]["ask_batch"] == 64
     letters = {"queen-sentinel": {"A", "B", "C", "D"}}.get(defense, set())
     assert set(result["verdicts"]) - {"alarmed", "refused"} <= letters

@@ -167,7 +167,7 @@ def _thief(
 ) -> dict[str, Any]:
     """Train a thief and try it after every epoch. Equal beliefs give equal thieves, so each is trained once."""
     if len(believed) == 0:
-        return {"accuracy": None, "epochs": [], "why": "nothing was answered"}
+        return {"accuracy": None, "epochs": {}, "why": "nothing was answered"}
     method = [attack.learn.__module__, attack.learn.__qualname__]
     schedule, made = as_json(knowledge.schedule), repr(setting.make_thief(torch.Generator().manual_seed(0)))
     what = [setting.key, method, schedule, made, run.seed, as_json(run.sizes)]
@@ -194,7 +194,7 @@ def _try(attack: Attack, believed: Transcript, knowledge: Knowledge, run: Run, s
     original = setting.victim.clean(x).argmax(1)
     total, _ = knowledge.schedule.plan(len(believed))
     stride = max(1, total // LOOKS)
-    epochs: list[dict[str, float]] = []
+    epochs: dict[str, list[float]] = {"epoch": [], "accuracy": [], "agreement": []}
     last: list[Tensor] = []
     seen = 0
 
@@ -208,17 +208,19 @@ def _try(attack: Attack, believed: Transcript, knowledge: Knowledge, run: Run, s
             logits = torch.cat([thief(part).float() for part in x.split(1024)])  # type: ignore[no-untyped-call]
         last[:] = [logits]
         guess = logits.argmax(1)
-        epochs.append({"epoch": seen, "accuracy": _share(guess == y), "agreement": _share(guess == original)})
+        epochs["epoch"].append(seen)
+        epochs["accuracy"].append(_share(guess == y))
+        epochs["agreement"].append(_share(guess == original))
 
     start = time.perf_counter()
     attack.learn(believed, replace(knowledge, on_epoch=look), run.generator("thief"))
     seconds = time.perf_counter() - start
     [logits] = last
     return {
-        "accuracy": epochs[-1]["accuracy"],
-        "agreement": epochs[-1]["agreement"],
-        "best_accuracy": max(epoch["accuracy"] for epoch in epochs),
-        "best_agreement": max(epoch["agreement"] for epoch in epochs),
+        "accuracy": epochs["accuracy"][-1],
+        "agreement": epochs["agreement"][-1],
+        "best_accuracy": max(epochs["accuracy"]),
+        "best_agreement": max(epochs["agreement"]),
         "epochs": epochs,
         "collapsed": collapsed(logits.argmax(1)),
         "nan": not bool(logits.isfinite().all()),
