@@ -197,3 +197,24 @@ def test_a_model_that_cannot_be_reset_asks_for_another_thief(data):
         evaluate(Stubborn(), data)
     found = evaluate(Stubborn(), data, make_thief=plain, budget=20)
     assert found.results[0]["queries"]["sent"] == 20
+
+
+class Wrapped(torch.nn.Module):
+    """A model that returns more than logits, as some do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+    def forward(self, x):
+        return self.inner(x), "something else"
+
+
+def test_models_that_return_a_tuple_are_attacked_too(data):
+    result = evaluate(Wrapped(), data, budget=60).results[0]
+    assert 0 <= result["thief"]["accuracy"] <= 1
+
+
+def test_an_attacker_with_own_kind_images_must_be_given_some(model, data):
+    with pytest.raises(OptionError, match="benign"):
+        evaluate(model, data, attacks=["cover_1"])

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from queen.bench import run as run_module
-from queen.bench.run import is_finished, read_result, read_results, run_spec, write_result
+from queen.bench.run import is_finished, missing_results, read_result, read_results, run_spec, write_result
 from queen.bench.spec import SpecError
 from queen.types import OptionError, QueenError
 from tests.bench.small import content, result, tiny_spec
@@ -230,3 +230,31 @@ def test_a_run_killed_twice_and_restarted_has_the_numbers_of_an_undisturbed_one(
     assert json.loads(said) == {"done": 4 - len(before), "skipped": len(before), "failed": {}}
     assert found_in(out) == found_in(finished)
     assert (out / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_results_of_two_specs_in_one_folder_are_refused_not_mixed(finished, tmp_path):
+    copied(finished, tmp_path)
+    other = json.loads((tmp_path / PATHS[0]).read_text())
+    other["config"]["budget"] = 299
+    write_result(tmp_path / "digits8/none/knockoff-s4l-s0.json", other)
+    with pytest.raises(SpecError, match="another spec"):
+        read_results(tmp_path)
+
+
+def test_cells_without_a_result_are_known(finished, tmp_path):
+    assert missing_results(finished) == []
+    copied(finished, tmp_path)
+    assert missing_results(tmp_path) == []  # nobody said what should be there
+    (tmp_path / ".specs").mkdir()
+    (tmp_path / ".specs" / "tiny.json").write_text((finished / ".specs" / "tiny.json").read_text())
+    (tmp_path / PATHS[0]).unlink()
+    assert missing_results(tmp_path) == [PATHS[0]]
+
+
+@pytest.mark.parametrize(("changes", "what"), [
+    ({"defenses": {"queen-sentinel": {}}, "protectee__calibration": 0}, "calibration"),
+    ({"matrix": [{"queries": ["knockoff"], "attacks": ["warm_up"]}], "protectee__benign": 0}, "benign"),
+])  # fmt: skip
+def test_images_that_a_cell_lacks_are_missed_before_the_work(tmp_path, changes, what):
+    with pytest.raises(SpecError, match=what):
+        run_spec(tiny_spec(**changes), tmp_path, jobs=1)

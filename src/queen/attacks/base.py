@@ -54,7 +54,7 @@ class Knowledge:
     what the defense declares. `clean` answers without the defense: an oracle that no real attacker has. `benign` are
     images and labels of the victim's own kind. `rebuild` sets up the same defense around an own model.
     `on_epoch` belongs to whoever watches the attack, not to the attacker. `cache` keeps networks that many attacks
-    train alike; `key` names the pool and the seed there.
+    train alike; `key` names the pool there, and `seed` tells runs apart.
     """
 
     classes: int
@@ -71,6 +71,7 @@ class Knowledge:
     on_epoch: Callable[[nn.Module], None] | None = None
     cache: Cache | None = None
     key: str = ""
+    seed: int = 0
 
 
 @dataclass(frozen=True)

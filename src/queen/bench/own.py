@@ -81,6 +81,9 @@ def evaluate(
         if "calibration" in find_defense(name).needs and calibration is None:
             raise OptionError(f"defense '{name}' needs held-out images: evaluate(..., calibration=(x, y))")
     model = copy.deepcopy(model).eval()  # the caller's stays in its mode
+    for name in attacks:
+        if "benign" in find_attack(name).knows and benign is None:
+            raise OptionError(f"attack '{name}' owns images of the victim's kind: evaluate(..., benign=(x, y))")
     images, labels = pool if isinstance(pool, tuple) else (pool, None)
     make = make_thief or (lambda generator: fresh_copy(model, generator))
     with torch.inference_mode():

@@ -19,8 +19,12 @@ from queen.bench.setting import Setting, make_setting
 from queen.bench.spec import VERSION, Cell, Spec, SpecError, as_json, make_spec
 from queen.cache import Cache, make_folder, write_whole
 from queen.core.inputs import find_device
+from queen.defenses import DEFENSES
 from queen.progress import Progress
 from queen.types import OptionError, QueenError
+
+SPECS = ".specs"  # folder of the specs that were run into a folder of results
+CELL = ("defense", "options", "query", "attack", "seed")  # what may differ between the results of one spec
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ def run_spec(
     content = as_json(spec)
     tasks = [(content, index) for index, cell in enumerate(cells) if cell in open_cells]
     failed: dict[str, str] = {}
+    _remember(out / SPECS / f"{spec.name}.json", json.dumps(content) + "\n")
     if tasks and not ray_address:
         _prepare(content, place)
     with Progress(progress) as show:
@@ -80,12 +85,22 @@ def _prepare(content: dict[str, Any], place: Place) -> None:
         torch.set_num_threads(threads)
         _prepared.cache_clear()  # workers have their own, and a GPU's memory is theirs
     for cell in spec.cells():
+        _check_needs(cell)
         images = spec.budget // ATTACKS[cell.attack].cost(spec.sizes)
         if cell.query == "knockoff" and images > len(setting.pool):
             raise SpecError(
                 f"a budget of {spec.budget} queries is larger than the pool of {len(setting.pool)} images "
                 f"(attack '{cell.attack}'): lower budget, or give a larger pool"
             )
+
+
+def _check_needs(cell: Cell) -> None:
+    """Refuse a cell whose defense or attack lacks images, before hours of work."""
+    protectee = cell.spec.protectee
+    if "calibration" in DEFENSES[cell.defense].needs and not protectee.calibration:
+        raise SpecError(f"defense '{cell.column}' needs held-out images: give protectee: calibration")
+    if "benign" in ATTACKS[cell.attack].knows and not protectee.benign:
+        raise SpecError(f"attack '{cell.attack}' owns images of the victim's kind: give protectee: benign")
 
 
 def is_finished(cell: Cell, out: Path) -> bool:
@@ -113,10 +128,31 @@ def read_result(path: Path) -> dict[str, Any]:
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
     """All results below a folder, in the order of their paths."""
-    paths = sorted(path for path in folder.rglob("*-s*.json") if ".cache" not in path.parts)
+    paths = sorted(path for path in folder.rglob("*-s*.json") if not _is_hidden(path.relative_to(folder)))
     if not paths:
         raise SpecError(f"no results below '{folder}': queen bench run SPEC --out {folder}")
-    return [read_result(path) for path in paths]
+    results = [read_result(path) for path in paths]
+    seen: dict[str, dict[str, Any]] = {}
+    for path, result in zip(paths, results, strict=True):
+        common = {key: value for key, value in result.get("config", {}).items() if key not in CELL}
+        if seen.setdefault(result["protectee"]["name"], common) != common:
+            raise SpecError(f"'{path}' is of another spec than results beside it: keep each in a folder of its own")
+    return results
+
+
+def _remember(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text() != text:
+        write_whole(path, lambda temporary: temporary.write_text(text))
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def missing_results(folder: Path) -> list[str]:
+    """Cells of the specs that were run into a folder and have no result there: a run that was stopped, or failed."""
+    specs = [make_spec(json.loads(path.read_text()), str(path)) for path in sorted((folder / SPECS).glob("*.json"))]
+    return [str(cell.path) for spec in specs for cell in spec.cells() if not (folder / cell.path).exists()]
 
 
 def write_result(path: Path, result: dict[str, Any]) -> None:

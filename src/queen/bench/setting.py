@@ -84,7 +84,8 @@ def make_setting(protectee: Protectee, thief: Thief, cache: Cache, device: str, 
         tried = load(protectee.test)
         test = (tried.x, tried.y)
     classes = len(owned.classes)
-    key = f"victim-{digest([as_json(protectee), owned.source, device.partition(':')[0]])}"
+    sources = list(dict.fromkeys(found.source for found in (owned, pool, outliers) if found))
+    key = f"victim-{digest([as_json(protectee), sources, device.partition(':')[0]])}"
     victim = Victim(
         model=_victim(protectee, classes, parts[0], outliers.x if outliers else None, cache, key).to(device),
         train=parts[0],
@@ -94,7 +95,6 @@ def make_setting(protectee: Protectee, thief: Thief, cache: Cache, device: str, 
         outliers=outliers.x if outliers else None,
         cache=cache,
     )
-    sources = dict.fromkeys(found.source for found in (owned, pool, outliers) if found)
     return Setting(
         name=protectee.name,
         key=key,

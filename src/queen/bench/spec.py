@@ -216,6 +216,7 @@ def make_spec(content: object, where: str = "spec") -> Spec:
     if isinstance(content, Mapping) and content.get("version", VERSION) != VERSION:
         raise SpecError(f"{where} is of version {content['version']}; this program reads version {VERSION}")
     spec = make_checked(Spec, content, where)
+    _check_folder(spec.name, f"{where}: name")
     _check_folder(spec.protectee.name, f"{where}: protectee: name")
     for column, options in spec.defenses.items():
         _check_folder(column, f"{where}: defense")

@@ -119,11 +119,12 @@ def check(
 ) -> None:
     """Fail (exit code 1) if a thief is too good, benign clients are hurt, or a run proves nothing. For your CI."""
     from queen.bench.check import problems
-    from queen.bench.run import read_results
+    from queen.bench.run import missing_results, read_results
 
     found = problems(
         read_results(folder), max_thief=max_thief, min_benign=min_benign, columns=defense, allow_flags=allow_flags
     )
+    found += [f"{path}: there is no result; run it again" for path in missing_results(folder)]
     if as_json:
         print_json({"passed": not found, "problems": found})
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,7 +23,7 @@ from queen.fit import ShadowRecipe, protect
 from queen.folder import load_bundle, save_bundle
 from queen.guard import Guard, Measured
 from queen.ledger import Judgement
-from queen.types import Limits, Oracle, RefusedError, Reply, Sentinel
+from queen.types import BundleError, Limits, Oracle, RefusedError, Reply, Sentinel
 
 BATCH = 512
 
@@ -128,9 +129,14 @@ def fitted(victim: Victim, **recipe: Any) -> Bundle:
     name = f"bundle-{fingerprint(json.dumps(recipe, sort_keys=True).encode(), *tensors)}"
     folder = victim.cache.folder / name
     with victim.cache.lock(name):
-        if not folder.exists():
-            save_bundle(_fit(victim, **recipe), folder)
-    return load_bundle(folder, victim.model, device=next(victim.model.parameters()).device)
+        device = next(victim.model.parameters()).device
+        if (folder / "bundle.json").exists():  # written last
+            try:
+                return load_bundle(folder, victim.model, device=device)
+            except BundleError:  # damaged, or of another version: make it again
+                shutil.rmtree(folder)
+        save_bundle(_fit(victim, **recipe), folder)
+        return load_bundle(folder, victim.model, device=device)
 
 
 def _fit(victim: Victim, *, map_epochs: int, map_batch: int | None, shadow_models: int, seed: int) -> Bundle:

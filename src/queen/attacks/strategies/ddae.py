@@ -20,7 +20,8 @@ from queen.cache import fingerprint
 from queen.training import Schedule, probabilities, train
 from queen.zoo import build, seeded
 
-RATE, HALVE_EVERY = 0.01, 100
+RATE, HALVE_EVERY = 0.01, 100  # of the restorer
+SHADOW_STEPS = 200  # at least, however few images there are
 
 
 def ddae(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
@@ -44,12 +45,12 @@ def shadows(knowledge: Knowledge, generator: torch.Generator) -> Iterator[nn.Mod
     """Networks of K outputs, each trained on K random classes of the pool, one after the other."""
     sizes, pool = knowledge.sizes, knowledge.pool
     labels = known(knowledge.pool_labels, "pool_labels")
-    schedule = Schedule(
-        epochs=sizes.shadow_epochs, lr=0.01, momentum=0.5, decay="step", halve_every=3, clip=None, weight_decay=5e-4
-    )
+    # Published: SGD at .01 with momentum .5, from ImageNet weights. From scratch such networks stay at chance.
+    schedule = Schedule(epochs=sizes.shadow_epochs, lr=0.05, batch=64, min_steps=SHADOW_STEPS)
     for number in range(sizes.shadows):
         # Not from `generator`: the same shadows serve every defense and every round of queries.
-        own = torch.Generator().manual_seed(int(fingerprint(f"{knowledge.key} shadow {number}".encode())[:15], 16))
+        told = f"shadow {knowledge.seed} {number}".encode()
+        own = torch.Generator().manual_seed(int(fingerprint(told)[:15], 16))
         with seeded(own):
             blank = build(sizes.shadow_network, classes=knowledge.classes, channels=pool.shape[1])
 
@@ -60,7 +61,8 @@ def shadows(knowledge: Knowledge, generator: torch.Generator) -> Iterator[nn.Mod
         if knowledge.cache is None:
             yield teach(blank)
         else:
-            recipe = repr((knowledge.key, number, schedule, sizes.shadow_network, knowledge.classes)).encode()
+            what = (knowledge.key, knowledge.seed, number, schedule, sizes.shadow_network, knowledge.classes)
+            recipe = repr(what).encode()
             yield knowledge.cache.network(f"shadow-{fingerprint(recipe)}", blank, teach).to(pool.device)
 
 

@@ -1,0 +1,64 @@
+"""QUEEN among the defenses: one fit for all policies, whatever interrupts it, and what an attacker can simulate."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+from queen.cache import Cache
+from queen.defenses import DEFENSES
+from queen.defenses import queen as module
+from tests.defenses.rows import small_victim
+
+
+def started(victim, name="queen", **options):
+    return DEFENSES[name].start(victim, torch.Generator().manual_seed(0), map_epochs=3, **options)
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "half a file", "nothing there"])
+def test_a_fit_that_was_killed_while_it_was_saved_is_made_again(tmp_path, damage):
+    victim = small_victim(cache=Cache(tmp_path))
+    x = victim.train[0][:20]
+    first = started(victim).client("a")(x)
+    [folder] = tmp_path.glob("bundle-*")
+    if damage == "no manifest":
+        (folder / "bundle.json").unlink()
+    elif damage == "half a file":
+        for path in folder.glob("*.safetensors"):
+            path.write_bytes(path.read_bytes()[:100])
+    else:
+        shutil.rmtree(folder)
+        folder.mkdir()
+    assert torch.equal(started(victim).client("a")(x), first)
+
+
+def test_all_policies_share_one_fit(tmp_path, monkeypatch):
+    victim = small_victim(cache=Cache(tmp_path))
+    started(victim)
+    monkeypatch.setattr(module, "_fit", lambda *_, **__: pytest.fail("fitted twice"))
+    for name in ("queen", "queen-strict", "queen-artifact"):
+        started(victim, name, radius=0.1)
+    assert len(list(tmp_path.glob("bundle-*"))) == 1
+
+
+def test_verdicts_are_counted(tmp_path):
+    service = started(small_victim())
+    x = small_victim().train[0][:50]
+    service.client("a")(x[:30])
+    service.client("b")(x[30:])
+    letters = {name: count for name, count in service.verdicts.items() if name in "ABCD"}
+    assert sum(letters.values()) == 50
+    assert service.verdicts["alarmed"] == service.verdicts["refused"] == 0
+
+
+def test_simulated_answers_of_the_paper_depend_on_what_the_model_is_said_to_have_said():
+    victim = small_victim()
+    service, x = started(victim), victim.train[0][:40]
+    clean = victim.clean(x)
+    told = service.simulate(clean, x, torch.Generator().manual_seed(1))
+    assert told.shape == (1, 40, 10)
+    assert torch.allclose(told[0], started(victim).client("new")(x), atol=1e-4)
+    other = service.simulate(clean.roll(1, 1), x, torch.Generator().manual_seed(1))
+    assert not torch.allclose(other, told)
