@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -62,3 +63,15 @@ def test_simulated_answers_of_the_paper_depend_on_what_the_model_is_said_to_have
     assert torch.allclose(told[0], started(victim).client("new")(x), atol=1e-4)
     other = service.simulate(clean.roll(1, 1), x, torch.Generator().manual_seed(1))
     assert not torch.allclose(other, told)
+
+
+def test_the_sentinel_is_simulated_without_refusals_since_nobody_can_learn_from_them():
+    victim = small_victim()
+    victim = replace(victim, calibration=(victim.train[0][:300], victim.train[1][:300]))
+    x = victim.train[0][:200]
+    clean = victim.clean(x)
+    service = started(victim, "queen-sentinel", extra_answers=1, threshold=0.001)
+    honest, accused = service.simulate(clean, x, torch.Generator().manual_seed(1))
+    assert torch.allclose(honest, clean, atol=1e-5)
+    assert torch.allclose(accused.sort(1).values, clean.sort(1).values, atol=1e-5)  # decoys: the same numbers
+    assert (accused.argmax(1) == clean.argmax(1)).float().mean() < 0.3

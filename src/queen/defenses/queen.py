@@ -23,7 +23,7 @@ from queen.fit import ShadowRecipe, protect
 from queen.folder import load_bundle, save_bundle
 from queen.guard import Guard, Measured
 from queen.ledger import Judgement
-from queen.types import BundleError, Limits, Oracle, RefusedError, Reply, Sentinel
+from queen.types import MAX_ANSWERS, BundleError, Limits, Oracle, RefusedError, Reply, Sentinel
 
 BATCH = 512
 
@@ -60,8 +60,8 @@ class Guarded:
 
     def simulate(self, clean: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
         """A new client under a key of the attacker's own; under the sentinel also one that stands accused."""
-        guard = Guard(self._guard.bundle, secret=new_secret(generator))
         watched = self._guard.bundle.policy == "sentinel"
+        guard = Guard(_answering(self._guard.bundle), secret=new_secret(generator))
         states: list[list[Tensor]] = [[], []] if watched else [[]]
         for said, part in zip(clean.split(BATCH), x.split(BATCH), strict=True):  # type: ignore[no-untyped-call]
             seen = guard.measure(part, said=said)
@@ -69,6 +69,13 @@ class Guarded:
                 judgement = _accused(seen) if state else guard.judge(_never_alarming(seen), "attacker")
                 found.append(_told(guard, seen, judgement))
         return torch.stack([torch.cat(found) for found in states])
+
+
+def _answering(bundle: Bundle) -> Bundle:
+    """Without budgets where the sentinel would refuse: nobody can learn from what is refused."""
+    if bundle.policy != "sentinel" or bundle.sentinel.on_spent != "refuse":
+        return bundle
+    return with_options(bundle, limits=Limits(radius=bundle.limits.radius, threshold=1e9, extra_answers=MAX_ANSWERS))
 
 
 def _never_alarming(seen: Measured) -> Measured:
