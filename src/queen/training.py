@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -126,6 +127,17 @@ def _twin(generator: torch.Generator) -> torch.Generator:
     twin = torch.Generator()
     twin.set_state(generator.get_state())
     return twin
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """With several torch threads, sums and so whole runs would depend on the number of cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _next(images: Tensor, step: int, count: int) -> Tensor:

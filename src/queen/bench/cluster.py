@@ -22,12 +22,11 @@ Found = tuple[int, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where cells run: the cache's folder, the device, the folder of published image sets, torch threads a worker."""
+    """Where cells run: the cache's folder, the device, the folder of published image sets."""
 
     cache: str
     device: str = "cpu"
     root: str | None = None
-    threads: int = 1
 
 
 def on_ray(work: Callable[[Task, Place], Found], tasks: Sequence[Task], place: Place, address: str) -> Iterator[Found]:

@@ -21,6 +21,7 @@ from queen.cache import Cache, make_folder, write_whole
 from queen.core.inputs import find_device
 from queen.defenses import DEFENSES
 from queen.progress import Progress
+from queen.training import one_thread
 from queen.types import OptionError, QueenError
 
 SPECS = ".specs"  # folder of the specs that were run into a folder of results
@@ -77,13 +78,9 @@ def run_spec(
 
 def _prepare(content: dict[str, Any], place: Place) -> None:
     """Train the victim and say what is wrong with the spec before any worker starts."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(place.threads)
-    try:
+    with one_thread():
         spec, setting, _ = _prepared(json.dumps(content), place)
-    finally:
-        torch.set_num_threads(threads)
-        _prepared.cache_clear()  # workers have their own, and a GPU's memory is theirs
+    _prepared.cache_clear()  # workers have their own, and a GPU's memory is theirs
     for cell in spec.cells():
         _check_needs(cell)
         images = spec.budget // ATTACKS[cell.attack].cost(spec.sizes)
@@ -163,7 +160,7 @@ def write_result(path: Path, result: dict[str, Any]) -> None:
 def work(task: Task, place: Place) -> Found:
     """One cell in a process of its own; an error of ours is a result that says so."""
     content, index = task
-    torch.set_num_threads(place.threads)
+    torch.set_num_threads(1)  # so that a restart gives the same numbers
     try:
         spec, setting, cache = _prepared(json.dumps(content), place)
         cell = list(spec.cells())[index]

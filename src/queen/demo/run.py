@@ -13,8 +13,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +33,7 @@ from queen.fit import protect
 from queen.guard import Guard
 from queen.picture import Queries
 from queen.progress import Progress
-from queen.training import Schedule, predict, train
+from queen.training import Schedule, one_thread, predict, train
 from queen.types import Limits, Oracle, Sentinel
 
 POLICIES = ("undefended", "paper", "strict", "sentinel")
@@ -82,7 +80,7 @@ def run_demo(*, seed: int = 0, adaptive: bool = False, progress: bool | None = N
     """Train, protect, attack, measure; deterministic given `seed` except for the times."""
     start = time.perf_counter()
     images = load_images()
-    with Progress(progress) as show, _one_thread():
+    with Progress(progress) as show, one_thread():
         with show.bar("train the victim", 1) as advance:
             generator = torch.Generator().manual_seed(seed)
             victim = train(new_network(generator), *images.train, Schedule(epochs=12), generator)
@@ -153,17 +151,6 @@ def _limits(policy: str) -> Limits:
 def _serving(guard: Guard, policy: str) -> Guard:
     """The guard under a policy and the limits the demo gives it; it has seen nobody yet."""
     return guard.fresh(policy=policy, limits=_limits(policy))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """With several threads, sums and so the whole run would depend on the number of cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _try_policies(guard: Guard, victim: nn.Module, images: Images, show: Progress) -> dict[str, Any]:

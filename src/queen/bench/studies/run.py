@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from queen.bench.studies.base import Lab, Study, borrowed, read_study
 from queen.cache import Cache, write_whole
 from queen.core.inputs import find_device
 from queen.progress import Progress
+from queen.training import one_thread
 
 
 def run_study(
@@ -66,14 +65,3 @@ def read_study_result(name: str, folder: Path) -> dict[str, Any]:
     if found.get("study") != name:
         raise SpecError(f"'{folder / name}.json' is not a result of the study '{name}'")
     return found
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread, so that a second run gives the same numbers."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
