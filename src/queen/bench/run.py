@@ -132,8 +132,11 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     seen: dict[str, dict[str, Any]] = {}
     for path, result in zip(paths, results, strict=True):
         common = {key: value for key, value in result.get("config", {}).items() if key not in CELL}
+        common["sources"] = result["protectee"].get("sources")
         if seen.setdefault(result["protectee"]["name"], common) != common:
-            raise SpecError(f"'{path}' is of another spec than results beside it: keep each in a folder of its own")
+            raise SpecError(
+                f"'{path}' is of another spec or other images than results beside it: keep each in a folder of its own"
+            )
     return results
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from queen.bench.data import Images, load_set
-from queen.bench.spec import ImageSet, Protectee, SpecError, Thief, as_json, digest
-from queen.cache import Cache
+from queen.bench.spec import DEFAULT_NETWORK, ImageSet, Protectee, SpecError, Thief, as_json, digest
+from queen.cache import Cache, fingerprint
 from queen.defenses.base import Victim
 from queen.training import Schedule, predict, train
 from queen.zoo import build, seeded
@@ -85,7 +85,8 @@ def make_setting(protectee: Protectee, thief: Thief, cache: Cache, device: str, 
         test = (tried.x, tried.y)
     classes = len(owned.classes)
     sources = list(dict.fromkeys(found.source for found in (owned, pool, outliers) if found))
-    key = f"victim-{digest([as_json(protectee), sources, device.partition(':')[0]])}"
+    images = fingerprint(*(part for found in (owned, pool, outliers) if found for part in (found.x, found.y)), *test)
+    key = f"victim-{digest([as_json(protectee), images, device.partition(':')[0]])}"
     victim = Victim(
         model=_victim(protectee, classes, parts[0], outliers.x if outliers else None, cache, key).to(device),
         train=parts[0],
@@ -112,7 +113,7 @@ def make_setting(protectee: Protectee, thief: Thief, cache: Cache, device: str, 
 
 def maker(network: Mapping[str, Any], classes: int, channels: int) -> Callable[[torch.Generator], nn.Module]:
     """How to build an untrained network of `queen.zoo`."""
-    arguments = {"name": "small_cnn", "classes": classes, "channels": channels, **network}
+    arguments = {"name": DEFAULT_NETWORK, "classes": classes, "channels": channels, **network}
 
     def make(generator: torch.Generator) -> nn.Module:
         with seeded(generator):

@@ -23,6 +23,7 @@ from queen.training import Schedule
 from queen.types import OptionError
 
 VERSION = 1  # of specs and results; results of another version are refused
+DEFAULT_NETWORK = "small_cnn"
 FOLDER = re.compile(r"[^\W_][\w ()+.-]*")
 Made = TypeVar("Made")
 
@@ -67,6 +68,9 @@ class Protectee:
     network: Mapping[str, Any] = field(default_factory=dict)
     schedule: Schedule = field(default_factory=Schedule)
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "network", {"name": DEFAULT_NETWORK, **self.network})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +154,9 @@ class Cell:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The method's options."""
-        return {name: value for name, value in self.spec.defenses[self.column].items() if name != "defense"}
+        """All of the method's options: those given here, defaults for the rest."""
+        given = {name: value for name, value in self.spec.defenses[self.column].items() if name != "defense"}
+        return {**DEFENSES[self.defense].options, **given}
 
     @property
     def path(self) -> Path:
@@ -160,7 +165,7 @@ class Cell:
 
     @property
     def config(self) -> dict[str, Any]:
-        """All that its result depends on."""
+        """All that its result depends on, but for the images themselves and the machine, which the result names."""
         spec = self.spec
         return {
             "version": spec.version,
