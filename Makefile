@@ -3,9 +3,15 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo adaptive test lint format results speed bench-smoke pages clean
+.PHONY: demo serve adaptive test lint format results speed bench-smoke pages clean
 
 demo: $(STAMP)                ## train, protect and attack a small digit classifier; report in build/demo/
+	$(BIN)/queen demo
+
+serve: $(STAMP) build/demo/bundle/bundle.json  ## the demo's bundle behind the server, with a key and a curl line to paste
+	$(BIN)/python -m queen.demo.serve
+
+build/demo/bundle/bundle.json: | $(STAMP)
 	$(BIN)/queen demo
 
 adaptive: $(STAMP)            ## the same, and attackers who know the sentinel (under 8 minutes)

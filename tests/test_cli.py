@@ -28,9 +28,10 @@ ROOT = Path(__file__).parents[1]
 FACTORY = "tests.helpers:make_mlp"
 COMMANDS = [
     "demo", "protect", "ask", "inspect", "certify", "speed",
-    "calibrate", "clients", "alarms", "pardon", "allow", "budget",
+    "calibrate", "clients", "alarms", "pardon", "allow", "budget", "revoke",
+    "serve", "audit",
 ]  # fmt: skip
-GROUPS = ["bench"]  # of commands of their own: test_cli_bench.py
+GROUPS = ["bench", "keys"]  # of commands of their own: test_cli_bench.py, test_cli_keys.py
 
 
 def run(*args: object) -> Result:

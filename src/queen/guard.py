@@ -23,7 +23,7 @@ from queen.ledger import Ledger, MemoryLedger
 from queen.ledger.base import Judgement, check_client, make_rows
 from queen.policy import Action, find_policy
 from queen.sentinel.evidence import Bets
-from queen.types import Group, Inputs, ModelError, NotFiniteError, OptionError, Oracle, RefusedError, Reply
+from queen.types import Group, Inputs, LedgerError, ModelError, NotFiniteError, OptionError, Oracle, RefusedError, Reply
 from queen.watch import Watch
 
 
@@ -74,24 +74,50 @@ class Guard:
         return self.respond(seen, self.judge(seen, client, pooled), client)
 
     def judge(self, seen: Measured, client: str, pooled: Mapping[str, Group] | None = None) -> Judgement:
-        """What the ledger says of a measured batch; from now on the client has seen it."""
-        groups = [pooled] if pooled else None
+        """What the ledger says of one client's measured batch; from now on the client has seen it."""
+        return self.judge_rows(seen, (client,), None, [pooled] if pooled else None)
+
+    def judge_rows(
+        self,
+        seen: Measured,
+        clients: tuple[str, ...],
+        owner: Sequence[int] | None,
+        groups: Sequence[Mapping[str, Group]] | None = None,
+    ) -> Judgement:
+        """The same for rows of several clients: `owner` (n,) indexes `clients`, `groups` are those of each client."""
         limits = self.bundle.limits
-        rows = make_rows((client,), None, seen.labels, seen.points, limits, groups=groups, bets=seen.bets)
+        rows = make_rows(clients, owner, seen.labels, seen.points, limits, groups=groups, bets=seen.bets)
         return self.ledger.judge_rows(rows)
 
+    def groups(self, names: Sequence[str]) -> Mapping[str, Group]:
+        """The groups of these names with their limits, if the operator has named their kinds."""
+        return self._watch.groups(names)
+
     def respond(self, seen: Measured, judgement: Judgement, client: str) -> Reply:
-        """The answers that the policy has for such a judgement."""
+        """The answers that the policy has for such a judgement of one client's batch."""
+        if judgement.failed.any():
+            raise LedgerError(
+                f"the ledger could not record {int(judgement.failed.sum())} of {len(seen.honest)} queries"
+            )
+        reply = self.reply(seen, judgement, [client] * len(seen.honest))
+        if reply.refused.any():
+            raise RefusedError(_why_refused(client, judgement, reply.refused), reply)
+        return reply
+
+    def reply(self, seen: Measured, judgement: Judgement, clients: Sequence[str], *, uniform: bool = False) -> Reply:
+        """The same for rows of several clients, one name a row (n,); refused rows are only marked.
+
+        `uniform` computes every kind of answer that the policy knows for every row, so that the time it takes says
+        nothing about the verdicts.
+        """
         with torch.inference_mode():
             answers, refused = seen.honest, np.zeros(len(seen.honest), np.bool_)
-            if not self.bundle.observe and (actions := self._policy.actions(judgement)).any():  # HONEST is 0
+            actions = self._policy.actions(judgement)
+            if not self.bundle.observe and (uniform or actions.any()):  # HONEST is 0
                 refused = actions == Action.REFUSE
-                answers = self._act(actions, client, seen.x, seen.features, seen.logits, seen.honest)
+                answers = self._act_all(actions, clients, seen) if uniform else self._act(actions, clients, seen)
         # A tensor made in inference mode may not enter autograd, and clients train students on answers.
-        reply = Reply(answers.clone(), judgement.verdicts, judgement.alarmed, refused)
-        if refused.any():
-            raise RefusedError(_why_refused(client, judgement, refused), reply)
-        return reply
+        return Reply(answers.clone(), judgement.verdicts, judgement.alarmed, refused)
 
     def measure(self, x: Inputs, *, said: Tensor | None = None) -> Measured:
         """One checked batch through model and map: all that answering needs but the client's past. Changes nothing.
@@ -120,22 +146,30 @@ class Guard:
             raise ModelError(f"the model cannot run on this input: {' '.join(str(error).split())[:200]}") from error
         return features.float(), logits.float()
 
-    def _act(
-        self, actions: NDArray[np.int8], client: str, x: Inputs, features: Tensor, logits: Tensor, honest: Tensor
-    ) -> Tensor:
+    def _act(self, actions: NDArray[np.int8], clients: Sequence[str], seen: Measured) -> Tensor:
         """Replace the answers that the policy does not leave honest."""
-        answers = honest
+        x, features, logits, answers = seen.x, seen.features, seen.logits, seen.honest
         for action in map(Action, sorted(set(actions.tolist()) - {Action.HONEST})):
             chosen = np.flatnonzero(actions == action)
             if len(chosen) == len(actions):
-                return self._perturb(action, client, x, features, logits, honest)
-            rows = torch.from_numpy(chosen).to(honest.device)
-            picked = (inputs.take(x, rows), features[rows], logits[rows], honest[rows])
-            answers = answers.index_copy(0, rows, self._perturb(action, client, *picked))
+                return self._perturb(action, clients, x, features, logits, seen.honest)
+            rows = torch.from_numpy(chosen).to(answers.device)
+            picked = (inputs.take(x, rows), features[rows], logits[rows], seen.honest[rows])
+            told = self._perturb(action, [clients[row] for row in chosen.tolist()], *picked)
+            answers = answers.index_copy(0, rows, told)
+        return answers
+
+    def _act_all(self, actions: NDArray[np.int8], clients: Sequence[str], seen: Measured) -> Tensor:
+        """The same answers, with the same work whatever the actions."""
+        answers = seen.honest
+        chosen = torch.from_numpy(actions).to(answers.device)[:, None]
+        for action in self._policy.possible:
+            told = self._perturb(action, clients, seen.x, seen.features, seen.logits, seen.honest)
+            answers = torch.where(chosen == int(action), told, answers)
         return answers
 
     def _perturb(
-        self, action: Action, client: str, x: Inputs, features: Tensor, logits: Tensor, honest: Tensor
+        self, action: Action, clients: Sequence[str], x: Inputs, features: Tensor, logits: Tensor, honest: Tensor
     ) -> Tensor:
         if action is Action.MOVE:
             return self._move(features, logits)
@@ -147,7 +181,7 @@ class Guard:
             return torch.full_like(honest, 1 / honest.shape[1])
         # The sentinel reverses the answers of thieves: a kept label would be just what they want.
         keep_label = self.bundle.keep_label and self.bundle.policy != "sentinel"
-        return reverse_gradient(honest, self._pirate(client, x, features), keep_label=keep_label)
+        return reverse_gradient(honest, self._pirate(clients, x, features), keep_label=keep_label)
 
     def _move(self, features: Tensor, logits: Tensor) -> Tensor:
         centres, max_steps = self.bundle.geometry.feature_centres, self._policy.max_steps
@@ -162,11 +196,11 @@ class Guard:
             max_steps=max_steps,
         )
 
-    def _pirate(self, client: str, x: Inputs, features: Tensor) -> Tensor:
+    def _pirate(self, clients: Sequence[str], x: Inputs, features: Tensor) -> Tensor:
         """What a simulated pirate would answer: the mean of `draw` shadows, drawn by the keyed hash of the query."""
         bundle = self.bundle
         probabilities = bundle.shadows.probabilities(features, x)
-        digests = keyed.query_digests(self._secret, f"{bundle.identity}\0{client}", x)
+        digests = keyed.query_digests(self._secret, [f"{bundle.identity}\0{client}" for client in clients], x)
         drawn = keyed.draw(digests, len(bundle.shadows), bundle.draw)
         return draw_mean(probabilities, drawn.to(probabilities.device))
 

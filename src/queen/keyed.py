@@ -7,6 +7,7 @@ import hmac
 import os
 import secrets
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from queen.types import Inputs, SecretError
 SECRET_BYTES = 32
 
 
-def query_digests(secret: bytes, context: str, x: Inputs) -> list[bytes]:
-    """HMAC-SHA256 of every row of the batch, bound to `context` (bundle and client)."""
-    prefix = context.encode() + b"\0"
-    return [hmac.digest(secret, prefix + row, "sha256") for row in _rows(x)]
+def query_digests(secret: bytes, context: str | Sequence[str], x: Inputs) -> list[bytes]:
+    """HMAC-SHA256 of every row of the batch, bound to `context` (bundle and client), one for all or one a row."""
+    rows = _rows(x)
+    each = [context] * len(rows) if isinstance(context, str) else context
+    return [hmac.digest(secret, c.encode() + b"\0" + row, "sha256") for c, row in zip(each, rows, strict=True)]
 
 
 def query_numbers(key: bytes, x: Inputs) -> list[int]:

@@ -49,6 +49,12 @@ class Policy:
         return actions
 
     @cached_property
+    def possible(self) -> tuple[Action, ...]:
+        """Every action but HONEST that some row may get."""
+        listed = {action for pair in self.table.values() for action in pair} | {self.alarmed or HONEST}
+        return tuple(sorted(listed - {HONEST}))
+
+    @cached_property
     def _lookup(self) -> NDArray[np.int8]:
         """The table by 2 * (code of the letter) + spent, which must stay below 256."""
         flat = np.zeros(256, np.int8)

@@ -193,7 +193,9 @@ def test_a_column_may_be_another_method_with_options():
     assert [cell.column for cell in cells] == ["queen", "wide", "narrow"]
     assert {cell.defense for cell in cells} == {"queen"}
     assert [cell.options["radius"] for cell in cells] == [0.02, 0.3, 0.1]
-    assert all(cell.options.keys() == DEFENSES["queen"].options.keys() for cell in cells)  # a default changed is noticed
+    assert all(
+        cell.options.keys() == DEFENSES["queen"].options.keys() for cell in cells
+    )  # a default changed is noticed
     assert [cell.path.parts[1] for cell in cells] == ["queen", "wide", "narrow"]
     assert len({cell.hash for cell in cells}) == 3
     assert all("defense" not in cell.options for cell in cells)

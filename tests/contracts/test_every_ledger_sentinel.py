@@ -16,35 +16,51 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queen.core.certify import records_bound
-from queen.ledger import Ledger, SqliteLedger
+from queen.ledger import Ledger, RedisLedger, SqliteLedger
 from queen.ledger.base import Budget, Judgement, make_rows
 from queen.sentinel.sketch import SIZE as SKETCH_SIZE
 from queen.sentinel.sketch import Memory
 from queen.types import FORMS, ClientError, Group, LabelError, Limits, LimitsError, OptionError, QueenError
-from tests.contracts.test_every_ledger import BAD_CLIENTS, CLASSES, LEDGERS, cut, cuts_of, place, spot_of
+from tests.contracts.test_every_ledger import BAD_CLIENTS, CLASSES, LEDGERS, NUMBERS, cut, cuts_of, place, spot_of
+from tests.redis_server import shared_server
 from tests.reference.watch import Query, Rules, Watcher, radius_of
 
 
 class Reopened:
-    """An SQLite file that is opened for every call and closed after it."""
+    """A ledger that is opened for every call and closed after it."""
 
-    def __init__(self) -> None:
-        memory = Path("/dev/shm")  # where there is one: a disk would wait for every commit
-        self._folder = tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
-        self._path = Path(self._folder.name) / "ledger.db"
+    def __init__(self, open_it: Callable[[], Ledger], forget: Callable[[], None] = lambda: None) -> None:
+        self._open, self.close = open_it, forget
 
     def __getattr__(self, name: str) -> Callable:
         def call(*args: object, **options: object) -> object:
-            with closing(SqliteLedger(self._path)) as ledger:
+            with closing(self._open()) as ledger:
                 return getattr(ledger, name)(*args, **options)
 
         return call
 
-    def close(self) -> None:
-        self._folder.cleanup()
+
+def sqlite_reopened() -> Reopened:
+    memory = Path("/dev/shm")  # where there is one: a disk would wait for every commit
+    folder = tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
+    return Reopened(lambda: SqliteLedger(Path(folder.name) / "ledger.db"), folder.cleanup)
 
 
-SENTINEL_LEDGERS = {**LEDGERS, "sqlite reopened": Reopened}
+def redis_reopened() -> Reopened:
+    prefix = f"reopened-{next(NUMBERS)}"
+    return Reopened(lambda: RedisLedger(shared_server().url, prefix=prefix, timeout=30))
+
+
+def redis_cluster() -> RedisLedger:
+    return RedisLedger(shared_server(cluster=True).url, prefix=f"test-{next(NUMBERS)}", timeout=30)
+
+
+SENTINEL_LEDGERS = {
+    **LEDGERS,
+    "sqlite reopened": sqlite_reopened,
+    "redis reopened": redis_reopened,
+    "redis cluster": redis_cluster,
+}
 every_ledger = pytest.mark.parametrize("make", SENTINEL_LEDGERS.values(), ids=SENTINEL_LEDGERS)
 
 
@@ -208,7 +224,7 @@ def test_all_ledgers_agree_to_the_last_bit_however_the_stream_is_cut(form, monke
     everyone = Group(limits=replace(limits, threshold=0.5, extra_answers=700))
     rules = Rules(limits, BETS, form, 12.0, True, {name: {"everyone": everyone} for name in NAMES})
     seen = []
-    for make, size in zip(SENTINEL_LEDGERS.values(), (1500, 7, 50), strict=True):
+    for make, size in zip(SENTINEL_LEDGERS.values(), (1500, 7, 1500, 50, 60, 11), strict=True):
         with closing(make()) as ledger:
             rows = [row for i in range(0, 1500, size) for row in flags(tell(ledger, rules, queries[i : i + size]))]
             seen.append((rows, standings(ledger), events(ledger)))
@@ -399,8 +415,11 @@ def test_an_alarm_accuses_one_client_alone(ledger):
 
 
 def test_an_alarm_is_an_event_that_says_who_and_how_it_stood(ledger):
-    tell(ledger, Rules(PLENTY, bar=1.0), [picture(0, (0.0, 0.0)), picture(1, bet=(4.0,)), picture(2)])
+    told = tell(ledger, Rules(PLENTY, bar=1.0), [picture(0, (0.0, 0.0)), picture(1, bet=(4.0,)), picture(2)])
     (event,) = ledger.events()
+    ((standing, client),) = told.alarms
+    assert (standing.name, standing.group, standing.alarmed, client) == ("a", False, True, "a")
+    assert (standing.wealth, standing.queries, standing.coverage) == (event.wealth, event.queries, event.coverage)
     assert (event.id, event.what, event.name, event.group, event.client) == (1, "alarm", "a", False, "a")
     assert (event.wealth, event.queries, event.coverage) == (3.0, 2, ledger.coverage("a"))
     assert (event.actor, event.acknowledged) == ("", None)
@@ -505,7 +524,8 @@ def test_without_the_sentinel_nobody_is_alarmed_and_the_allow_list_still_counts(
     for client in ("a", "b"):
         judgement = ledger.judge(client, [0, 0], np.array([[0.5, 0.0], [2.0, 0.0]]), PLENTY)
         assert flags(judgement) == [(letter, False, False, client == "b") for letter in "CA"]
-    assert ledger.standing("a").queries == 3  # counted under the sentinel only
+    assert ledger.standing("a").queries == 5  # counted under every policy
+    assert ledger.standing("a").extra_answers == 1  # under the sentinel only
 
 
 def test_an_accused_client_that_is_allowed_is_trusted_again_but_stays_accused(ledger):
@@ -650,7 +670,7 @@ def test_a_group_keeps_records_of_its_own_under_limits_of_its_own(ledger):
     group = ledger.standing("team", group=True)
     assert (len(group.coverage), group.extra_answers) == (1, 0)
     assert group.coverage[0] == pytest.approx(0.25 * 0.921350**2, rel=1e-5)
-    assert ledger.coverage("b") == {}  # it got no answer
+    assert list(ledger.coverage("b")) == [0]  # it got no answer, but its own account had agreed to one
 
 
 def test_a_spent_class_gives_no_answer_outside_its_disc_or_near_a_record_either(ledger):
@@ -689,7 +709,40 @@ def test_a_repeat_of_what_another_member_got_is_free_for_the_group_but_not_for_t
     rules = team(replace(PLENTY, extra_answers=1))
     stream = [picture(0, client="a"), picture(0, client="b"), picture(1, client="b")]
     assert tell(ledger, rules, stream).spent.tolist() == [False, False, True]
-    assert ledger.standing("b").extra_answers == 1  # what the group refused is charged to nobody
+    assert ledger.standing("b").extra_answers == 2  # what the group refused was charged to the client before
+
+
+def test_accounts_are_asked_in_the_order_of_their_kinds_and_what_one_denies_the_next_never_hears_of(ledger):
+    none, some = Group(limits=replace(PLENTY, extra_answers=0)), Group(limits=PLENTY)
+    groups = {"z:1": some, "b:9": some, "c": none, "b-": some}  # in the order b, b-, c, z, whatever comes first here
+    for client in ("a", "b"):
+        rules = Rules(PLENTY, groups={client: dict(reversed(groups.items())) if client == "b" else groups})
+        assert tell(ledger, rules, picture(0, client=client)).spent.all()
+    found = {name: ledger.standing(name, group=True) for name in groups}
+    assert {name: (s.queries, s.extra_answers) for name, s in found.items()} == {
+        "b:9": (2, 1), "b-": (2, 1), "c": (2, 0), "z:1": (0, 0)
+    }  # fmt: skip
+    assert [s.name for s in ledger.standings()] == ["a", "b", "b-", "b:9", "c"]
+
+
+def test_two_groups_of_one_kind_are_refused_and_nothing_changes(ledger):
+    rules = Rules(PLENTY, groups={"a": dict.fromkeys(["tenant:7", "tenant:8"], Group(limits=PLENTY))})
+    with pytest.raises(OptionError, match="one group of a kind"):
+        tell(ledger, rules, picture(0))
+    assert ledger.standings() == []
+
+
+def test_no_row_has_failed_where_the_ledger_is_one_piece(ledger):
+    judgement = tell(ledger, Rules(PLENTY), pictures(3))
+    assert judgement.failed.tolist() == [False] * 3
+    assert judgement.failed.dtype == np.bool_
+
+
+def test_a_ledger_that_can_write_says_so_and_changes_nothing(ledger):
+    tell(ledger, Rules(PLENTY), pictures(2))
+    before = standings(ledger), ledger.events()
+    ledger.check()
+    assert (standings(ledger), ledger.events()) == before
 
 
 def test_what_a_member_is_refused_costs_its_group_nothing(ledger):
@@ -787,7 +840,8 @@ def test_groups_keep_coverage_without_the_sentinel_too(ledger):
     judgement = ledger.judge_rows(rows)
     assert (judgement.letters, judgement.spent.tolist()) == ("CC", [False, True])
     assert list(ledger.standing("team", group=True).coverage) == [0]
-    assert ledger.standing("team", group=True).queries == 0
+    assert ledger.standing("team", group=True).queries == 2
+    assert [ledger.standing(name).queries for name in ("a", "b")] == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ import pytest
 
 from queen.ledger import MemoryLedger, SqliteLedger
 from queen.ledger.base import make_rows
-from queen.ledger.sqlite import APPLICATION_ID, SCHEMA_VERSION
+from queen.ledger.tables import APPLICATION_ID, SCHEMA_VERSION
+from queen.sentinel.evidence import Bets
 from queen.types import LedgerError, Limits
 from tests.reference.judge import BruteForce, judge_stream
 
@@ -371,21 +372,91 @@ def test_a_small_cache_changes_nothing(path, cache):
             assert state(ledger, name) == state(memory, name)
 
 
-def test_a_client_with_one_record_costs_at_most_200_bytes(path):
-    names = tuple(f"client-{i:016d}" for i in range(2000))
+SIZES = {"paper": (False, 0.123, 110), "sentinel, extra answer": (True, 2.0, 200), "sentinel": (True, 0.123, 250)}
+
+
+@pytest.mark.parametrize(("watched", "at", "most"), SIZES.values(), ids=SIZES)
+def test_a_client_with_one_query_takes_little_room(path, watched, at, most):
+    count, rng = 4000, np.random.default_rng(0)
+    names = tuple(f"client-{i:016d}" for i in rng.permutation(count))
     with closing(SqliteLedger(path)) as ledger:
-        rows = make_rows(names, np.arange(2000), np.zeros(2000, int), np.full((2000, 2), 0.123), Limits())
-        assert ledger.judge_rows(rows).letters == "C" * 2000
+        for start in range(0, count, 500):
+            bets = Bets(
+                factors=[tuple(row) for row in rng.uniform(0.5, 1, (500, 10)).tolist()],
+                digests=rng.integers(1, 2**62, 500).tolist(),
+                sketches=[tuple(row) for row in rng.normal(0, 9, (500, 8)).astype(np.float32).tolist()],
+                form="mixture",
+                size=10,
+                bar=1e9,
+                enforce=True,
+                test=2**62,
+            )
+            points = np.full((500, 2), at)
+            some = names[start : start + 500]
+            rows = make_rows(some, np.arange(500), [0] * 500, points, Limits(), bets=bets if watched else None)
+            assert not ledger.judge_rows(rows).spent.any()
     assert [p.name for p in path.parent.iterdir()] == ["ledger.db"]  # the log was folded in
-    assert path.stat().st_size <= 200 * 2000
+    assert path.stat().st_size <= most * count + 7 * 4096  # tables have a page each to begin with
 
 
-def test_a_batch_without_records_writes_nothing(path):
+class Listening(Unwilling):
+    """A connection that hears every statement, and how many rows it is for."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        super().__init__(db, "nothing")
+        self.heard: list[tuple[str, int]] = []
+
+    def execute(self, sql: str, *values: object) -> sqlite3.Cursor:
+        self.heard.append((sql, 1))
+        return super().execute(sql, *values)
+
+    def executemany(self, sql: str, values: object) -> sqlite3.Cursor:
+        self.heard.append((sql, len(values)))
+        return super().executemany(sql, values)
+
+
+@pytest.mark.parametrize("clients", [1, 5])
+def test_every_batch_is_committed_whatever_the_verdicts(path, clients):
+    names = tuple(f"client {i}" for i in range(clients))
+    seen = {}
     with closing(SqliteLedger(path)) as ledger:
-        before = ledger._db.total_changes
-        ledger.judge("a", [0], np.array([[3.0, 3.0]]), LIMITS)
-        assert ledger._db.total_changes == before
-        assert state(ledger) == ([], {}, {})
+        ledger._db = Listening(ledger._db)
+        for what, point in (("first", 0.1), ("outside", 3.0), ("repeat", 0.1), ("spent", 0.5)):
+            ledger._db.heard.clear()
+            before = ledger._db.total_changes
+            rows = make_rows(names, np.arange(clients), [0] * clients, np.full((clients, 2), point),
+                             Limits(radius=0.1, threshold=0.0))  # fmt: skip
+            letters = ledger.judge_rows(rows).letters
+            seen[what] = letters[0], ledger._db.total_changes - before, ledger._db.heard.copy()
+        assert [letter for letter, _, _ in seen.values()] == list("CADB")
+        assert seen["outside"][1:] == seen["repeat"][1:] == seen["spent"][1:]
+        _, changes, heard = seen["outside"]
+        assert changes == clients
+        assert [sql for sql, _ in heard if sql == "COMMIT"] == ["COMMIT"]
+        assert [count for sql, count in heard if sql.startswith("UPDATE scope")] == [clients]
+        assert list(ledger.clients()) == sorted(names)
+
+
+@pytest.mark.parametrize("fail", [fail_by_read_only, fail_by_commit])
+def test_a_ledger_that_cannot_write_says_so_before_anybody_asks(path, fail):
+    with closing(SqliteLedger(path)) as ledger:
+        ledger.check()
+        fail(ledger)
+        with pytest.raises(LedgerError, match="failed"):
+            ledger.check()
+        mend(ledger)
+        ledger.check()
+
+
+def test_a_locked_file_cannot_be_written(path):
+    with closing(SqliteLedger(path, timeout=0.05)) as ledger:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(LedgerError, match="locked"):
+                ledger.check()
+        ledger.check()
+    with pytest.raises(LedgerError):
+        ledger.check()
 
 
 def test_what_is_no_path_is_refused():

@@ -148,48 +148,54 @@ class Watcher:
         return self.accounts.setdefault((group, name), Account())
 
     def ask(self, query: Query) -> tuple[str, bool, bool, bool]:
-        """Letter, spent, alarmed and trusted. An answer is charged to every account it concerns, or, if one of them
-        objects, to none."""
+        """Letter, spent, alarmed and trusted. The client's own account is asked first, then its groups' by kind; each
+        decides and charges for itself, and what one denies the next never hears of."""
         rules = self.rules
         own = self.account(query.client)
         members = [(query.client, False, rules.limits, rules.enforce)]
         members += [
             (name, True, group.limits, rules.enforce and group.enforce_alarm)
-            for name, group in rules.groups.get(query.client, {}).items()
+            for name, group in sorted(rules.groups.get(query.client, {}).items(), key=lambda g: g[0].split(":")[0])
         ]
-        letters, spent, accused, asked = [], False, False, []
+        letters = []
         for name, is_group, usual, enforce in members:
             account = self.account(name, group=is_group)
             limits = granted(account.budget, usual) if account.budget else usual
-            account.queries += 1
-            letters.append(account.verdict(query.label, query.point, limits))
-            if account.accused and enforce and not account.allowed:
-                accused = True
+            letter, said = self._ask_one(query, name, is_group, account, limits, enforce and not account.allowed)
+            letters.append(letter)
+            if said != "honest" or account.allowed:
                 break
-            answered, known = account.was_answered(query), account.knows(query)
-            if query.bet and not known and not account.accused:
-                account.accused = account.bet(query.bet, rules.form) >= rules.bar
-                if account.accused:
-                    self._note("alarm", name, is_group, client=query.client)
-                    accused = accused or (enforce and not account.allowed)
-            extra = letters[-1] in "AD"
-            over = account.cqs.get(query.label, 0.0) > limits.threshold
-            over = over or (extra and account.extra >= limits.extra_answers)
-            spent = spent or (over and not answered and not account.allowed)
-            asked.append((account, limits, letters[-1], answered, known))
-            if accused or account.allowed:
-                break
-        for account, limits, letter, answered, known in asked:
-            if spent or accused:
-                if not known:
-                    self._remember(account, None, query)
-                continue
-            if letter == "C":
-                account.record(query.label, query.point, limits)
-            if not answered:
-                account.extra += letter in "AD"
-                self._remember(account, query.digest, query)
-        return letters[0], spent and not accused, accused or own.accused, own.allowed
+        return letters[0], said == "spent", said == "accused" or own.accused, own.allowed
+
+    def _ask_one(
+        self, query: Query, name: str, is_group: bool, account: Account, limits: Limits, enforce: bool
+    ) -> tuple[str, str]:
+        """One account's letter, and whether it says honest, spent or accused."""
+        account.queries += 1
+        letter = account.verdict(query.label, query.point, limits)
+        if account.accused and enforce:
+            return letter, "accused"
+        answered, known = account.was_answered(query), account.knows(query)
+        said, extra = "honest", letter in "AD"
+        over = account.cqs.get(query.label, 0.0) > limits.threshold
+        over = over or (extra and account.extra >= limits.extra_answers)
+        if over and not answered and not account.allowed:
+            said = "spent"
+        if query.bet and not known and not account.accused:
+            account.accused = account.bet(query.bet, self.rules.form) >= self.rules.bar
+            if account.accused:
+                self._note("alarm", name, is_group, client=query.client)
+                said = "accused" if enforce else said
+        if said != "honest":
+            if not known:
+                self._remember(account, None, query)
+            return letter, said
+        if letter == "C":
+            account.record(query.label, query.point, limits)
+        if not answered:
+            account.extra += extra
+            self._remember(account, query.digest, query)
+        return letter, said
 
     def _remember(self, account: Account, digest: int | None, query: Query) -> None:
         account.seen = [*account.seen, (digest, query.sketch)][-self.capacity :]
@@ -212,10 +218,10 @@ class Watcher:
         self.account(client).budget = budget
 
     def standings(self) -> list[tuple]:
-        """Everyone who asked, was recorded or was given something by an operator; the highest wealth first."""
+        """Everyone who asked or was given something by an operator; the highest wealth first."""
         found = [
             (name, group, a.queries, a.mean_wealth(), a.accused, a.allowed, a.extra, a.budget, dict(a.cqs))
             for (group, name), a in self.accounts.items()
-            if a.queries or a.cqs or a.allowed or a.budget
+            if a.queries or a.allowed or a.budget
         ]
         return sorted(found, key=lambda s: (-s[3], s[1], s[0]))

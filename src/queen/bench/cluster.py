@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from queen.rays import connected, find_ray
 from queen.types import OptionError
 
 RETRIES = 3  # of a cell whose worker or node died
 TRIES = 5  # to cancel what is left, a second each
-PATIENCE = 5  # seconds until a cluster must have taken the call
 
 Task = tuple[dict[str, Any], int]
 Found = tuple[int, dict[str, Any]]
@@ -37,8 +34,8 @@ def on_ray(work: Callable[[Task, Place], Found], tasks: Sequence[Task], place: P
     """
     if not tasks:
         return
-    ray = _ray()
-    with _connected(ray, address):
+    ray = find_ray()
+    with connected(ray, address):
         send = ray.remote(num_cpus=1, num_gpus=_gpus(ray, place), max_retries=RETRIES)(work)
         everywhere = _same_everywhere(place)
         waiting = {send.remote(task, everywhere): task[1] for task in tasks}
@@ -48,43 +45,6 @@ def on_ray(work: Callable[[Task, Place], Found], tasks: Sequence[Task], place: P
                 yield _result(ray, ready, waiting.pop(ready))
         finally:  # of a run that was stopped: a cluster that others use too must not go on with it
             _cancel(ray, list(waiting))
-
-
-def _ray() -> Any:
-    try:
-        import ray  # noqa: PLC0415  (an extra)
-    except ImportError as error:
-        raise OptionError("--ray needs ray: pip install 'queen[ray]'") from error
-    return ray
-
-
-@contextmanager
-def _connected(ray: Any, address: str) -> Iterator[None]:
-    """Use the cluster that this process is part of, else connect to the address, and leave it as it was."""
-    if ray.is_initialized():
-        yield
-        return
-    options = {"include_dashboard": False} if address == "local" else {}
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what we start reports to nobody, unless it is told to
-    try:
-        _knock(address)
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
-    except (OSError, RuntimeError, ValueError, ImportError) as error:  # ConnectionError is an OSError
-        why = " ".join(str(error).split())[:200]
-        raise OptionError(
-            f"no Ray cluster at '{address}': {why}; expected host:port, 'auto' beside a running node, or 'local'"
-        ) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _knock(address: str) -> None:
-    """Ray itself would try for minutes to reach a host where nobody listens."""
-    host, colon, port = address.rpartition(":")
-    if colon and "://" not in address and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
 
 
 def _gpus(ray: Any, place: Place) -> int:

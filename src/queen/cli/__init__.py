@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from queen.cli import bench, model, operate
+from queen.cli import audit, bench, keys, model, operate, serve
 from queen.cli.shared import app, err
 from queen.types import QueenError
 
-__all__ = ["app", "bench", "main", "model", "operate"]
+__all__ = ["app", "audit", "bench", "keys", "main", "model", "operate", "serve"]
 
 
 def main() -> None:

@@ -12,9 +12,11 @@ import typer
 
 from queen.cli.shared import (
     Actor,
+    AdminKey,
     Client,
     Json,
-    LedgerFile,
+    LedgerUrl,
+    ServerUrl,
     app,
     out,
     print_json,
@@ -25,13 +27,16 @@ from queen.types import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from queen.ledger import SqliteLedger, Standing
+    from queen.ledger import Ledger, Standing
+    from queen.serve.remote import Remote
+
+    Books = Ledger | Remote
 
 
 @app.command(epilog="Example: `queen clients --ledger clients.sqlite --json`")
-def clients(ledger: LedgerFile, as_json: Json = False) -> None:
+def clients(ledger: LedgerUrl = None, server: ServerUrl = None, key: AdminKey = None, as_json: Json = False) -> None:
     """Where every client and group stands, the most suspicious first."""
-    with _opened(ledger) as store:
+    with _opened(ledger, server, key) as store:
         found = store.standings()
     if as_json:
         budgets = [{"budget": None if s.budget is None else vars(s.budget)} for s in found]
@@ -43,14 +48,16 @@ def clients(ledger: LedgerFile, as_json: Json = False) -> None:
 
 @app.command(epilog="Example: `queen alarms --ledger clients.sqlite --acknowledge 3`")
 def alarms(
-    ledger: LedgerFile,
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
+    key: AdminKey = None,
     acknowledge: Annotated[int | None, typer.Option(help="Mark the event of this number as seen.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also what operators did, and what was seen.")] = False,
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
     """Who was accused, when and on what evidence."""
-    with _opened(ledger) as store:
+    with _opened(ledger, server, key, changes=acknowledge is not None) as store:
         if acknowledge is not None:
             store.acknowledge(acknowledge, _actor(actor))
         events = store.events()
@@ -78,12 +85,14 @@ def alarms(
 @app.command(epilog="Example: `queen pardon alice --ledger clients.sqlite`")
 def pardon(
     client: Client,
-    ledger: LedgerFile,
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
+    key: AdminKey = None,
     group: Annotated[bool, typer.Option("--group", help="The name is that of a group.")] = False,
     actor: Actor = None,
 ) -> None:
     """Clear the alarm and wealth of a client, or of a group; what it has seen stays counted."""
-    with _opened(ledger) as store:
+    with _opened(ledger, server, key, changes=True) as store:
         if not _seen(store, client, group=group):
             kind = "group" if group else "client"
             raise OptionError(f"no {kind} '{client}' in this ledger: queen clients lists them")
@@ -94,12 +103,14 @@ def pardon(
 @app.command(epilog="Example: `queen allow monitoring --ledger clients.sqlite`")
 def allow(
     client: Client,
-    ledger: LedgerFile,
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
+    key: AdminKey = None,
     off: Annotated[bool, typer.Option("--off", help="Take the client off the list.")] = False,
     actor: Actor = None,
 ) -> None:
     """Put a client on the allow-list: always answered honestly, never a weight on its groups."""
-    with _opened(ledger) as store:
+    with _opened(ledger, server, key, changes=True) as store:
         new = "" if _seen(store, client) else " (never seen so far)"
         store.allow(client, _actor(actor), allowed=not off)
     out.print(f"{client}{new} is {'no longer ' if off else ''}on the allow-list")
@@ -108,7 +119,9 @@ def allow(
 @app.command(epilog="Example: `queen budget partner --extra-answers 20000 --ledger clients.sqlite`")
 def budget(
     client: Client,
-    ledger: LedgerFile,
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
+    key: AdminKey = None,
     extra_answers: Annotated[
         int | None, typer.Option(help="Honest answers outside the discs or near a record.")
     ] = None,
@@ -122,30 +135,70 @@ def budget(
     if off == (extra_answers is not None or threshold is not None):
         raise OptionError("give --extra-answers, --threshold or both; or --off alone")
     own = None if off else Budget(extra_answers=extra_answers, threshold=threshold)
-    with _opened(ledger) as store:
+    with _opened(ledger, server, key, changes=True) as store:
         new = "" if _seen(store, client) else " (never seen so far)"
         store.set_budget(client, own, _actor(actor))
     out.print(f"{client}{new} has {'the budget of the guard' if off else 'a budget of its own'}")
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[SqliteLedger]:
-    """A ledger that exists, closed afterwards."""
-    from queen.ledger import SqliteLedger
+@app.command(epilog="Example: `queen revoke alice --home .queen`")
+def revoke(
+    name: Annotated[str, typer.Argument(help="A key's id, or a client's name for all its keys.", show_default=False)],
+    home: Annotated[Path, typer.Option(envvar="QUEEN_HOME", help="Folder that the keys are kept in.")] = Path(".queen"),
+    ledger: LedgerUrl = None,
+    server: ServerUrl = None,
+    key: AdminKey = None,
+) -> None:
+    """Revoke a key, or all keys of a client; every server knows within a second."""
+    from queen.serve.keys import open_keys
+    from queen.serve.remote import Remote
 
-    if not path.is_file():
-        raise OptionError(
-            f"no ledger '{path}': it is made by a guard, for example queen ask BUNDLE IMAGE --ledger FILE"
-        )
-    store = SqliteLedger(path)
+    if server is not None:
+        gone = Remote(server, _needed(key, server)).revoke(name)
+    else:
+        store = open_keys(home, ledger or "")
+        try:
+            gone = [found.id for found in store.revoke(name)]
+        finally:
+            store.close()
+    out.print(f"revoked: {', '.join(gone)}")
+
+
+@contextmanager
+def _opened(ledger: str | None, server: str | None, key: str | None, *, changes: bool = False) -> Iterator[Books]:
+    """The ledger of a server, or a ledger that exists; changes go through the server that has it, if one runs."""
+    from queen.ledger import open_ledger
+    from queen.serve.held import holder, sidecar
+    from queen.serve.remote import Remote
+
+    if (ledger is None) == (server is None):
+        raise OptionError("say which clients: --ledger sqlite:///FILE (or redis://...), or --server http://HOST:PORT")
+    address = server or (holder(ledger or "") if changes else None)
+    if address is not None:
+        store: Books = Remote(address, _needed(key, address))
+    else:
+        beside = sidecar(ledger or "")
+        if beside is not None and not beside.with_suffix("").is_file():
+            raise OptionError(
+                f"no ledger '{beside.with_suffix('')}': it is made by a server or a guard, for example "
+                "queen ask BUNDLE IMAGE --ledger FILE"
+            )
+        store = open_ledger(ledger or "")
     try:
         yield store
     finally:
         store.close()
 
 
-def _seen(store: SqliteLedger, name: str, *, group: bool = False) -> bool:
-    return any(s.name == name and s.group == group for s in store.standings())
+def _needed(key: str | None, address: str) -> str:
+    if key is None:
+        raise OptionError(f"the server at {address} wants an admin key: --key, or QUEEN_ADMIN_KEY in the environment")
+    return key
+
+
+def _seen(store: Books, name: str, *, group: bool = False) -> bool:
+    standing = store.standing(name, group=group)
+    return bool(standing.queries or standing.coverage or standing.allowed or standing.budget or standing.alarmed)
 
 
 def _actor(name: str | None) -> str:

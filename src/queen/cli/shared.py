@@ -30,7 +30,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Folder = Annotated[Path, typer.Argument(help="Bundle folder.", show_default=False)]
 ModelOption = Annotated[str | None, typer.Option("--model", help="package.module:factory, if the bundle names none.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-LedgerFile = Annotated[Path, typer.Option("--ledger", help="SQLite ledger of the guard.", show_default=False)]
+LedgerUrl = Annotated[
+    str | None,
+    typer.Option(help="Ledger of the guard: a SQLite file, sqlite:///FILE or redis://HOST.", show_default=False),
+]
+ServerUrl = Annotated[
+    str | None, typer.Option(envvar="QUEEN_SERVER", help="A running server, http://HOST:PORT, instead of a ledger.")
+]
+AdminKey = Annotated[str | None, typer.Option(envvar="QUEEN_ADMIN_KEY", help="Admin key of the server.")]
 Client = Annotated[str, typer.Argument(help="Name of the client.", show_default=False)]
 Actor = Annotated[str | None, typer.Option(help="Who does this, for the log; you, if not given.")]
 

@@ -22,6 +22,7 @@ from queen.types import (
     Limits,
     LimitsError,
     NotFiniteError,
+    OptionError,
     ShapeError,
     Verdict,
 )
@@ -44,12 +45,18 @@ class Scope:
     bar: float = inf
     enforce: bool = False
 
+    @property
+    def stage(self) -> tuple[bool, str]:
+        """When this account is asked: clients first, then groups by kind, which is what stands before the colon."""
+        return self.group, self.name.partition(":")[0] if self.group else ""
+
 
 @dataclass(frozen=True)
 class Rows:
     """Checked queries in arrival order, as plain Python numbers: client index, label and point of every row.
 
-    Points are relative to the class's disc. `scopes` holds, for every client, its own scope and then its groups'.
+    Points are relative to the class's disc. `scopes` holds, for every client, its own scope and then its groups' in
+    order of kind, at most one of a kind; so all scopes of one stage are different accounts, whatever the batch.
     `bets` is what the sentinel adds; without it the ledger keeps coverage alone. Made by `make_rows`, never by hand.
     """
 
@@ -67,13 +74,21 @@ class Judgement:
     """What the ledger decided of every row: a letter, whether nothing is left to spend on it, whether it is alarmed.
 
     Without bets `spent` says that the row's class was spent before it came; with them, that no budget is left for it.
-    `trusted` rows are those of clients on the allow-list.
+    `trusted` rows are those of clients on the allow-list. `failed` rows may not be answered: part of the store failed,
+    so it is not certain that they are on record; their letter is B and they count as spent. (If all failed, the ledger
+    raises `LedgerError` instead.) `alarms` holds how each newly accused scope stood, and the client who asked.
     """
 
     letters: str
     spent: NDArray[np.bool_]
     alarmed: NDArray[np.bool_]
     trusted: NDArray[np.bool_]
+    failed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    alarms: tuple[tuple[Standing, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.failed) != len(self.letters):  # not given: none failed
+            object.__setattr__(self, "failed", np.zeros(len(self.letters), np.bool_))
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -123,7 +138,10 @@ class Budget:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a client or group stands. Queries, wealth and extra answers are counted under the sentinel only."""
+    """Where a client or group stands: `queries` are those that it was asked about, under any policy.
+
+    Wealth and extra answers are counted under the sentinel only.
+    """
 
     name: str
     group: bool
@@ -140,7 +158,11 @@ class Ledger(Protocol):
     """Judges rows in arrival order and remembers; several clients may mix in one call."""
 
     def judge_rows(self, rows: Rows) -> Judgement:
-        """Judge all rows and record the fresh ones, or raise `LedgerError` and record nothing."""
+        """Judge all rows and record the fresh ones, or raise `LedgerError`: then nobody may be answered.
+
+        A row is judged by its client's own scope and then by its groups' in order of kind. Each decides and charges by
+        itself; what one denies is not passed on, and what a trusted client asks concerns no group.
+        """
         ...
 
     def judge(self, client: str, labels: ArrayLike, points: ArrayLike, limits: Limits) -> Judgement:
@@ -156,7 +178,7 @@ class Ledger(Protocol):
         ...
 
     def clients(self) -> Iterable[str]:
-        """Names of all clients on record, sorted: those with a record, and under the sentinel all that asked."""
+        """Names of all clients on record, sorted: those that asked, and those that an operator gave something."""
         ...
 
     def standing(self, name: str, *, group: bool = False) -> Standing:
@@ -187,14 +209,18 @@ class Ledger(Protocol):
         """Give a client a budget of its own, or (None) the guard's again."""
         ...
 
+    def check(self) -> None:
+        """Raise `LedgerError` if nothing can be written now; for a server that wants to know before anybody asks."""
+        ...
+
     def close(self) -> None:
         """Give back files and connections."""
         ...
 
 
 def by_wealth(found: Iterable[Standing]) -> list[Standing]:
-    """Those on record, the highest wealth first, then by name; a scope that only ever sent outside queries is not."""
-    known = (s for s in found if s.queries or s.coverage or s.allowed or s.budget)
+    """Those on record, the highest wealth first, then by name; one that operators only ever pardoned is not."""
+    known = (s for s in found if s.queries or s.allowed or s.budget)
     return sorted(known, key=lambda s: (-s.wealth, s.group, s.name))
 
 
@@ -238,7 +264,8 @@ def make_rows(
 ) -> Rows:
     """Check a batch: labels (n,), points (n, 2); `owner` (n,) indexes `clients` (None: all rows are the first's).
 
-    `groups` holds, for every client, the groups it belongs to by name.
+    `groups` holds, for every client, the groups it belongs to by name, at most one of a kind: the kind of "tenant:7" is
+    "tenant".
     """
     for client in clients:
         check_client(client)
@@ -273,9 +300,12 @@ def _scopes(
 ) -> tuple[Scope, ...]:
     bar, enforce = (bets.bar, bets.enforce) if bets else (inf, False)
     own = Scope(client, group=False, limits=limits, bar=bar, enforce=enforce)
+    kinds = [check_client(name).partition(":")[0] for name in groups]
+    if len(set(kinds)) != len(kinds):
+        raise OptionError(f"expected at most one group of a kind, got {sorted(groups)}")
     shared = [
-        Scope(check_client(name), group=True, limits=group.limits, bar=bar, enforce=enforce and group.enforce_alarm)
-        for name, group in groups.items()
+        Scope(name, group=True, limits=group.limits, bar=bar, enforce=enforce and group.enforce_alarm)
+        for _, (name, group) in sorted(zip(kinds, groups.items(), strict=True), key=lambda found: found[0])
     ]
     for scope in (own, *shared):
         _check_limits(scope.limits, high)

@@ -124,5 +124,8 @@ class MemoryLedger(OneClient):
         self._note(what, state.standing(name, group=group), actor=actor)
         return state
 
+    def check(self) -> None:
+        """Memory can always be written."""
+
     def close(self) -> None:
         """Nothing to give back."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import floor
@@ -108,10 +108,15 @@ class ScopeState:
 
     def standing(self, name: str, *, group: bool) -> Standing:
         """What an operator may see of it."""
-        wealth = sum(self.wealth) / len(self.wealth) if self.wealth else 0.0
+        wealth = mean_wealth(self.wealth)
         return Standing(
             name, group, self.queries, wealth, self.alarmed, self.allowed, self.extra, self.budget, self.coverage()
         )
+
+
+def mean_wealth(wealth: Sequence[float]) -> float:
+    """Wealth as operators see it: the mean over scores and exponents."""
+    return sum(wealth) / len(wealth) if wealth else 0.0
 
 
 @dataclass
@@ -143,7 +148,8 @@ def scan(rows: Rows, state_of: Callable[[Scope], ScopeState], journal: Journal) 
         spent.append(is_spent)
         alarmed.append(is_alarmed)
         trusted.append(scopes[0][1].allowed)
-    return Judgement("".join(letters), *(np.array(flags, np.bool_) for flags in (spent, alarmed, trusted)))
+    each = [np.array(flags, np.bool_) for flags in (spent, alarmed, trusted)]
+    return Judgement("".join(letters), each[0], each[1], each[2], alarms=tuple(journal.alarms))
 
 
 Charged = tuple[Scope, ScopeState]  # the client's own scope comes first, then its groups'
@@ -158,6 +164,7 @@ def _cover(rows: Rows, row: int, scopes: list[Charged], journal: Journal) -> tup
     label, x, y = rows.labels[row], rows.x[row], rows.y[row]
     letter, is_spent = "", False
     for scope, state in scopes:
+        state.queries += 1
         threshold = scope.limits.threshold
         cover = state.of_class(label, scope.limits)
         is_spent = is_spent or cover.cqs > threshold
@@ -173,50 +180,53 @@ def _cover(rows: Rows, row: int, scopes: list[Charged], journal: Journal) -> tup
 def _watch(bets: Bets, rows: Rows, row: int, scopes: list[Charged], journal: Journal) -> tuple[str, bool, bool]:
     """The sentinel's judgement: the client's letter, whether a budget is used up, whether the client is accused.
 
-    Every scope is weighed by itself; if one denies the answer, or accuses with consequences, the answer is not honest,
-    and then none is charged for it. Clients that are accused or trusted are no weight on their groups.
+    One scope after the other decides and charges by itself, so that a store may keep every scope elsewhere. What one
+    denies is not passed on to the next; what a group denies has been charged to the client already.
     """
-    label, x, y, digest, sketch = rows.labels[row], rows.x[row], rows.y[row], bets.digests[row], bets.sketches[row]
     letter, is_spent, is_accused = "", False, False
-    weighed = []
     for scope, state in scopes:
-        limits = scope.limits
-        cover = state.of_class(label, limits)
-        here = cover.find(x, y, limits.threshold)
+        here, is_spent, is_accused = _weigh(bets, rows, row, scope, state, journal)
         letter = letter or here
-        state.queries += 1
-        enforce = scope.enforce and not state.allowed
-        if state.alarmed and enforce:
-            is_accused = True
+        if is_spent or is_accused or state.allowed:
             break
-        if (memory := state.memory) is None:
-            memory = state.memory = Memory()
-        near = memory.has_near(sketch)
-        same = near and memory.has_same(digest)
-        if not near and not state.alarmed and _bet(bets, bets.factors[row], scope, state):
-            state.alarmed = True
-            journal.alarms.append((state.standing(scope.name, group=scope.group), rows.clients[rows.owner[row]]))
-            is_accused = is_accused or enforce
-        charge = here in "AD" and not same
-        closed = cover.cqs > limits.threshold or (charge and state.extra >= limits.extra_answers)
-        if closed and not same and not state.allowed:
-            is_spent = True
-        weighed.append((state, cover, memory, here, same, near, charge))
-        if is_accused or state.allowed:
-            break
-    honest = not (is_spent or is_accused)
-    for state, cover, memory, here, same, near, charge in weighed:
-        if not honest:
-            if not near:
-                memory.add(NO_DIGEST, sketch)  # places no second bet, but is not free either: it was never answered
-            continue
-        if here == "C":
-            journal.records.append((state, label, x, y, cover.add(x, y)))
-        if charge:
-            state.extra += 1
-        if not same:
-            memory.add(digest, sketch)
-    return letter, is_spent and not is_accused, is_accused or scopes[0][1].alarmed
+    return letter, is_spent, is_accused or scopes[0][1].alarmed
+
+
+def _weigh(
+    bets: Bets, rows: Rows, row: int, scope: Scope, state: ScopeState, journal: Journal
+) -> tuple[str, bool, bool]:
+    """What one scope says of one row, and its charge: the letter, whether it is spent, whether it is accused."""
+    label, x, y, digest, sketch = rows.labels[row], rows.x[row], rows.y[row], bets.digests[row], bets.sketches[row]
+    limits = scope.limits
+    cover = state.of_class(label, limits)
+    letter = cover.find(x, y, limits.threshold)
+    state.queries += 1
+    enforce = scope.enforce and not state.allowed
+    if state.alarmed and enforce:
+        return letter, False, True
+    if (memory := state.memory) is None:
+        memory = state.memory = Memory()
+    near = memory.has_near(sketch)
+    same = near and memory.has_same(digest)
+    is_accused = False
+    if not near and not state.alarmed and _bet(bets, bets.factors[row], scope, state):
+        state.alarmed = True
+        journal.alarms.append((state.standing(scope.name, group=scope.group), rows.clients[rows.owner[row]]))
+        is_accused = enforce
+    charge = letter in "AD" and not same
+    closed = cover.cqs > limits.threshold or (charge and state.extra >= limits.extra_answers)
+    is_spent = closed and not same and not state.allowed
+    if is_spent or is_accused:
+        if not near:
+            memory.add(NO_DIGEST, sketch)  # places no second bet, but is not free either: it was never answered
+        return letter, is_spent and not is_accused, is_accused
+    if letter == "C":
+        journal.records.append((state, label, x, y, cover.add(x, y)))
+    if charge:
+        state.extra += 1
+    if not same:
+        memory.add(digest, sketch)
+    return letter, False, False
 
 
 def _bet(bets: Bets, factors: Bet, scope: Scope, state: ScopeState) -> bool:

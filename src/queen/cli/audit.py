@@ -1,0 +1,103 @@
+"""The command that looks back: who has been extracting the model, as far as recorded queries tell."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queen.cli.shared import Device, Folder, Json, ModelOption, app, err, out, print_json, table
+from queen.types import OptionError
+
+if TYPE_CHECKING:
+    from queen.serve.audit import Audited, AuditReport
+    from queen.serve.record import Damage
+
+HEADER = ("who", "queries", "wealth", "accused at query", "accused on", "coverage", "extra answers", "honest answers")
+
+
+@app.command(epilog="Example: `queen audit build/demo/bundle queries/ --since 2026-01-31`")
+def audit(
+    folder: Folder,
+    queries: Annotated[Path, typer.Argument(help="Folder that the server recorded queries in.", show_default=False)],
+    since: Annotated[str | None, typer.Option(help="Only queries from this time on (ISO 8601).")] = None,
+    until: Annotated[str | None, typer.Option(help="Only queries before this time (ISO 8601).")] = None,
+    top: Annotated[int, typer.Option(help="Show so many clients; the accused are always shown.")] = 50,
+    fail: Annotated[bool, typer.Option("--fail", help="Exit with 1 if anybody is accused.")] = False,
+    batch: Annotated[int, typer.Option(help="Queries that the model takes at once.")] = 256,
+    model: ModelOption = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Replay recorded queries under the policy sentinel, to find past extractors."""
+    from queen.guard import load
+    from queen.progress import Progress
+    from queen.serve import audit as replay
+    from queen.serve.record import read_log
+
+    damaged: list[Damage] = []
+    recorded = read_log(queries, _seconds("--since", since), _seconds("--until", until), on_damage=damaged.append)
+    guard = load(folder, model, device=device)
+    with Progress() as progress:
+        report = replay.audit(guard, recorded, batch=batch, progress=progress)
+    if as_json:
+        print_json({**asdict(report), "damaged": len(damaged)})
+    else:
+        _show(report, top)
+        for note in _notes(report, damaged):
+            err.print(f"note: {note}", soft_wrap=True)
+    if fail and report.accused:
+        raise typer.Exit(1)
+
+
+def _show(report: AuditReport, top: int) -> None:
+    shown = report.found[: max(top, len(report.accused))]
+    out.print(table(HEADER, [_line(one) for one in shown], left=1))
+    if len(shown) < len(report.found):
+        out.print(f"and {len(report.found) - len(shown)} more, none of them accused")
+    if report.first is not None and report.last is not None:
+        out.print(f"recorded from {_time(report.first)} to {_time(report.last)}")
+    out.print(f"{report.queries} queries in {report.requests} requests: {len(report.accused)} accused")
+    out.print(report.statement, soft_wrap=True)
+
+
+def _line(one: Audited) -> tuple[str, ...]:
+    name = one.name if one.name.isprintable() else ascii(one.name)
+    return (
+        f"group {name}" if one.group else name,
+        str(one.queries),
+        f"{one.wealth:.3g}",
+        "" if one.accused_at_query is None else str(one.accused_at_query),
+        "" if one.accused_at is None else _time(one.accused_at, "%m-%d %H:%M"),  # 80 columns have no room for a year
+        f"{one.coverage:.3f}",
+        str(one.extra_answers),
+        str(one.honest_answers),
+    )
+
+
+def _notes(report: AuditReport, damaged: list[Damage]) -> list[str]:
+    notes = []
+    if report.skipped:
+        notes.append(f"{report.skipped} queries do not fit this bundle and were skipped: {'; '.join(report.reasons)}")
+    if report.unpooled:
+        notes.append(f"the bundle has no limits for groups of these kinds: {', '.join(report.unpooled)}")
+    if damaged:
+        notes.append(f"{len(damaged)} damaged places were skipped, the first in {damaged[0].path}: {damaged[0].why}")
+    return notes
+
+
+def _seconds(option: str, text: str | None) -> float | None:
+    """Unix seconds of a time; one without an offset is local time."""
+    try:
+        return None if text is None else datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise OptionError(
+            f"{option} must be a time such as 2026-01-31T18:00 or 2026-01-31T18:00Z, got '{text}'"
+        ) from error
+
+
+def _time(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    return datetime.fromtimestamp(seconds).strftime(form)

@@ -1,0 +1,133 @@
+"""Commands for keys: make one, list them, revoke one."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.measure import Measurement
+
+from queen.cli.shared import Json, app, err, out, print_json, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from queen.serve.keys import Key, KeyStore
+
+keys = typer.Typer(
+    help="Make, list and revoke the keys of a server.", no_args_is_help=True, rich_markup_mode="markdown"
+)
+app.add_typer(keys, name="keys")
+
+Home = Annotated[Path, typer.Option(envvar="QUEEN_HOME", help="Folder that the keys are kept in.")]
+LedgerUrl = Annotated[
+    str,
+    typer.Option(
+        "--ledger", envvar="QUEEN_LEDGER", help="Ledger of the server; with redis:// the keys are kept there instead."
+    ),
+]
+HOME = Path(".queen")
+
+
+@keys.command(epilog="Example: `queen keys new alice --group tenant:7 --json`")
+def new(
+    name: Annotated[
+        str, typer.Argument(help="Name of the client; several keys may have the same.", show_default=False)
+    ],
+    group: Annotated[
+        list[str] | None, typer.Option(help="Group that shares a budget, as kind:name; may be repeated.")
+    ] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="The key may also operate the server.")] = False,
+    extra_answers: Annotated[
+        int | None, typer.Option(help="Honest answers outside the discs or near a record, for this client.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Share of a disc after which a class is spent, for this client.")
+    ] = None,
+    home: Home = HOME,
+    ledger: LedgerUrl = "",
+    as_json: Json = False,
+) -> None:
+    """Make a key for a client and show it, once."""
+    from queen.ledger import Budget
+
+    wanted = None
+    if extra_answers is not None or threshold is not None:
+        wanted = Budget(extra_answers=extra_answers, threshold=threshold)
+    with _opened(home, ledger) as store:
+        text, key = store.add(name, tuple(group or ()), admin, wanted)
+    if as_json:
+        print_json({"key": text, **_facts(key)})
+        return
+    out.print(text, soft_wrap=True)
+    err.print("This key is not shown again: only a digest of it is kept.", soft_wrap=True)
+
+
+@keys.command(name="list", epilog="Example: `queen keys list --json`")
+def show(home: Home = HOME, ledger: LedgerUrl = "", as_json: Json = False) -> None:
+    """All keys, the oldest first; never the keys themselves, which nobody has."""
+    with _opened(home, ledger) as store:
+        found = sorted(store.keys().values(), key=lambda key: key.created)
+    if as_json:
+        print_json([_facts(key) for key in found])
+        return
+    lines = [
+        (
+            key.id,
+            "active" if key.active else "revoked",
+            "admin" if key.admin else "",
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created)),
+            key.name,
+            " ".join(key.groups),
+        )
+        for key in found
+    ]
+    shown = table(("id", "state", "admin", "created", "name", "groups"), lines, left=6)
+    whole = Measurement.get(out, out.options.update(width=10_000), shown).maximum  # an id that is cut off is useless
+    Console(highlight=False, markup=False, width=max(out.width, whole)).print(shown)
+
+
+@keys.command(epilog="Example: `queen keys revoke alice`")
+def revoke(
+    name: Annotated[str, typer.Argument(metavar="NAME_OR_ID", help="Key, or client whose keys all go.")],
+    home: Home = HOME,
+    ledger: LedgerUrl = "",
+    as_json: Json = False,
+) -> None:
+    """Revoke one key by its id, or all keys of a client by its name; servers notice within a second."""
+    with _opened(home, ledger) as store:
+        gone = store.revoke(name)
+    if as_json:
+        print_json([_facts(key) for key in gone])
+        return
+    for key in gone:
+        out.print(f"key {key.id} of {key.name} is revoked", soft_wrap=True)
+    if not gone:
+        out.print("was revoked already")
+
+
+@contextmanager
+def _opened(home: Path, ledger: str) -> Iterator[KeyStore]:
+    from queen.serve.keys import open_keys
+
+    store = open_keys(home, ledger)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _facts(key: Key) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "groups": list(key.groups),
+        "admin": key.admin,
+        "created": key.created,
+        "revoked": key.revoked,
+        "budget": None if key.budget is None else vars(key.budget),
+    }

@@ -1,0 +1,123 @@
+"""`queen serve`: every setting of the server is an option of the command."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queen.cli.shared import app, err
+from queen.types import OptionError
+
+if TYPE_CHECKING:
+    from queen.serve.run import Ports
+    from queen.serve.service import Service
+
+EPILOG = """Example: `queen serve build/demo/bundle --ledger redis://localhost:6379 --policy sentinel`
+
+Clients need a key: `queen keys new alice`. Settings also come from the environment (QUEEN_PORT=9000) and from a file
+(`--config serve.yaml`)."""
+
+
+def serve(config: Path | None, **given: Any) -> None:
+    """Serve a bundle to clients of the Open Inference Protocol, over REST and gRPC."""
+    import json
+
+    from queen.serve.settings import read_settings
+
+    groups = given.pop("groups", None)
+    if groups is not None:
+        try:
+            given["groups"] = json.loads(groups)
+        except ValueError as error:
+            raise OptionError(f"--groups must be JSON, got {groups!r}") from error
+    given["trusted_proxy"] = tuple(given["trusted_proxy"]) if given["trusted_proxy"] else None
+    settings = read_settings(given, config)
+    if settings.policy == "none":
+        err.print("warning: policy none protects nothing; every answer is the model's own", style="yellow")
+    if settings.ray:
+        from queen.serve.scale import serve_on_ray
+
+        serve_on_ray(settings, on_start=lambda address: err.print(f"serving on {address}"))
+        return
+    from queen.serve.run import serve as run
+
+    run(settings, on_start=_say)
+
+
+def _say(service: Service, ports: Ports) -> None:
+    """Where the server is, for a person at a terminal; logs say the rest."""
+    if not sys.stderr.isatty():
+        return
+    settings = service.settings
+    scheme = "https" if settings.tls_cert else "http"
+    err.print(f"model      {service.spec.name}")
+    err.print(f"REST       {scheme}://{settings.host}:{ports.rest}/v2/models/{service.spec.name}/infer")
+    if ports.grpc:
+        err.print(f"gRPC       {settings.host}:{ports.grpc}")
+    err.print(f"dashboard  {scheme}://{settings.host}:{ports.rest}/dashboard (key: queen keys new NAME --admin)")
+    if not service.auth.keys and not settings.anonymous:
+        err.print("no keys yet: queen keys new NAME", style="yellow")
+
+
+def _parameters() -> list[inspect.Parameter]:
+    """The settings as parameters that typer understands; what is not given is left to environment and file."""
+    from queen.serve.settings import Settings
+
+    plain: dict[str, Any] = {"groups": str | None, "trusted_proxy": list[str] | None}
+    parameters = []
+    for name, field in Settings.model_fields.items():
+        kind: Any = plain.get(name) or _optional(field.annotation)
+        flag = f"--{name.replace('_', '-')}"
+        default = "" if field.is_required() or field.get_default() in (None, (), "") else f" [{_shown(field)}]"
+        help_text = f"{field.description}{default}"
+        if name == "bundle":
+            option = typer.Argument(help=help_text, show_default=False)
+        elif bool in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            option = typer.Option(f"{flag}/--no-{flag[2:]}", help=help_text, show_default=False)
+        else:
+            option = typer.Option(flag, help=help_text, show_default=False)
+        annotation = Annotated[kind, option]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    file_option = typer.Option("--config", help="YAML file of settings.", show_default=False)
+    first = inspect.Parameter(
+        "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, file_option]
+    )
+    return [*parameters, first]
+
+
+def _optional(annotation: Any) -> Any:
+    return annotation | None
+
+
+def _shown(field: Any) -> str:
+    value = field.get_default()
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def register() -> None:
+    """Add the command, if its extra is installed."""
+    try:
+        parameters = _parameters()
+    except ModuleNotFoundError:
+
+        def missing(bundle: str) -> None:
+            """Serve a bundle to clients (needs the extra: pip install 'queen[serve]')."""
+            raise OptionError("this command needs the extra 'serve': pip install 'queen[serve]'")
+
+        app.command(name="serve")(missing)
+        return
+
+    def command(**given: Any) -> None:
+        serve(**given)
+
+    command.__doc__ = serve.__doc__
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app.command(name="serve", epilog=EPILOG)(command)
+
+
+register()

@@ -1,0 +1,55 @@
+"""Ledgers by address, as command lines and settings name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from os import PathLike, fspath
+from typing import Any
+
+from queen.ledger.base import Ledger
+from queen.ledger.memory import MemoryLedger
+from queen.ledger.redis import RedisLedger
+from queen.ledger.sqlite import SqliteLedger
+from queen.types import OptionError
+
+FORMS = """a path, or sqlite:///PATH (sqlite:////PATH from the root): a file
+  redis://HOST:PORT/NUMBER, rediss:// (with TLS), valkey://, valkeys://: a server that several may share
+  memory://: gone when the process ends"""
+SERVERS = ("redis", "rediss", "valkey", "valkeys")
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "memory": (),
+    "sqlite": ("cache", "timeout"),
+    **dict.fromkeys(SERVERS, ("allow_volatile", "prefix", "timeout")),
+}
+
+
+def open_ledger(url: str | PathLike[str], **options: Any) -> Ledger:
+    """The ledger at an address; `options` are those of its kind.
+
+    >>> open_ledger("memory://").standings()
+    []
+    """
+    address = fspath(url) if isinstance(url, PathLike) else url
+    if not isinstance(address, str):
+        raise OptionError(f"expected the address of a ledger as text, got {type(url).__name__}")
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        scheme, rest = "sqlite", f"/{address}"
+    opener = _opener(scheme, address, rest)
+    if opener is None:
+        raise OptionError(f"no ledger at '{scheme}://...'; expected one of\n  {FORMS}")
+    for name in options:
+        if name not in OPTIONS[scheme]:
+            known = ", ".join(OPTIONS[scheme]) or "none"
+            raise OptionError(f"a ledger at {scheme}:// has no option '{name}'; known: {known}")
+    return opener(**options)
+
+
+def _opener(scheme: str, address: str, rest: str) -> Callable[..., Ledger] | None:
+    if scheme == "memory" and not rest:
+        return MemoryLedger
+    if scheme == "sqlite" and rest.startswith("/") and rest != "/":
+        return lambda **options: SqliteLedger(rest[1:], **options)
+    if scheme in SERVERS:
+        return lambda **options: RedisLedger(address, **options)
+    return None

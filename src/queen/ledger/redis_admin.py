@@ -1,0 +1,171 @@
+"""What operators see and do in a Redis ledger; judging is in redis.py."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from queen.core.sensitivity import Floats
+from queen.ledger.base import Budget, Event, OneClient, Standing, by_wealth, check_budget, check_client
+from queen.ledger.packed import (
+    STATE,
+    pack_budget,
+    pack_event,
+    tag,
+    unpack_event,
+    unpack_records,
+    unpack_standing,
+)
+from queen.ledger.shards import Call, Script, Shards
+from queen.types import LedgerError, OptionError
+
+OPERATE = Script("operate.lua")
+GROUP_FLAG, ALLOWED_FLAG = 4, 2
+WAITING = 10_000  # events at most that wait for a server to come back
+PAGE = 1000  # keys asked for at a time
+
+
+class RedisAdmin(OneClient):
+    """Standings, events and operators' orders; a scope is the hash `PREFIX:{TAG}`, where TAG is a hash of its name."""
+
+    def __init__(self, url: str, *, allow_volatile: bool = False, timeout: float = 2.0, prefix: str = "queen") -> None:
+        if not isinstance(prefix, str) or not re.fullmatch(r"[\w.:-]+", prefix, re.ASCII):
+            raise OptionError(f"prefix must be letters, digits and . : _ -, got {prefix!r}")
+        self._prefix = prefix
+        self._allow_volatile = allow_volatile
+        self._waiting: list[bytes] = []
+        self._lock = threading.Lock()
+        self._shards = Shards(url, timeout)
+        try:
+            self.check()
+        except BaseException:
+            self.close()
+            raise
+
+    def check(self) -> None:
+        """Raise `LedgerError` if nothing can be written, or if it would not last."""
+        self._shards.check(allow_volatile=self._allow_volatile, key=f"{self._prefix}:check")
+        self._say(())
+
+    def coverage(self, client: str) -> dict[int, float]:
+        """CQS of every class this client has records in."""
+        return dict(self.standing(client).coverage)
+
+    def records(self, client: str) -> dict[int, Floats]:
+        """Recorded points (m, 2) by class, oldest first."""
+        _, cells, _ = self._keys(check_client(client))
+        with self._shards.named_errors():
+            found = unpack_records(self._shards.client_of(cells).hgetall(cells))
+        return {label: np.array(points) for label, points in found.items()}
+
+    def clients(self) -> Iterable[str]:
+        """Clients on record, sorted."""
+        names = set()
+        for state, name, budget in self._scan("HMGET", "s", "n", "b"):
+            flags, _, queries, *_ = STATE.unpack(state[: STATE.size])
+            if not flags & GROUP_FLAG and (queries or flags & ALLOWED_FLAG or budget is not None):
+                names.add(name.decode())
+        return sorted(names)
+
+    def standing(self, name: str, *, group: bool = False) -> Standing:
+        """Where a client or group stands."""
+        scope, _, _ = self._keys(check_client(name), group=group)
+        with self._shards.named_errors():
+            return unpack_standing(self._shards.client_of(scope).hgetall(scope), name, group=group)
+
+    def standings(self) -> list[Standing]:
+        """Where all stand, the highest wealth first; each as it was when it was read."""
+        found = {}
+        for fields in self._scan("HGETALL"):
+            group = bool(fields[b"s"][0] & GROUP_FLAG)
+            standing = unpack_standing(fields, fields[b"n"].decode(), group=group)
+            found[group, standing.name] = standing
+        return by_wealth(found.values())
+
+    def _scan(self, command: str, *arguments: str) -> Iterator[Any]:
+        """What a command says of the hash of every scope."""
+        with self._shards.named_errors():
+            for client in self._shards.clients():
+                pages, cursor = set(), None
+                while cursor != 0:
+                    cursor, keys = client.scan(cursor or 0, match=f"{self._prefix}:{{*}}", count=PAGE)
+                    fresh = [key for key in keys if key not in pages]
+                    pages.update(fresh)
+                    pipeline = client.pipeline(transaction=False)
+                    for key in fresh:
+                        pipeline.execute_command(command, key, *arguments)
+                    yield from (reply for reply in pipeline.execute() if reply)
+
+    def events(self) -> list[Event]:
+        """Alarms and what operators did, oldest first."""
+        log, seen = self._log_keys()
+        with self._shards.named_errors():
+            acknowledged = self._shards.client_of(seen).hgetall(seen)
+            listed = self._shards.client_of(log).lrange(log, 0, -1)
+        names = {int(number): actor.decode() for number, actor in acknowledged.items()}
+        return [unpack_event(number, packed, names.get(number)) for number, packed in enumerate(listed, 1)]
+
+    def acknowledge(self, event: int, actor: str) -> None:
+        """Note that somebody has seen an event."""
+        check_client(actor)
+        log, seen = self._log_keys()
+        with self._shards.named_errors():
+            known = self._shards.client_of(log).llen(log)
+            if not 1 <= event <= known:
+                raise OptionError(f"no event {event}; there are {known}")
+            self._shards.client_of(seen).hset(seen, str(event), actor)
+
+    def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
+        """Clear the alarm and wealth of a client or group."""
+        self._operate("pardon", name, actor, group=group)
+
+    def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:
+        """Put a client on the allow-list, or take it off."""
+        self._operate("allow" if allowed else "disallow", client, actor)
+
+    def set_budget(self, client: str, budget: Budget | None, actor: str) -> None:
+        """Give a client a budget of its own, or the guard's again."""
+        self._operate("budget", client, actor, budget=pack_budget(check_budget(budget)))
+
+    def _operate(self, what: str, name: str, actor: str, *, group: bool = False, budget: bytes = b"") -> None:
+        """Change a scope at once, and log who did it with how it stood before."""
+        check_client(actor)
+        scope, _, _ = self._keys(check_client(name), group=group)
+        (before,) = self._shards.run(OPERATE, [Call((scope,), (what, name, int(group), budget))])
+        if self._shards.is_error(before):
+            raise self._shards.error(before)
+        fields = dict(zip(before[::2], before[1::2], strict=True))
+        if not self._say([pack_event(what, unpack_standing(fields, name, group=group), actor=actor)]):
+            raise LedgerError(f"'{what}' of '{name}' was done, but could not be logged yet; see that the log is back")
+
+    def _say(self, events: Sequence[bytes]) -> bool:
+        """Append events to the log; those that cannot be written wait for the next call."""
+        with self._lock:
+            waiting, self._waiting = [*self._waiting, *events], []
+        if not waiting:
+            return True
+        log, _ = self._log_keys()
+        try:
+            with self._shards.named_errors():
+                self._shards.client_of(log).rpush(log, *waiting)
+        except LedgerError:
+            with self._lock:
+                self._waiting = [*waiting, *self._waiting][-WAITING:]
+            return False
+        return True
+
+    def _keys(self, name: str, *, group: bool = False) -> tuple[str, str, str]:
+        """The keys of a scope: its hash, its records by cell, its memory of repeats."""
+        scope = f"{self._prefix}:{{{tag(name, group=group)}}}"
+        return scope, f"{scope}r", f"{scope}m"
+
+    def _log_keys(self) -> tuple[str, str]:
+        return f"{self._prefix}:events", f"{self._prefix}:acknowledged"
+
+    def close(self) -> None:
+        """Give back connections."""
+        self._shards.close()

@@ -1,0 +1,1 @@
+"""A prediction server around a guard: the Open Inference Protocol over REST and gRPC, keys, durable state, limits."""

@@ -1,0 +1,224 @@
+"""The server's HTTP side: the Open Inference Protocol, health, metrics, and the operator's pages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queen.serve.admin import admin_routes, dashboard_routes
+from queen.serve.limits import read_body
+from queen.serve.log import log
+from queen.serve.openapi import openapi
+from queen.serve.service import Service, addresses
+from queen.serve.types import Query, ServeError
+from queen.serve.wire import error_body, inflate, model_metadata, read_query, server_metadata, to_json, write_answer
+from queen.types import QueenError
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+JSON = b"application/json"
+BINARY = b"application/octet-stream"
+HEADER_LENGTH = b"inference-header-content-length"
+LARGE = 1 << 18  # bytes of a body that takes milliseconds to parse
+
+
+class App:
+    """An ASGI application; requests for answers take the short way, everything else goes through Starlette."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._rest = _rest(service)
+        models = f"/v2/models/{service.spec.name}"
+        self._infer_paths = {f"{models}/infer", f"{models}/versions/{service.spec.version}/infer"}
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._rest(scope, receive, send)
+            return
+        if scope["path"] in self._infer_paths and scope["method"] == "POST":
+            await self._infer(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 500
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._rest(scope, receive, counted)
+        finally:
+            self._service.count("rest", status, time.perf_counter() - start, is_query=False)
+
+    async def _infer(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Key, body, query, answer; whatever goes wrong is told, counted, and touches nothing else."""
+        service, headers, start = self._service, dict(scope["headers"]), time.perf_counter()
+        caller = query = None
+        status, content_type, extra = 200, JSON, list[tuple[bytes, bytes]]()
+        try:
+            caller = await service.caller(_text(headers.get(b"authorization")), *addresses(scope))
+            query = await self._read(headers, receive)
+            body, split = write_answer(query, await service.infer(query, caller), service.spec)
+            if split is not None:
+                content_type, extra = BINARY, [(HEADER_LENGTH, b"%d" % split)]
+        except ServeError as error:
+            status, body, extra = error.status, error_body(error.message), _error_headers(error)
+        except ConnectionResetError:  # the client went away
+            status, body = 499, b""
+        except Exception as error:
+            log("request failed", level="error", error=repr(error))
+            status, body = 500, error_body("this request failed in the server")
+        try:
+            if status != 499:
+                await _send(send, status, body, extra, content_type)
+        finally:
+            seconds = time.perf_counter() - start
+            service.count("rest", status, seconds, is_query=True, query=query, caller=caller)
+
+    async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> Query:
+        """The query in a request's body; large ones are parsed in a thread, so that others need not wait."""
+        settings, spec = self._service.settings, self._service.spec
+        body = await read_body(headers, receive, settings.max_body)
+        length, encoding = _length(headers), headers.get(b"content-encoding")
+
+        def parse() -> Query:
+            plain = inflate(body, encoding.decode("latin-1"), settings.max_body) if encoding else body
+            return read_query(plain, length, spec, max_rows=settings.max_rows)
+
+        return parse() if len(body) < LARGE and not encoding else await self._service.blocking(parse)
+
+
+async def _send(
+    send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]], content_type: bytes = JSON
+) -> None:
+    own = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": own + headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _error_headers(error: ServeError) -> list[tuple[bytes, bytes]]:
+    headers = []
+    if error.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % error.retry_after))
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if error.status == 413:  # the rest of the body is not read
+        headers.append((b"connection", b"close"))
+    return headers
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")
+
+
+def _length(headers: dict[bytes, bytes]) -> int | None:
+    value = headers.get(HEADER_LENGTH)
+    if value is None:
+        return None
+    if not value.isdigit() or len(value) > 12:
+        raise ServeError(400, "Inference-Header-Content-Length must be a number")
+    return int(value)
+
+
+def _rest(service: Service) -> Starlette:
+    """Everything but the answers themselves."""
+
+    async def server(request: Request) -> Response:
+        return _json(server_metadata(service.version))
+
+    async def live(request: Request) -> Response:
+        return _json({"live": True})
+
+    async def ready(request: Request) -> Response:
+        return _json({"ready": service.ready}, 200 if service.ready else 503)
+
+    async def models(request: Request) -> Response:
+        await _known(service, request)
+        return _json({"models": [{"name": service.spec.name}]})
+
+    async def model(request: Request) -> Response:
+        await _known(service, request)
+        return _json(model_metadata(_named(service, request)))
+
+    async def model_ready(request: Request) -> Response:
+        spec = _named(service, request)
+        return _json({"name": spec.name, "ready": service.ready}, 200 if service.ready else 503)
+
+    async def infer(request: Request) -> Response:
+        _named(service, request)  # raises: requests for the model itself have taken the short way
+        raise ServeError(404, "no such page")
+
+    async def metrics(request: Request) -> Response:
+        await service.admin(request)
+        body, content_type = service.metrics.render()
+        return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})
+
+    async def description(request: Request) -> Response:
+        return _json(openapi(service.spec, max_rows=service.settings.max_rows))
+
+    both = ("", "/versions/{version}")
+    routes = [
+        *(Route(f"/v2{slash}", server) for slash in ("", "/")),
+        Route("/v2/health/live", live),
+        Route("/v2/health/ready", ready),
+        Route("/v2/models", models),
+        *(Route(f"/v2/models/{{model}}{version}", model) for version in both),
+        *(Route(f"/v2/models/{{model}}{version}/ready", model_ready) for version in both),
+        *(Route(f"/v2/models/{{model}}{version}/infer", infer, methods=["POST"]) for version in both),
+        Route("/metrics", metrics),
+        Route("/openapi.json", description),
+        *admin_routes(service),
+        *dashboard_routes(),
+    ]
+    handlers = {ServeError: _told, HTTPException: _http_error, QueenError: _own_error, Exception: _crash}
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _known(service: Service, request: Request) -> None:
+    """Names and shapes are for those with a key."""
+    await service.caller(request.headers.get("authorization"), *addresses(request.scope))
+
+
+def _named(service: Service, request: Request) -> Any:
+    spec, name, version = service.spec, request.path_params["model"], request.path_params.get("version")
+    if name != spec.name or version not in (None, spec.version):
+        wanted = name if version is None else f"{name} version {version}"
+        raise ServeError(404, f"no model '{wanted[:100]}' here")
+    return spec
+
+
+def _json(content: object, status: int = 200) -> Response:
+    return Response(to_json(content), status, media_type="application/json")
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ServeError)  # noqa: S101
+    headers = {name.decode(): value.decode() for name, value in _error_headers(error)}
+    return Response(error_body(error.message), error.status, headers, media_type="application/json")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101
+    says = {404: "no such page", 405: "this page knows no such method"}.get(error.status_code, str(error.detail))
+    return Response(error_body(says), error.status_code, error.headers, media_type="application/json")
+
+
+async def _own_error(request: Request, error: Exception) -> Response:
+    return Response(error_body(" ".join(str(error).split())), 400, media_type="application/json")
+
+
+async def _crash(request: Request, error: Exception) -> Response:
+    log("request failed", level="error", error=repr(error))
+    return Response(error_body("this request failed in the server"), 500, media_type="application/json")

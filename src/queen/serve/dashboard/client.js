@@ -1,0 +1,197 @@
+// One client or group: how it stands, what it has seen, what happened, and what can be done about it.
+
+import { get, post } from "./api.js";
+import { confirmed } from "./dialog.js";
+import { badge, badges, count, make, meter, nameOf, onChange, percent, plural, small, swap, visible, wealthShare, wealthText, when } from "./dom.js";
+import { eventWords } from "./events.js";
+import { tile } from "./live.js";
+import { ClassMap } from "./map.js";
+
+const FIRST = 24; // classes shown before one asks for all
+
+export function client({ name, group: isGroup }) {
+  const group = isGroup === "1";
+  const map = new ClassMap();
+  let [chosen, all, now] = [null, false, null];
+  const pills = make("span", { class: "pills" });
+  const tiles = make("dl", { class: "tiles" });
+  const tools = make("div", { class: "buttons" });
+  const result = make("p", { class: "result", role: "status" });
+  const cover = make("div");
+  const keys = make("div");
+  const history = make("div");
+  const node = make(
+    "div",
+    {},
+    make("p", { class: "back" }, make("a", { href: "#/clients" }, "← Clients")),
+    make("div", { class: "title of-client" }, make("h1", { tabindex: "-1" }, nameOf(name)), pills, tools),
+    result,
+    tiles,
+    make(
+      "div",
+      { class: "columns" },
+      make("section", { class: "card" }, make("h2", {}, "Coverage by class"), cover),
+      make(
+        "div",
+        { class: "stack" },
+        make("section", { class: "card" }, make("h2", {}, "Map of the class"), map.node),
+        make("section", { class: "card" }, make("h2", {}, "What happened"), history),
+        !group && make("section", { class: "card" }, make("h2", {}, "Keys"), keys),
+      ),
+    ),
+  );
+
+  const drawTop = onChange((found) => {
+    swap(pills, group && badge("", "◆", "Group"), ...(found.known ? badges(found) : [badge("", "○", "Never seen")]));
+    swap(tiles, ...standingTiles(found));
+    swap(tools, ...buttons(found));
+  });
+  const drawCover = onChange(() => swap(cover, coverage()));
+  const drawHistory = onChange((events) => swap(history, eventList(events)));
+  const drawKeys = onChange((found) => swap(keys, keyList(found)));
+  const drawMap = onChange(({ found, text }) => map.show(found, text));
+
+  async function refresh() {
+    draw(await get("client", { name, group: group ? 1 : 0 }));
+    await refreshMap();
+  }
+
+  function draw(found) {
+    now = found;
+    chosen ??= found.coverage[0]?.label ?? null;
+    drawTop({ ...found, events: null, coverage: null, keys: found.keys.length, active: active(found).length });
+    drawCover([found.coverage, chosen, all]);
+    drawHistory(found.events);
+    drawKeys(found.keys);
+  }
+
+  async function refreshMap() {
+    if (chosen === null) return drawMap({ found: { points: [], radius: 0, note: "nothing is recorded yet" }, text: "–" });
+    const label = chosen;
+    const found = await get("records", { name, group: group ? 1 : 0, label });
+    if (label === chosen) drawMap({ found, text: now.coverage.find((one) => one.label === label)?.name ?? label });
+  }
+
+  function coverage() {
+    if (!now.coverage.length) return make("p", { class: "empty" }, "It has seen nothing inside any class's disc.");
+    const widest = Math.max(1.25, ...now.coverage.map((one) => one.share ?? 1));
+    const shown = all ? now.coverage : now.coverage.slice(0, FIRST);
+    const bars = shown.map((one) => make("li", {}, bar(one, widest)));
+    const rest = now.coverage.length - shown.length;
+    const more = rest > 0 && make("button", { type: "button" }, `Show ${count(rest)} more`);
+    if (more) more.onclick = () => ((all = true), draw(now));
+    return make("div", {}, make("ul", { class: "bars" }, ...bars), more, scale(widest));
+  }
+
+  function bar(one, widest) {
+    const text = `${small(one.cqs)} of ${small(one.threshold)} · ${percent(one.share)}${one.spent ? " · spent" : ""}`;
+    const fill = meter((one.share ?? widest) / widest, one.spent ? "warn tall" : "tall");
+    fill.style.setProperty("--mark", 1 / widest);
+    fill.append(make("b"));
+    const attributes = { type: "button", class: "bar", "aria-pressed": String(one.label === chosen), "data-key": `class ${one.label}` };
+    const button = make("button", attributes, make("bdi", { class: "what" }, one.name), make("span", { class: "number" }, text), fill);
+    button.onclick = () => {
+      chosen = one.label;
+      draw(now);
+      refreshMap().catch(() => {});
+    };
+    return button;
+  }
+
+  const act = async (question, body, path, done) => {
+    if (!(await confirmed(...question))) return;
+    result.className = "result";
+    result.textContent = "Working …";
+    try {
+      const found = await post(path, body);
+      result.classList.add("good");
+      result.textContent = `✓ ${done(found)}`;
+      if (path !== "revoke") draw(found);
+    } catch (error) {
+      result.classList.add("bad");
+      result.textContent = `✗ Not done: ${error.message}`;
+    }
+    refresh().catch(() => {});
+  };
+
+  function buttons(found) {
+    const title = (verb) => [verb, " ", nameOf(name), "?"];
+    const button = (text, key, action, kind = "") => {
+      const made = make("button", { type: "button", class: kind, "data-key": key }, text);
+      made.onclick = action;
+      return made;
+    };
+    const pardon = button("Pardon", "pardon", () =>
+      act([title("Pardon"), "Clears its alarm and its wealth, so that it is answered again. What it has seen stays counted.", "Pardon"],
+        { name, group }, "pardon", () => "Pardoned: alarm and wealth are cleared; what it has seen stays counted."));
+    const list = found.allowed
+      ? button("Take off the allow-list", "allow", () =>
+          act([title("Take off the allow-list:"), "It is judged like everybody else again.", "Take off"],
+            { name, allowed: false }, "allow", () => "Taken off the allow-list."))
+      : button("Allow-list", "allow", () =>
+          act([title("Allow-list"), "It is always answered honestly, whatever it asks, and is no weight on its groups.", "Allow-list"],
+            { name, allowed: true }, "allow", () => "On the allow-list: always answered honestly."));
+    const keys = active(now).length;
+    const revoke = button(keys > 1 ? `Revoke ${keys} keys` : "Revoke key", "revoke", () => revokeAll(keys), "danger");
+    if (!found.known) pardon.disabled = true;
+    if (!keys) revoke.disabled = true;
+    return group ? [pardon] : [pardon, list, revoke];
+  }
+
+  const gone = (found) => `Revoked ${plural(found.revoked.length, "key")}: no server takes it any more after a second.`;
+  const revokeAll = (number) =>
+    act([["Revoke all keys of ", nameOf(name), "?"], `${number} active ${number === 1 ? "key stops" : "keys stop"} working within a second, for good.`, "Revoke", true],
+      { name }, "revoke", gone);
+
+  function keyList(found) {
+    if (!found.length) return make("p", { class: "empty" }, "It has no key in this key store.");
+    const lines = found.map((key) => {
+      const button = key.revoked === null && make("button", { type: "button", class: "danger small", "data-key": `key ${key.id}`, "aria-label": `Revoke key ${key.id}` }, "Revoke");
+      if (button) button.onclick = () => act([["Revoke key ", make("code", {}, key.id), "?"], "It stops working within a second, for good.", "Revoke", true], { id: key.id }, "revoke", gone);
+      const about = [key.admin && "admin", ...key.groups.map(visible)].filter(Boolean).join(", ");
+      return make(
+        "li",
+        {},
+        make("div", { class: "line" }, make("code", {}, key.id), button || badge("", "✗", "Revoked")),
+        make("p", { class: "hint" }, "made ", when(key.created), key.revoked !== null && " · revoked ", key.revoked !== null && when(key.revoked), about && ` · ${about}`),
+      );
+    });
+    return make("ul", { class: "list" }, ...lines);
+  }
+
+  return { node, refresh, close: () => map.close() };
+}
+
+const active = (client) => client.keys.filter((key) => key.revoked === null);
+
+const scale = () => make("p", { class: "hint" }, "The line in each bar is the threshold: beyond it the class is spent. Choose a class to see its map.");
+
+function standingTiles(client) {
+  const { most, bar } = client;
+  const wealth = tile("Wealth", bar ? wealthText(client.wealth) : "–", bar ? `accused at ${small(bar)}` : "sentinel only", client.alarmed);
+  if (bar) wealth.lastChild.append(meter(wealthShare(client.wealth, bar), client.alarmed ? "bad" : ""));
+  const share = tile("Most covered", most ? percent(most.share) : "–", most ? `of what class ${most.name} may give` : "nothing recorded", most?.spent);
+  if (most) share.lastChild.append(meter(most.share ?? 1, most.spent ? "warn" : ""));
+  const own = client.budget ? "own budget" : "usual budget";
+  return [
+    wealth,
+    share,
+    tile("Queries", count(client.queries), "judged"),
+    tile("Extra answers", count(client.extra_answers), `of ${small(client.extra_limit)}, ${own}`),
+  ];
+}
+
+function eventList(events) {
+  if (!events.length) return make("p", { class: "empty" }, "No alarm, and no operator did anything.");
+  const lines = events.map((event) =>
+    make("li", {}, make("div", { class: "line" }, make("span", {}, ...eventWords(event)), when(event.at)), make("p", { class: "hint" }, ...eventDetails(event))),
+  );
+  return make("ol", { class: "list" }, ...lines);
+}
+
+function eventDetails(event) {
+  const parts = [`wealth ${wealthText(event.wealth)} after ${plural(event.queries, "query", "queries")}`];
+  if (event.group && event.client) parts.push(" · raised by ", nameOf(event.client));
+  if (event.acknowledged) parts.push(" · seen by ", nameOf(event.acknowledged));
+  return parts;
+}

@@ -1,0 +1,159 @@
+// The first view: what the server does now, and who deserves a look.
+
+import { get } from "./api.js";
+import { Chart } from "./chart.js";
+import { badges, choice, clientLink, count, make, meter, onChange, percent, plural, small, span, swap, titled, wealthShare, wealthText, when } from "./dom.js";
+
+const WINDOWS = [["60", "1 min"], ["300", "5 min"], ["900", "15 min"]];
+const VERDICTS = [
+  { name: "C fresh", colour: "--fresh", fill: true },
+  { name: "D repeat", colour: "--repeat", fill: true, dash: [7, 3] },
+  { name: "A outside", colour: "--outside", fill: true, dash: [2, 2] },
+  { name: "B spent", colour: "--spent", fill: true, dash: [8, 3, 2, 3] },
+];
+const FLOW = [
+  { name: "Requests", colour: "--accent" },
+  { name: "Queries of accused", colour: "--spent", dash: [7, 3] },
+  { name: "Refused queries", colour: "--warn", dash: [2, 2] },
+  { name: "Errors", colour: "--text", dash: [8, 3, 2, 3] },
+];
+const LATENCY = [
+  { name: "p50", colour: "--accent" },
+  { name: "p99", colour: "--outside", dash: [3, 2] },
+];
+
+export function live() {
+  let seconds = "300";
+  const verdicts = new Chart("Verdicts", "queries per second", VERDICTS, { stacked: true });
+  const flow = new Chart("Traffic", "per second", FLOW);
+  const latency = new Chart("Latency", "ms, from request to answer", LATENCY);
+  const tiles = make("dl", { class: "tiles" });
+  const suspects = make("div");
+  const alarms = make("div");
+  const window = choice("Time shown", WINDOWS, seconds, (value) => {
+    seconds = value;
+    refresh().catch(() => {});
+  });
+  const node = make(
+    "div",
+    {},
+    titled("Live", window),
+    tiles,
+    make(
+      "div",
+      { class: "columns wide-left" },
+      make("div", { class: "stack" }, verdicts.node, flow.node, latency.node),
+      make(
+        "div",
+        { class: "stack" },
+        make("section", { class: "card" }, head("Most suspicious", "#/clients", "All clients"), suspects),
+        make("section", { class: "card" }, head("Open alarms", "#/events", "All events"), alarms),
+      ),
+    ),
+  );
+  const drawSuspects = onChange((found) => swap(suspects, suspectList(...found)));
+  const drawAlarms = onChange((found) => swap(alarms, alarmList(found)));
+
+  async function refresh(overview) {
+    const [series, clients, events] = await Promise.all([
+      get("series", { seconds }),
+      get("clients", { limit: 5 }),
+      get("events", { limit: 200 }),
+    ]);
+    draw(series);
+    if (overview) swap(tiles, ...tileNodes(series, overview.totals));
+    drawSuspects([clients.clients, clients.total]);
+    drawAlarms(events.events.filter((event) => event.what === "alarm" && !event.acknowledged).slice(0, 5));
+  }
+
+  function draw(series) {
+    const step = { 60: 1, 300: 3, 900: 10 }[seconds];
+    const times = thin(series.time, step, (part) => part.at(-1));
+    const rate = (name) => thin(series[name], step, (part) => sum(part) / part.length);
+    const total = sum(series.rows);
+    const shares = ["C", "D", "A", "B"].map((letter) => `${letter} ${percent(total ? sum(series[letter]) / total : 0)}`);
+    const told = `${count(total)} queries in ${span(Number(seconds))}`;
+    verdicts.update(times, ["C", "D", "A", "B"].map(rate), `${told}; ${shares.join(", ")}.`);
+    flow.update(
+      times,
+      ["requests", "alarmed", "refused", "errors"].map(rate),
+      `${count(sum(series.requests))} requests, ${count(sum(series.alarmed))} queries of accused clients, ` +
+        `${count(sum(series.refused))} refused queries, ${count(sum(series.errors))} errors in ${span(Number(seconds))}.`,
+    );
+    const [p50, p99] = [middle(series.p50), worst(series.p99)];
+    const speed = p50 === null ? "no requests." : `median ${small(p50)} ms, worst p99 of a second ${small(p99)} ms.`;
+    latency.update(series.time, [series.p50, series.p99], speed);
+  }
+
+  const close = () => [verdicts, flow, latency].forEach((chart) => chart.close());
+  return { node, refresh, close };
+}
+
+function tileNodes(series, totals) {
+  const recent = (name, n) => series[name].slice(-n);
+  const perSecond = (name) => sum(recent(name, 10)) / 10;
+  const [p50, p99] = [middle(recent("p50", 60)), worst(recent("p99", 60))];
+  return [
+    tile("Requests", small(perSecond("requests")), "per second"),
+    tile("Queries", small(perSecond("rows")), "per second"),
+    tile("Latency p50", p50 === null ? "–" : small(p50), p99 === null ? "no requests" : `ms · p99 up to ${small(p99)}`),
+    totals.clients === null
+      ? tile("Clients", "…", "being counted")
+      : tile("Clients", count(totals.clients), totals.groups ? `and ${plural(totals.groups, "group")}` : "on record"),
+    tile("Accused", known(totals.alarmed), totals.alarmed ? "stand accused" : "nobody", totals.alarmed > 0),
+    tile("Open alarms", known(totals.unacknowledged), totals.unacknowledged ? "not seen yet" : "all seen", totals.unacknowledged > 0),
+  ];
+}
+
+export const tile = (name, value, unit, bad = false) =>
+  make("div", { class: bad ? "tile bad" : "tile" }, make("dt", {}, name), make("dd", {}, make("b", {}, value), " ", make("span", {}, unit)));
+
+const head = (title, address, text) =>
+  make("div", { class: "head" }, make("h2", {}, title), make("a", { href: address }, text));
+
+function suspectList(clients, total) {
+  if (!clients.length) return make("p", { class: "empty" }, total === null ? "The ledger is being read." : "Nobody has asked yet.");
+  const lines = clients.map((client) =>
+    make(
+      "li",
+      {},
+      make("div", { class: "line" }, clientLink(client.name, client.group), make("span", { class: "pills" }, ...badges(client))),
+      client.bar && meter(wealthShare(client.wealth, client.bar), client.alarmed ? "bad" : ""),
+      make("p", { class: "hint" }, standsAt(client)),
+    ),
+  );
+  return make("ol", { class: "list" }, ...lines);
+}
+
+function standsAt(client) {
+  const parts = [];
+  if (client.bar) parts.push(`wealth ${wealthText(client.wealth)} of ${small(client.bar)}`);
+  if (client.most) parts.push(`${percent(client.most.share)} of class ${client.most.name}`);
+  return parts.join(" · ") || "nothing recorded";
+}
+
+function alarmList(events) {
+  if (!events.length) return make("p", { class: "empty" }, "No open alarms.");
+  const lines = events.map((event) =>
+    make(
+      "li",
+      {},
+      make("div", { class: "line" }, clientLink(event.name, event.group), when(event.at)),
+      make("p", { class: "hint" }, `${event.group ? "group, " : ""}after ${plural(event.queries, "query", "queries")}`),
+    ),
+  );
+  return make("ol", { class: "list" }, ...lines);
+}
+
+const known = (n) => (n === null ? "…" : count(n));
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+const sorted = (numbers) => numbers.filter((n) => n !== null).sort((a, b) => a - b);
+const middle = (numbers) => sorted(numbers).at(sorted(numbers).length >> 1) ?? null;
+const worst = (numbers) => sorted(numbers).at(-1) ?? null;
+
+/** Every `step` numbers become one; parts end with the newest number. */
+function thin(numbers, step, fold) {
+  const parts = [];
+  for (let end = numbers.length; end >= step; end -= step) parts.unshift(fold(numbers.slice(end - step, end)));
+  return parts;
+}

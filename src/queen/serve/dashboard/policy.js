@@ -1,0 +1,116 @@
+// What is served, how it is protected, and what the words of the other views mean.
+
+import { count, make, onChange, small, span, swap, titled } from "./dom.js";
+
+const VERDICTS = [
+  ["A", "outside", "not in the sensitive disc of its class"],
+  ["B", "spent", "in the disc and new, but the class has given away its share"],
+  ["C", "fresh", "in the disc and new: recorded"],
+  ["D", "repeat", "in the disc, near an earlier record of the same client"],
+];
+
+export function policy() {
+  const facts = make("div", { class: "columns" });
+  const node = make("div", {}, titled("Model and policy"), facts);
+  const draw = onChange(({ bundle, server }) => swap(facts, ...cards(bundle, server)));
+  const refresh = async (overview) => {
+    if (!overview) return;
+    const { now, uptime, ...server } = overview.server;
+    draw({ bundle: overview.bundle, server: { ...server, up: span(uptime) } });
+  };
+  return { node, refresh, close: () => {} };
+}
+
+function cards(bundle, server) {
+  const { sentinel, limits } = bundle;
+  const watches = bundle.policy === "sentinel";
+  const model = [
+    card("Model", [
+      ["Name", bundle.model],
+      ["Version", bundle.version],
+      ...bundle.inputs.map((one) => [`Input ${one.name}`, `${one.datatype} [${one.shape.map((n) => (n < 0 ? "n" : n)).join(", ")}]`]),
+      ["Classes", classes(bundle)],
+      ["Device", bundle.device],
+      ["Identity", make("code", {}, bundle.identity)],
+    ]),
+    card("Limits of one client", limitRows(limits)),
+    card("Server", [
+      ["State", server.ready ? "ready" : "not ready"],
+      ["Version", server.version],
+      ["Ledger", server.ledger],
+      ["Running for", server.up],
+    ]),
+    bundle.warnings.length > 0 &&
+      make("section", { class: "card" }, make("h2", {}, "Warnings of the fit"), make("ul", { class: "plain" }, ...bundle.warnings.map((text) => make("li", {}, text)))),
+  ];
+  const policy = [
+    card("Policy", [
+      ["Policy", bundle.policy],
+      ["Mode", mode(bundle)],
+      ["Accused clients get", watches ? answer(sentinel.on_alarm) : null],
+      ["Clients without budget get", watches ? answer(sentinel.on_spent) : null],
+      ["Accused at", watches ? `wealth ${small(sentinel.bar)} (alpha ${sentinel.alpha})` : null],
+      ["Evidence", watches ? `${sentinel.scores.join(", ")}; ${sentinel.form}` : null],
+      ["Certificate", watches ? bundle.statement : null],
+    ]),
+    card("Verdicts", VERDICTS.map(([letter, name, text]) => [`${letter} ${name}`, [text, make("br"), make("small", {}, answered(bundle.answers[letter]))]])),
+    card("Groups", Object.entries(sentinel.groups).map(([kind, group]) => [
+      kind,
+      `${small(group.extra_answers)} extra answers, threshold ${small(group.threshold)}; its alarm ${group.enforce_alarm ? "has consequences" : "is only reported"}`,
+    ]), "No kinds of groups have limits: every client is judged by itself."),
+  ];
+  return [make("div", { class: "stack" }, ...model), make("div", { class: "stack" }, ...policy)];
+}
+
+/** What a verdict is answered with, while there is budget and after. */
+function answered([open, spent]) {
+  const [first, then] = [ACTIONS[open] ?? open, ACTIONS[spent] ?? spent];
+  return open === spent ? `Gets ${first}.` : `Gets ${first}; without budget, ${then}.`;
+}
+
+const ACTIONS = {
+  honest: "the honest answer",
+  move: "an answer moved towards another class",
+  reverse: "a reversed answer",
+  decoy: "a decoy",
+  label: "the label alone",
+  refuse: "no answer",
+};
+
+function card(title, rows, empty) {
+  const known = rows.filter(([, value]) => value !== null);
+  const facts = known.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, ...[value].flat())));
+  return make("section", { class: "card" }, make("h2", {}, title), known.length ? make("dl", { class: "facts" }, ...facts) : make("p", { class: "empty" }, empty));
+}
+
+function limitRows(limits) {
+  const radius = Array.isArray(limits.radius)
+    ? `${small(Math.min(...limits.radius))} to ${small(Math.max(...limits.radius))}, by class`
+    : small(limits.radius);
+  return [
+    ["Radius of a query", radius],
+    ["Threshold of a class", small(limits.threshold)],
+    ["Extra answers", count(limits.extra_answers)],
+  ];
+}
+
+function classes(bundle) {
+  const names = bundle.class_names;
+  if (!names) return count(bundle.classes);
+  const shown = names.slice(0, 12).join(", ");
+  return `${count(bundle.classes)}: ${shown}${names.length > 12 ? ", …" : ""}`;
+}
+
+function mode(bundle) {
+  if (bundle.policy === "none") return "unprotected: everybody gets the model's own answers";
+  return bundle.observe ? "observing: judges and records, and always answers honestly" : "enforcing";
+}
+
+const ANSWERS = {
+  decoy: "a decoy: honest numbers in a secret order",
+  reverse: "reversed answers",
+  "label-only": "the label alone",
+  refuse: "no answer",
+  observe: "the same as others: alarms are only reported",
+};
+const answer = (name) => ANSWERS[name] ?? name;

@@ -1,0 +1,187 @@
+"""The server's gRPC side: `inference.GRPCInferenceService` of the Open Inference Protocol.
+
+Every call is registered as one that takes a stream of messages, though clients send a single one (on the wire there is
+no difference): so the key is checked before a body is read, and a body that trickles in has a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from queen.serve import oip_pb2 as oip
+from queen.serve.log import log
+from queen.serve.types import ServeError
+from queen.serve.wire_grpc import check_model, model_message, read_message, server_message, write_message
+from queen.types import OptionError
+
+if TYPE_CHECKING:
+    from queen.serve.service import Service
+    from queen.serve.settings import Settings
+    from queen.serve.types import Caller
+
+NAME = "inference.GRPCInferenceService"
+CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+MAX_STREAMS = 256  # calls at a time on one connection; a client waits with more
+SMALL = 4096  # bytes of a message that only names a model
+
+Stream = AsyncIterator[bytes]
+Method = Callable[[Stream, Any], Awaitable[Any]]
+
+
+async def start_grpc(service: Service, host: str, port: int, *, max_bytes: int) -> tuple[grpc.aio.Server, int]:
+    """A started server for messages of at most `max_bytes`, and its port (which port 0 leaves open)."""
+    settings = service.settings
+    server = grpc.aio.server(
+        handlers=[_handlers(service)],
+        options=_options(settings, max_bytes),
+        maximum_concurrent_rpcs=settings.max_connections,
+    )
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        bound = _listen(server, address, settings)
+    except (RuntimeError, OSError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise OptionError(f"cannot serve gRPC on {address}: {why}; choose another --grpc-port") from error
+    await server.start()
+    return server, bound
+
+
+def _listen(server: grpc.aio.Server, address: str, settings: Settings) -> int:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return int(server.add_insecure_port(address))
+    pair = settings.tls_key.read_bytes(), settings.tls_cert.read_bytes()
+    return int(server.add_secure_port(address, grpc.ssl_server_credentials([pair])))
+
+
+def _options(settings: Settings, max_bytes: int) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", max_bytes),
+        ("grpc.compression_enabled_algorithms_bitset", 1),  # none: gRPC inflates a message before it looks at the size
+        ("grpc.max_metadata_size", settings.max_header),
+        ("grpc.absolute_max_metadata_size", settings.max_header),
+        ("grpc.max_concurrent_streams", MAX_STREAMS),
+        ("grpc.server_handshake_timeout_ms", int(1000 * settings.request_timeout)),
+        ("grpc.keepalive_time_ms", 60_000),  # a peer that vanished is noticed
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),  # and one that pings all the time is cut off
+        ("grpc.http2.max_ping_strikes", 2),
+        ("grpc.max_connection_idle_ms", 300_000),
+        ("grpc.so_reuseport", 0),  # two servers on one port would share its calls without a word
+    ]
+
+
+def _handlers(service: Service) -> Any:
+    """The service's methods; gRPC itself answers UNIMPLEMENTED to all others."""
+
+    async def live(requests: Stream, context: Any) -> oip.ServerLiveResponse:
+        return oip.ServerLiveResponse(live=True)
+
+    async def ready(requests: Stream, context: Any) -> oip.ServerReadyResponse:
+        return oip.ServerReadyResponse(ready=service.ready)
+
+    async def server_metadata(requests: Stream, context: Any) -> oip.ServerMetadataResponse:
+        return server_message(service.version)
+
+    async def model_ready(requests: Stream, context: Any) -> oip.ModelReadyResponse:
+        request = _parse(oip.ModelReadyRequest, await _read(requests, service))
+        check_model(service.spec, request.name, request.version)
+        return oip.ModelReadyResponse(ready=service.ready)
+
+    async def model_metadata(requests: Stream, context: Any) -> oip.ModelMetadataResponse:
+        await _caller(service, context)
+        request = _parse(oip.ModelMetadataRequest, await _read(requests, service))
+        check_model(service.spec, request.name, request.version)
+        return model_message(service.spec)
+
+    async def infer(requests: Stream, context: Any) -> oip.ModelInferResponse:
+        caller = await _caller(service, context)
+        query = read_message(await _read(requests, service), service.spec, max_rows=service.settings.max_rows)
+        return write_message(query, await service.infer(query, caller), service.spec)
+
+    methods: dict[str, Method] = {
+        "ServerLive": live,
+        "ServerReady": ready,
+        "ServerMetadata": server_metadata,
+        "ModelReady": model_ready,
+        "ModelMetadata": model_metadata,
+        "ModelInfer": infer,
+    }
+    found = {
+        name: grpc.stream_unary_rpc_method_handler(_told(service, name, method)) for name, method in methods.items()
+    }
+    return grpc.method_handlers_generic_handler(NAME, found)
+
+
+def _told(service: Service, name: str, method: Method) -> Method:
+    """The method with its errors as gRPC tells them, counted."""
+
+    async def call(requests: Stream, context: Any) -> Any:
+        start, status = time.perf_counter(), 499  # unless it ends here, the client went away
+        try:
+            reply = (await method(requests, context)).SerializeToString()
+            status = 200
+            return reply
+        except ServeError as error:
+            status = error.status
+            trailing = () if error.retry_after is None else (("retry-after", str(error.retry_after)),)
+            code = CODES.get(status, grpc.StatusCode.INTERNAL if status >= 500 else grpc.StatusCode.INVALID_ARGUMENT)
+            return await context.abort(code, error.message, trailing)  # which raises
+        except Exception as error:
+            status = 500
+            log("call failed", level="error", method=name, error=repr(error))
+            return await context.abort(grpc.StatusCode.INTERNAL, "this request failed in the server")
+        finally:
+            service.count("grpc", status, time.perf_counter() - start, is_query=name == "ModelInfer")
+
+    return call
+
+
+async def _caller(service: Service, context: Any) -> Caller:
+    told = dict(context.invocation_metadata() or ())
+    return await service.caller(told.get("authorization"), peer_host(context.peer()), told.get("x-forwarded-for"))
+
+
+def peer_host(peer: str) -> str | None:
+    """The address in gRPC's name of a peer, as in `ipv4:127.0.0.1:1234` or `ipv6:%5B::1%5D:1234`."""
+    kind, _, rest = peer.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return None
+    return unquote(rest).rpartition(":")[0].strip("[]") or None
+
+
+async def _read(requests: Stream, service: Service) -> bytes:
+    """The message of a call, whole within the time that a request may take to arrive; the protocol knows no second."""
+    try:
+        async with asyncio.timeout(service.settings.request_timeout):
+            return await anext(requests)
+    except TimeoutError:
+        raise ServeError(408, f"the request did not arrive within {service.settings.request_timeout:g} s") from None
+    except StopAsyncIteration:
+        raise ServeError(400, "expected a message, got none, or one beyond the limits") from None
+
+
+def _parse(kind: Any, raw: bytes) -> Any:
+    try:
+        if len(raw) > SMALL:
+            raise ServeError(413, f"expected a {kind.DESCRIPTOR.name} of at most {SMALL} bytes, got {len(raw)}")
+        return kind.FromString(raw)
+    except DecodeError:
+        raise ServeError(400, f"the message is not a {kind.DESCRIPTOR.name}") from None

@@ -1,0 +1,77 @@
+"""Who serves a ledger in a file: one server at a time, and operators find it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote
+
+from queen.types import OptionError
+
+
+def sidecar(ledger: str) -> Path | None:
+    """The file beside a SQLite ledger that names its server; other ledgers have none."""
+    scheme, separator, rest = ledger.partition("://")
+    if not separator:
+        return Path(f"{ledger}.server")
+    return Path(f"{unquote(rest[1:])}.server") if scheme == "sqlite" else None
+
+
+@contextmanager
+def hold(ledger: str, address: str) -> Iterator[None]:
+    """Serve this ledger alone until the end; the lock goes with the process, however it ends."""
+    path = sidecar(ledger)
+    if path is None:
+        yield
+        return
+    with _opened(path) as handle:
+        if not _lock(handle):
+            where = _read(handle)
+            raise OptionError(
+                f"ledger '{path.with_suffix('')}' is served already, at {where}: one server a file; several servers "
+                "share a redis:// ledger"
+            )
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps({"address": address, "pid": os.getpid()}).encode(), 0)
+        yield
+        path.unlink(missing_ok=True)
+
+
+def holder(ledger: str) -> str | None:
+    """The address of the server that has this ledger now, or None."""
+    path = sidecar(ledger)
+    if path is None or not path.exists():
+        return None
+    with _opened(path) as handle:
+        return None if _lock(handle) else _read(handle)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise OptionError(f"cannot write '{path}': {error.strerror}") from error
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(handle: int) -> str:
+    try:
+        return str(json.loads(os.pread(handle, 4096, 0))["address"])
+    except (ValueError, KeyError):
+        return "an address it has not written down yet"

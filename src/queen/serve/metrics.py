@@ -1,0 +1,138 @@
+"""What the server counts, for Prometheus: how much, how fast, which verdicts; never who."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+
+from queen import __version__
+from queen.types import Verdict
+
+Protocol = Literal["rest", "grpc"]
+Kind = Literal["client", "group"]
+Outcome = Literal["sent", "failed", "dropped"]
+PROTOCOLS: tuple[Protocol, ...] = ("rest", "grpc")
+KINDS: tuple[Kind, ...] = ("client", "group")
+OUTCOMES: tuple[Outcome, ...] = ("sent", "failed", "dropped")
+STATUSES = frozenset(int(status) for status in HTTPStatus)
+
+SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+FINE = (  # of one batch: commits are told apart to a few parts in ten
+    0.0001, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03,
+    0.05, 0.07, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
+)  # fmt: skip
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Metrics:
+    """Counters, gauges and histograms in a registry of their own; any thread may count.
+
+    Labels come from short closed lists, so that no request, whatever it holds, can add a time series without end.
+    """
+
+    def __init__(self, *, model: str = "", policy: str = "") -> None:
+        registry = self._registry = CollectorRegistry()
+        self._labels: dict[str, str] = {}  # of all figures
+        requests = Counter("queen_requests", "Requests answered.", ("protocol", "status"), registry=registry)
+        seconds = Histogram(
+            "queen_request_seconds", "From request to answer.", ("protocol",), buckets=SECONDS, registry=registry
+        )
+        self._requests, self._counted = requests, {(p, 200): requests.labels(p, "200") for p in PROTOCOLS}
+        self._seconds = {protocol: seconds.labels(protocol) for protocol in PROTOCOLS}
+        self._rows = Counter("queen_rows", "Queries judged; a request has one or more.", registry=registry)
+        verdicts = Counter("queen_verdicts", "Queries by verdict.", ("verdict",), registry=registry)
+        self._verdicts = tuple((v.value, verdicts.labels(v.name.lower())) for v in Verdict)
+        self._alarmed = Counter("queen_alarmed_rows", "Queries of accused clients.", registry=registry)
+        self._refused = Counter("queen_refused_rows", "Queries that got no answer.", registry=registry)
+        alarms = Counter("queen_alarms", "Accusations.", ("kind",), registry=registry)
+        self._alarms = {kind: alarms.labels(kind) for kind in KINDS}
+        self._batch = Histogram("queen_batch_rows", "Queries in a batch.", buckets=ROWS, registry=registry)
+        self._model = Histogram("queen_model_seconds", "The model on a batch.", buckets=FINE, registry=registry)
+        self._ledger = Histogram(
+            "queen_ledger_seconds", "Judging and recording a batch.", buckets=FINE, registry=registry
+        )
+        self._queue = Gauge("queen_queue_rows", "Queries that wait for the model.", registry=registry)
+        self._ready = Gauge("queen_ready", "1 while the server is ready to answer.", registry=registry)
+        self._errors = Counter("queen_ledger_errors", "Batches that could not be recorded.", registry=registry)
+        self._recording = Gauge("queen_recording", "1 while the query log takes queries.", registry=registry)
+        self._lost = Counter("queen_record_dropped_rows", "Queries missing in the query log.", registry=registry)
+        webhook = Counter("queen_webhook", "Alarms for the webhook.", ("outcome",), registry=registry)
+        self._webhook = {outcome: webhook.labels(outcome) for outcome in OUTCOMES}
+        build = Gauge(
+            "queen_build_info", "What runs here; always 1.", ("version", "model", "policy"), registry=registry
+        )
+        build.labels(__version__, model, policy).set(1)
+
+    def observe_request(self, protocol: Protocol, status: int, seconds: float) -> None:
+        """Count one answered request; a status that HTTP does not know counts as "other"."""
+        counter = self._counted.get((protocol, status))
+        if counter is None:
+            known = str(status) if status in STATUSES else "other"
+            counter = self._requests.labels(protocol, known)
+            if known != "other":
+                self._counted[protocol, status] = counter
+        counter.inc()
+        self._seconds[protocol].observe(seconds)
+
+    def observe_batch(
+        self, rows: int, model_seconds: float, ledger_seconds: float, letters: str, alarmed: int, refused: int
+    ) -> None:
+        """Count one judged batch: its rows, how long model and ledger took, and a verdict letter a row."""
+        self._rows.inc(rows)
+        self._batch.observe(rows)
+        self._model.observe(model_seconds)
+        self._ledger.observe(ledger_seconds)
+        for letter, counter in self._verdicts:
+            if count := letters.count(letter):
+                counter.inc(count)
+        if alarmed:
+            self._alarmed.inc(alarmed)
+        if refused:
+            self._refused.inc(refused)
+
+    def alarm(self, kind: Kind) -> None:
+        """Count an accusation of a client or a group."""
+        self._alarms[kind].inc()
+
+    def ledger_error(self) -> None:
+        """Count a batch that could not be recorded and so was not answered."""
+        self._errors.inc()
+
+    def set_ready(self, ready: bool) -> None:
+        """Say whether the server answers."""
+        self._ready.set(ready)
+
+    def set_queue(self, rows: int) -> None:
+        """Say how many rows wait."""
+        self._queue.set(rows)
+
+    def set_recording(self, recording: bool) -> None:
+        """Say whether queries are written to the query log."""
+        self._recording.set(recording)
+
+    def record_dropped(self, rows: int) -> None:
+        """Count rows that the query log could not take."""
+        self._lost.inc(rows)
+
+    def webhook(self, outcome: Outcome) -> None:
+        """Count an alarm that was sent, given up, or dropped from a full queue."""
+        self._webhook[outcome].inc()
+
+    def label(self, **labels: str) -> None:
+        """Put labels on every figure, such as which of several replicas has counted it."""
+        self._labels |= labels
+
+    def render(self) -> tuple[bytes, str]:
+        """All figures as text, and the content type of that."""
+        return generate_latest(self), CONTENT_TYPE_LATEST
+
+    def collect(self) -> Iterator[Metric]:
+        """All figures, for Prometheus's client."""
+        for metric in self._registry.collect():
+            metric.samples = [one._replace(labels={**one.labels, **self._labels}) for one in metric.samples]
+            yield metric

@@ -1,0 +1,99 @@
+"""A running server's admin API as operators' commands use it: the same methods as a ledger's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import Request, urlopen
+
+from queen.ledger import Budget, Event, Standing
+from queen.types import OptionError
+
+TIMEOUT = 10.0
+MOST = 1000  # of anything the API lists
+
+
+class Remote:
+    """Operates a server with an admin key; the server logs the key's name as the actor."""
+
+    def __init__(self, address: str, key: str) -> None:
+        if urlsplit(address).scheme not in ("http", "https"):
+            raise OptionError(f"expected the server as http://HOST:PORT, got '{address}'")
+        self._address, self._key = address.rstrip("/"), key
+
+    def standings(self) -> list[Standing]:
+        """Where clients and groups stand, the highest wealth first; at most 1,000."""
+        return [_standing(line) for line in self._call(f"/admin/clients?limit={MOST}")["clients"]]
+
+    def standing(self, name: str, *, group: bool = False) -> Standing:
+        """Where a client or group stands."""
+        return _standing(self._call(f"/admin/client?name={quote(name, safe='')}&group={int(group)}"))
+
+    def events(self) -> list[Event]:
+        """Alarms and what operators did, oldest first; at most 1,000."""
+        found = self._call(f"/admin/events?limit={MOST}")["events"]
+        return [Event(**(line | {"coverage": dict(line["coverage"])})) for line in reversed(found)]
+
+    def acknowledge(self, event: int, actor: str) -> None:
+        """Note that somebody has seen an event."""
+        self._call("/admin/acknowledge", {"event": event})
+
+    def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
+        """Clear the alarm and wealth of a client or group."""
+        self._call("/admin/pardon", {"name": name, "group": group})
+
+    def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:
+        """Put a client on the allow-list, or take it off."""
+        self._call("/admin/allow", {"name": client, "allowed": allowed})
+
+    def set_budget(self, client: str, budget: Budget | None, actor: str) -> None:
+        """Give a client a budget of its own, or the guard's again."""
+        own = {"extra_answers": None, "threshold": None} if budget is None else vars(budget)
+        self._call("/admin/budget", {"name": client, **own})
+
+    def revoke(self, id_or_name: str) -> list[str]:
+        """Revoke a key by its id, or all keys of a client; returns their ids."""
+        try:
+            return list(self._call("/admin/revoke", {"id": id_or_name})["revoked"])
+        except OptionError:
+            return list(self._call("/admin/revoke", {"name": id_or_name})["revoked"])
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(self._address + path, data, headers)  # noqa: S310  (http and https only, see above)
+        try:
+            with urlopen(request, timeout=TIMEOUT) as reply:  # noqa: S310
+                return json.load(reply)
+        except HTTPError as error:
+            raise OptionError(f"the server at {self._address} says {error.code}: {_said(error)}") from error
+        except (URLError, OSError, ValueError) as error:
+            raise OptionError(f"cannot reach the server at {self._address}: {error}") from error
+
+
+def _standing(line: dict[str, Any]) -> Standing:
+    most = line["most"]
+    shown = {entry["label"]: entry["cqs"] for entry in line.get("coverage", [most] if most else [])}
+    return Standing(
+        line["name"],
+        line["group"],
+        line["queries"],
+        line["wealth"],
+        line["alarmed"],
+        line["allowed"],
+        line["extra_answers"],
+        None if line["budget"] is None else Budget(**line["budget"]),
+        shown,
+    )
+
+
+def _said(error: HTTPError) -> str:
+    try:
+        return str(json.load(error)["error"])
+    except (ValueError, KeyError, TypeError):
+        return str(error.reason)

@@ -1,0 +1,158 @@
+"""The server as a process: REST and gRPC on one event loop, signals, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queen.serve import log
+from queen.serve.app import App
+from queen.serve.grpc import start_grpc
+from queen.serve.held import hold
+from queen.serve.limits import strict_protocol
+from queen.serve.service import Service
+from queen.serve.settings import Settings
+from queen.types import OptionError
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where the server listens; 0: not at all."""
+
+    rest: int
+    grpc: int
+    metrics: int
+
+
+class _Quiet(uvicorn.Server):
+    """uvicorn without signal handlers of its own: one place decides when to stop, and the exit code is ours."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(settings: Settings, *, on_start: Callable[[Service, Ports], None] = lambda service, ports: None) -> None:
+    """Serve until SIGTERM or Ctrl-C; what was accepted by then is answered."""
+    log.setup(settings.log_level, json=settings.log_format == "json")
+    service = Service.open(settings)
+    config = uvicorn.Config("", log_config=None)
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(_serve(service, on_start))
+
+
+async def _serve(service: Service, on_start: Callable[[Service, Ports], None]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with running(service) as ports:
+        log.log(
+            "serving",
+            model=service.spec.name,
+            policy=policy_name(service),
+            rest=ports.rest,
+            grpc=ports.grpc,
+            metrics=ports.metrics,
+        )
+        on_start(service, ports)
+        await stop.wait()
+        log.log("stopping")
+    log.log("stopped")
+
+
+def policy_name(service: Service) -> str:
+    """The policy in force."""
+    return "none" if service.settings.policy == "none" else service.guard.bundle.policy
+
+
+@contextlib.asynccontextmanager
+async def running(service: Service) -> AsyncIterator[Ports]:
+    """A started server; at the end it stops listening, answers what it accepted, and gives everything back."""
+    settings = service.settings
+    sockets = [_listen(settings.host, settings.port)]
+    if settings.metrics_port >= 0:
+        sockets.append(_listen("127.0.0.1", settings.metrics_port))
+    held = contextlib.ExitStack()
+    rest = _Quiet(_config(App(service), settings))
+    servers = [rest, *(_Quiet(_config(_metrics_app(service), settings)) for _ in sockets[1:])]
+    grpc_server, grpc_port = None, 0
+    try:
+        held.enter_context(hold(settings.ledger_url, _address(settings, sockets[0])))
+        await service.start()
+        if settings.grpc_port >= 0:
+            grpc_server, grpc_port = await start_grpc(
+                service, settings.host, settings.grpc_port, max_bytes=settings.max_body
+            )
+        tasks = [asyncio.create_task(one.serve([sock])) for one, sock in zip(servers, sockets, strict=True)]
+        while not all(one.started for one in servers):
+            await asyncio.sleep(0.01)
+        ports = [sock.getsockname()[1] for sock in sockets]
+        yield Ports(ports[0], grpc_port, ports[1] if len(ports) > 1 else 0)
+        service.drain()
+        for one in servers:
+            one.should_exit = True
+        if grpc_server is not None:
+            await grpc_server.stop(settings.shutdown_timeout)
+        await asyncio.gather(*tasks)
+    finally:
+        await service.stop()
+        held.close()
+        for sock in sockets:
+            sock.close()
+
+
+def _address(settings: Settings, sock: socket.socket) -> str:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"{'https' if settings.tls_cert else 'http'}://{host}:{sock.getsockname()[1]}"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.setblocking(False)
+    except OSError as error:
+        raise OptionError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
+    return sock
+
+
+def _config(app: Any, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=strict_protocol(settings),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=2048,
+        timeout_keep_alive=settings.keep_alive,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=int(settings.shutdown_timeout) or 1,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+
+
+def _metrics_app(service: Service) -> Starlette:
+    """Nothing but /metrics, for a scraper on this machine."""
+
+    async def metrics(request: Request) -> Response:
+        body, content_type = service.metrics.render()
+        return Response(body, headers={"content-type": content_type})
+
+    return Starlette(routes=[Route("/metrics", metrics)])

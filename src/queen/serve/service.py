@@ -1,0 +1,306 @@
+"""Everything that one server process holds, put together from its settings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from queen.guard import Guard, load
+from queen.ledger import Budget, Event, Standing, open_ledger
+from queen.serve.auth import Authenticator, UnknownKeyError
+from queen.serve.batcher import Batcher, Outcome
+from queen.serve.keys import KeyStore, budgets, open_keys
+from queen.serve.log import access, log
+from queen.serve.metrics import Metrics
+from queen.serve.record import QueryLog
+from queen.serve.series import Series
+from queen.serve.settings import Settings
+from queen.serve.types import Caller, Query, ServeError, describe
+from queen.serve.unprotected import Unprotected
+from queen.serve.webhook import Webhook
+from queen.types import CalibrationError, LedgerError, Limits, OptionError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+Result = TypeVar("Result")
+CHECK_EVERY = 0.5  # seconds between looks at the keys, and at a ledger that failed
+LOG_TIMEOUT = 1.5  # seconds that recorded queries have to reach the disk at the end
+LEDGER_TIMEOUT = 1.0  # seconds to wait for a file that another process has locked, or for an answer of Redis
+
+
+class Service:
+    """A guard with keys, a queue, counters, and a way to tell operators."""
+
+    def __init__(self, settings: Settings, guard: Guard, keys: KeyStore) -> None:
+        self.settings, self.guard, self.keys = settings, guard, keys
+        self.spec = describe(guard.bundle, settings.model_name)
+        policy = "none" if settings.policy == "none" else guard.bundle.policy
+        self.metrics, self.series = Metrics(model=self.spec.name, policy=policy), Series()
+        self.auth = Authenticator(
+            keys,
+            anonymous=settings.anonymous,
+            trusted_proxies=settings.trusted_proxy,
+            net_groups="net" in guard.bundle.sentinel.groups,
+        )
+        self.started = time.time()
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="queen-blocking")
+        self._draining = False
+        self._ledger_error: str | None = None
+        self._budgets: dict[str, Budget] = {}  # those of keys that the ledger knows, by client
+        self._tasks: list[asyncio.Task[None]] = []
+        self._webhook, self._log = _webhook(settings, self.metrics), _query_log(settings, self.metrics)
+        self.batcher = Batcher(
+            guard,
+            max_batch=settings.max_batch,
+            max_queue=settings.max_queue,
+            max_wait=settings.max_wait,
+            uniform=settings.uniform,
+            on_batch=self._after_batch,
+            on_ledger=self._after_ledger,
+        )
+
+    @classmethod
+    def open(cls, settings: Settings) -> Service:
+        """Load the bundle, open ledger and keys."""
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        if settings.ledger is None:
+            settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ledger = open_ledger(settings.ledger_url, **_ledger_options(settings))
+        try:
+            guard = load_guard(settings, ledger=ledger)
+            service = cls(settings, guard, open_keys(settings.home, settings.ledger_url))
+        except BaseException:
+            ledger.close()
+            raise
+        gc.collect()
+        gc.freeze()  # the model's objects never die: looking through them would stop every request for a while
+        return service
+
+    @property
+    def version(self) -> str:
+        """Of this program."""
+        try:
+            return package_version("queen")
+        except PackageNotFoundError:
+            return "unknown"
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests can be answered: not shutting down, and the ledger records."""
+        return not self._draining and self._ledger_error is None
+
+    async def start(self) -> None:
+        """Begin to answer."""
+        await self.blocking(self._look_at_keys)
+        self.batcher.start()
+        if self._webhook:
+            await self._webhook.start()
+        self._tasks = [asyncio.create_task(self._watch_keys()), asyncio.create_task(self._watch_ledger())]
+        self.metrics.set_ready(self.ready)
+
+    def drain(self) -> None:
+        """Say that this server is about to go, so that nobody sends it more."""
+        self._draining = True
+        self.metrics.set_ready(False)
+
+    async def stop(self) -> None:
+        """Answer what was accepted, then give everything back."""
+        self.drain()
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await asyncio.to_thread(self.batcher.close, self.settings.shutdown_timeout)
+        if self._webhook:
+            await self._webhook.stop()
+        if self._log:
+            await asyncio.to_thread(self._log.close, LOG_TIMEOUT)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.guard.ledger.close()
+        self.keys.close()
+
+    async def blocking(self, function: Callable[..., Result], *args: Any) -> Result:
+        """Run what may block in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+
+    async def infer(self, query: Query, caller: Caller) -> NDArray[np.float32]:
+        """Probabilities (n, K) for one request; raises `ServeError`."""
+        try:
+            return await self.batcher.submit(query, caller)
+        except OptionError as error:  # a group without limits: never answer as if it had none
+            log("group without limits", level="error", client=caller.client, groups=list(caller.groups))
+            raise ServeError(503, "the server has no limits for a group of this key; ask the operator") from error
+
+    async def caller(self, authorization: str | None, peer: str | None, forwarded: str | None) -> Caller:
+        """Who asks; a key made a moment ago is looked up once more."""
+        try:
+            return self.auth.caller(authorization, peer, forwarded)
+        except UnknownKeyError as error:
+            if not error.retry:
+                raise
+        await self.blocking(self._look_at_keys)
+        return self.auth.caller(authorization, peer, forwarded)
+
+    async def admin(self, request: Request) -> Caller:
+        """An operator, or `ServeError` 401 or 403."""
+        where = addresses(request.scope)
+        await self.caller(request.headers.get("authorization"), *where)  # which also sees a key made just now
+        return self.auth.admin(request.headers.get("authorization"), *where)
+
+    def count(
+        self,
+        protocol: Literal["rest", "grpc"],
+        status: int,
+        seconds: float,
+        *,
+        is_query: bool,
+        query: Query | None = None,
+        caller: Caller | None = None,
+    ) -> None:
+        """Count one finished request; `query` and `caller` are for the access log, as far as they are known."""
+        self.metrics.observe_request(protocol, status, seconds)
+        if is_query:
+            self.series.request(seconds, error=status >= 400)
+            self.metrics.set_queue(self.batcher.waiting)
+        if self.settings.access_log:
+            name, rows = (query.id, query.rows) if query else ("", 0)
+            access(
+                id=name, protocol=protocol, status=status, rows=rows, seconds=seconds, key=caller.key if caller else ""
+            )
+
+    def _after_batch(self, done: Outcome) -> None:
+        """Count a batch whose answers have left."""
+        letters, alarmed, refused = done.judgement.letters, int(done.reply.alarmed.sum()), int(done.reply.refused.sum())
+        self.metrics.observe_batch(
+            len(letters), done.model_seconds, done.ledger_seconds, letters, alarmed=alarmed, refused=refused
+        )
+        self.series.batch(len(letters), Counter(letters), alarmed=alarmed, refused=refused)
+        if self._log:
+            now = time.time()
+            for job in done.jobs:
+                self._log.write(job.caller.client, job.caller.groups, job.query.inputs, now)
+        for standing, client in done.judgement.alarms:
+            self._alarm(standing, client)
+
+    def _alarm(self, of: Standing, client: str) -> None:
+        self.metrics.alarm("group" if of.group else "client")
+        log("alarm", level="warning", name=of.name, group=of.group, client=client, wealth=of.wealth, queries=of.queries)
+        if self._webhook:
+            at = time.time()
+            event = Event(0, "alarm", of.name, of.group, client, of.wealth, of.queries, of.coverage, "", at)
+            self._webhook.submit(event)
+
+    def _after_ledger(self, error: LedgerError | None) -> None:
+        """Note whether the ledger works; runs in its thread."""
+        before, self._ledger_error = self._ledger_error, None if error is None else str(error)
+        if error is not None:
+            self.metrics.ledger_error()
+        if (before is None) != (error is None):
+            self.metrics.set_ready(self.ready)
+            if error is None:
+                log("ledger works again")
+            else:
+                log("ledger failed", level="error", error=str(error))
+
+    async def _watch_ledger(self) -> None:
+        """See a failed ledger recover even when nobody asks."""
+        while True:
+            await asyncio.sleep(CHECK_EVERY)
+            if self._ledger_error is not None:
+                try:
+                    await self.blocking(self.guard.ledger.check)
+                except LedgerError:
+                    continue
+                self._after_ledger(None)
+
+    async def _watch_keys(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_EVERY)
+            try:
+                await self.blocking(self._look_at_keys)
+            except LedgerError:  # a budget that cannot be written now is written later
+                continue
+            except Exception as error:  # whatever it was, the next look may succeed
+                log("looking at keys failed", level="error", error=str(error))
+
+    def _look_at_keys(self) -> None:
+        """Take over new and revoked keys, and the budgets that came with new ones."""
+        self.auth.refresh_once()
+        for client, budget in budgets(self.auth.keys).items():
+            if self._budgets.get(client) != budget:
+                if self.guard.ledger.standing(client).budget is None:  # what an operator has set since then stays
+                    self.guard.ledger.set_budget(client, budget, "keys")
+                self._budgets[client] = budget
+
+
+def load_guard(settings: Settings, **where: Any) -> Guard:
+    """The bundle's guard under the settings' options."""
+    names = ("policy", "observe", "alpha", "on_alarm", "on_spent")
+    changes = {name: value for name in names if (value := getattr(settings, name)) is not None}
+    unprotected = changes.get("policy") == "none"
+    if unprotected:
+        del changes["policy"]
+    try:
+        guard = load(settings.bundle, settings.model, device=settings.device, **where, **changes)
+    except CalibrationError as error:
+        raise CalibrationError(f"{error}; or serve another policy: --policy paper|strict") from error
+    limits = guard.bundle.limits
+    own = {
+        name: value
+        for name in ("radius", "threshold", "extra_answers")
+        if (value := getattr(settings, name)) is not None
+    }
+    if own:
+        plain = {"radius": limits.radius, "threshold": limits.threshold, "extra_answers": limits.extra_answers}
+        limits = Limits(**{**plain, **own})
+        guard = guard.with_options(limits=limits)
+    if settings.groups:
+        guard = guard.with_options(groups={kind: group.over(limits) for kind, group in settings.groups.items()})
+    if unprotected:
+        return Unprotected(guard.bundle, ledger=guard.ledger)
+    return guard
+
+
+def addresses(scope: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The socket's peer of an ASGI request, and all it says about proxies on the way, in order."""
+    told = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    return (scope["client"][0] if scope["client"] else None), (", ".join(told) or None)
+
+
+def _webhook(settings: Settings, metrics: Metrics) -> Webhook | None:
+    if settings.webhook is None:
+        return None
+    return Webhook(settings.webhook, secret=settings.webhook_secret, metrics=metrics)
+
+
+def _query_log(settings: Settings, metrics: Metrics) -> QueryLog | None:
+    if settings.record is None:
+        return None
+    return QueryLog(settings.record, max_bytes=settings.record_bytes, max_days=settings.record_days, metrics=metrics)
+
+
+def _ledger_options(settings: Settings) -> dict[str, Any]:
+    if settings.ledger_url == "memory://":
+        return {}
+    volatile = {"allow_volatile": settings.allow_volatile} if settings.shares_ledger else {}
+    return {"timeout": LEDGER_TIMEOUT, **volatile}
+
+
+def process_name() -> str:
+    """Which process this is, for logs of several."""
+    return f"{os.uname().nodename}:{os.getpid()}"

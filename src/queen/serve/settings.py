@@ -1,0 +1,197 @@
+"""Every setting of the server: from flags, environment variables (QUEEN_...), or a YAML file, in that order."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+
+from queen.types import Group, Limits, OptionError
+
+MIB = 1 << 20
+SHARED = ("redis", "rediss", "valkey")  # ledgers that several processes may use at once
+
+
+class GroupLimits(BaseModel):
+    """Limits of one kind of group; see `queen.types.Group`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    radius: float | None = None
+    threshold: float | None = None
+    extra_answers: int | None = None
+    enforce_alarm: bool = False
+
+    def over(self, limits: Limits) -> Group:
+        """A group with these limits, the guard's where there are none."""
+        own = {
+            name: value for name, value in self.model_dump().items() if value is not None and name != "enforce_alarm"
+        }
+        plain = {"radius": limits.radius, "threshold": limits.threshold, "extra_answers": limits.extra_answers}
+        return Group(limits=Limits(**{**plain, **own}), enforce_alarm=self.enforce_alarm)
+
+
+class Settings(BaseSettings):
+    """All settings; docs/serving.md lists them."""
+
+    model_config = SettingsConfigDict(env_prefix="QUEEN_", frozen=True, extra="forbid")
+
+    bundle: Path = Field(description="Bundle folder made by `queen protect`.")
+    model: str | None = Field(None, description="package.module:factory of the model, if the bundle names none.")
+    name: str | None = Field(None, description="Name of the model for clients; by default the bundle folder's.")
+    device: str = Field("cpu", description="cpu or cuda.")
+    threads: int = Field(0, ge=0, description="Torch threads; 0: as many as there are cores.")
+
+    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 means every network there is.")
+    port: int = Field(8000, ge=0, le=65535, description="REST port; 0: any free one.")
+    grpc_port: int = Field(8001, ge=-1, le=65535, description="gRPC port; 0: any free one, -1: no gRPC.")
+    metrics_port: int = Field(-1, ge=-1, le=65535, description="Loopback port for /metrics without a key; -1: none.")
+    tls_cert: Path | None = Field(None, description="Certificate chain (PEM) for REST and gRPC.")
+    tls_key: Path | None = Field(None, description="Private key (PEM) of the certificate.")
+
+    home: Path = Field(Path(".queen"), description="Folder for keys and, by default, the ledger.")
+    ledger: str | None = Field(
+        None, description="sqlite:///FILE, redis://HOST:PORT/DB or memory://; by default ledger.sqlite in home."
+    )
+    allow_volatile: bool = Field(False, description="Accept a Redis that may forget what it acknowledged.")
+    anonymous: bool = Field(False, description="Answer requests without a key; the network prefix is the client.")
+    trusted_proxy: tuple[str, ...] = Field((), description="Networks (CIDR) of proxies whose X-Forwarded-For counts.")
+
+    policy: str | None = Field(
+        None, description="paper, strict, artifact, sentinel, or none for no protection (loopback only); the bundle's."
+    )
+    observe: bool | None = Field(None, description="Judge and record, but always answer honestly.")
+    radius: float | None = Field(None, description="Radius of a query's disc relative to the class's spread.")
+    threshold: float | None = Field(None, description="Share of a class's disc after which it is spent.")
+    extra_answers: int | None = Field(None, description="Honest answers outside the discs or near a record.")
+    alpha: float | None = Field(None, description="Probability with which a benign client may ever be accused.")
+    on_alarm: str | None = Field(None, description="decoy, reverse, label-only, refuse or observe.")
+    on_spent: str | None = Field(None, description="refuse, decoy or reverse.")
+    groups: Mapping[str, GroupLimits] = Field(
+        default_factory=dict,
+        description='Kinds of groups and their limits, as JSON: {"tenant": {"extra_answers": 20000}}; kind net pools '
+        "network prefixes.",
+    )
+    uniform: bool = Field(True, description="Compute every kind of answer for every row, so that time tells nothing.")
+
+    max_body: int = Field(16 * MIB, ge=1024, description="Largest request body in bytes, before and after inflating.")
+    max_header: int = Field(16384, ge=1024, description="Largest request head in bytes.")
+    max_rows: int = Field(1024, ge=1, description="Most rows in a request.")
+    max_batch: int = Field(64, ge=1, description="Most rows in a batch of the model (a larger request runs alone).")
+    max_queue: int = Field(4096, ge=1, description="Most rows that may wait; more are answered 503.")
+    max_wait: float = Field(2.0, gt=0, description="Longest time in seconds that a request may be expected to wait.")
+    max_connections: int = Field(4096, ge=1, description="Most open HTTP connections; more are answered 503.")
+    request_timeout: float = Field(8.0, gt=0, description="Seconds in which a request must have arrived whole.")
+    keep_alive: float = Field(5.0, gt=0, description="Seconds after which an idle connection is closed.")
+    shutdown_timeout: float = Field(4.0, gt=0, description="Seconds to finish what was accepted after SIGTERM.")
+
+    record: Path | None = Field(None, description="Folder to record all queries in, for `queen audit`.")
+    record_bytes: int = Field(1024 * MIB, ge=MIB, description="Most bytes of recorded queries; the oldest go first.")
+    record_days: float = Field(30.0, gt=0, description="Days after which recorded queries are deleted.")
+    webhook: str | None = Field(None, description="URL that alarms are posted to.")
+    webhook_secret: str | None = Field(None, description="Secret that signs what is posted (HMAC-SHA256).", repr=False)
+    log_level: str = Field("info", description="debug, info, warning or error.")
+    log_format: str = Field("json", description="json or text.")
+    access_log: bool = Field(False, description="One log line a request.")
+
+    ray: bool = Field(False, description="Deploy on Ray Serve; needs a redis ledger.")
+    replicas: int = Field(2, ge=1, description="Copies of the server on Ray Serve.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags first, then the environment; `read_settings` adds the file behind both."""
+        return init_settings, env_settings
+
+    @field_validator("trusted_proxy")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for network in value:
+            ipaddress.ip_network(network, strict=False)
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> Settings:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together")
+        if self.policy == "none" and not self.is_loopback:
+            raise ValueError(f"policy none protects nothing: it is served on loopback only, not on {self.host}")
+        if self.ray and not self.shares_ledger:
+            raise ValueError("replicas on Ray must share a ledger: --ledger redis://HOST:PORT")
+        if self.log_level not in ("debug", "info", "warning", "error") or self.log_format not in ("json", "text"):
+            raise ValueError("log_level is debug, info, warning or error; log_format is json or text")
+        return self
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nobody outside this machine can connect."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def ledger_url(self) -> str:
+        """Where the ledger is."""
+        return self.ledger or f"sqlite:///{self.home / 'ledger.sqlite'}"
+
+    @property
+    def shares_ledger(self) -> bool:
+        """Whether other processes may use the same ledger and keys."""
+        return self.ledger_url.partition("://")[0] in SHARED
+
+    @property
+    def model_name(self) -> str:
+        """What clients call the model."""
+        return self.name or self.bundle.resolve().name
+
+
+def read_settings(given: Mapping[str, Any], config: Path | None = None) -> Settings:
+    """Settings from what was given, the environment and a file; a mistake says which setting, expected and got."""
+    own = {key: value for key, value in given.items() if value is not None}
+    try:
+        return _with_file(config)(**own) if config else Settings(**own)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "settings"
+        raise OptionError(f"setting '{where}': {_plain(first)}") from error
+    except (OSError, yaml.YAMLError) as error:
+        raise OptionError(f"cannot read '{config}': {' '.join(str(error).split())}") from error
+
+
+def _with_file(path: Path) -> type[Settings]:
+    if not path.is_file():
+        raise OptionError(f"no settings file '{path}'")
+
+    class FromFile(Settings):
+        """Settings with a file behind flags and environment."""
+
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *sources: PydanticBaseSettingsSource, **named: Any
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            """The same, and the file last."""
+            above = super().settings_customise_sources(settings_cls, *sources, **named)
+            return *above, YamlConfigSettingsSource(settings_cls, yaml_file=path)
+
+    return FromFile
+
+
+def _plain(error: Any) -> str:
+    if error["type"] == "extra_forbidden":
+        return f"no such setting; known: {', '.join(Settings.model_fields)}"
+    if error["type"] == "missing":
+        return "must be given"
+    why = error["msg"].removeprefix("Value error, ")
+    return f"{why}, got {error['input']!r}"[:300] if error["loc"] else why

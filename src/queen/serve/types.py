@@ -1,0 +1,106 @@
+"""The words of the server: who asks, what is asked, and what can go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from queen.bundle import Bundle
+from queen.core import inputs
+from queen.types import Inputs
+
+OUTPUT = "probabilities"
+INPUT = "input"  # of models that take one tensor
+
+DATATYPES: Mapping[str, torch.dtype] = {
+    "BOOL": torch.bool,
+    "UINT8": torch.uint8,
+    "INT8": torch.int8,
+    "INT16": torch.int16,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "FP16": torch.float16,
+    "FP32": torch.float32,
+    "FP64": torch.float64,
+}
+"""Datatypes of the protocol that a tensor may come in; BF16 and BYTES are refused."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of the model as its metadata shows it; -1 stands for any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What clients may know of the model: names, shapes and classes, and nothing of what was fitted."""
+
+    name: str
+    version: str
+    inputs: tuple[TensorSpec, ...]
+    classes: int
+    class_names: tuple[str, ...] | None = None
+
+    @property
+    def output(self) -> TensorSpec:
+        """The only tensor there is to ask for."""
+        return TensorSpec(OUTPUT, "FP32", (-1, self.classes))
+
+
+def describe(bundle: Bundle, name: str, version: str = "1") -> ModelSpec:
+    """The bundle's model for clients: floats as FP32, token ids as INT64 of any length."""
+    parts = inputs.tensors(bundle.probe.x)
+    single = not isinstance(bundle.probe.x, Mapping)
+    found = tuple(
+        TensorSpec(
+            INPUT if single else key,
+            "FP32" if t.is_floating_point() else "INT64",
+            (-1, *t.shape[1:]) if t.is_floating_point() else (-1,) * t.ndim,
+        )
+        for key, t in parts.items()
+    )
+    return ModelSpec(name, version, found, bundle.probe.logits.shape[1], bundle.class_names)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks, as the key says: the ledger's client, its groups, and whether it may operate the server."""
+
+    client: str
+    groups: tuple[str, ...] = ()
+    admin: bool = False
+    key: str = ""  # the key's public part, for the log
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How the answer is to be written: as raw bytes or JSON numbers, or as the `classification` best classes."""
+
+    binary: bool = False
+    classification: int = 0  # 0: the vector itself
+
+
+@dataclass(frozen=True)
+class Query:
+    """One request: a batch for the model (on the CPU), and how to answer."""
+
+    inputs: Inputs
+    rows: int
+    id: str = ""
+    wanted: Wanted = field(default_factory=Wanted)
+
+
+class ServeError(Exception):
+    """Something to tell the client: an HTTP status, one line, and when to come again."""
+
+    def __init__(self, status: int, message: str, *, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.retry_after = retry_after

@@ -1,0 +1,45 @@
+"""The model without protection, behind the same server: what protection costs is measured against it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from queen.core import inputs
+from queen.core.split import run_model
+from queen.guard import Guard, Measured
+from queen.ledger import Judgement
+from queen.types import Group, Inputs, NotFiniteError, Reply
+
+
+class Unprotected(Guard):
+    """Answers everybody honestly, maps nothing and remembers nothing."""
+
+    def measure(self, x: Inputs, *, said: Tensor | None = None) -> Measured:
+        """The model's answers and nothing else."""
+        bundle = self.bundle
+        x = inputs.to(inputs.check(x, bundle.probe.x, bundle.input_range), bundle.probe.logits.device)
+        with torch.inference_mode():
+            logits = run_model(bundle.split.model, x).float()
+            if not inputs.is_finite(logits):
+                raise NotFiniteError("the model's logits are NaN or infinite for this input")
+            empty = np.empty(0, np.int64)
+            return Measured(x, logits, logits, logits.softmax(1), empty, empty.reshape(0, 2).astype(np.float32), None)
+
+    def judge_rows(
+        self,
+        seen: Measured,
+        clients: tuple[str, ...],
+        owner: Sequence[int] | None,
+        groups: Sequence[Mapping[str, Group]] | None = None,
+    ) -> Judgement:
+        """Nothing is judged."""
+        none = np.zeros(len(seen.honest), np.bool_)
+        return Judgement("D" * len(none), none, none, none)
+
+    def reply(self, seen: Measured, judgement: Judgement, clients: Sequence[str], *, uniform: bool = False) -> Reply:
+        """The truth."""
+        return Reply(seen.honest, judgement.verdicts, judgement.alarmed, np.zeros(len(seen.honest), np.bool_))

@@ -1,0 +1,185 @@
+"""Messages of the protocol over gRPC into queries, answers into messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from torch import Tensor
+
+from queen.serve import oip_pb2 as oip
+from queen.serve.types import OUTPUT, ModelSpec, Query, ServeError, TensorSpec, Wanted
+from queen.serve.wire_read import check_classification, check_id, check_output
+from queen.serve.wire_tensor import check_names, check_shape, gather, kind_of, read_list, read_raw
+from queen.serve.wire_write import EXTENSIONS, PLATFORM, clean, labels
+
+CONTENTS: Mapping[str, str] = {
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+}
+"""Where the numbers of each datatype are, when they do not come as raw bytes."""
+
+MAX_PARTS = 1000  # fields of a request, those of its inputs and outputs included
+TENSORS = (5, 6)  # numbers of the fields `inputs` and `outputs`, which are messages themselves
+
+
+def read_message(raw: bytes, spec: ModelSpec, *, max_rows: int) -> Query:
+    """A serialized ModelInferRequest as a query; raises `ServeError`."""
+    _refuse_crowds(raw)
+    try:
+        message = oip.ModelInferRequest.FromString(raw)
+    except DecodeError:
+        raise ServeError(400, "the message is not a ModelInferRequest") from None
+    check_model(spec, message.model_name, message.model_version)
+    check_names([entry.name for entry in message.inputs], spec)
+    by_name = {tensor.name: tensor for tensor in spec.inputs}
+    found = {
+        entry.name: _read_tensor(entry, by_name[entry.name], raw_part, max_rows)
+        for entry, raw_part in zip(message.inputs, _raw_parts(message), strict=True)
+    }
+    inputs, rows = gather(found, spec)
+    return Query(inputs, rows, check_id(message.id), _wanted(message))
+
+
+def write_message(query: Query, probabilities: NDArray[np.float32], spec: ModelSpec) -> oip.ModelInferResponse:
+    """The answer (n, K) as raw bytes, of one length for all answers to requests of one form."""
+    answer = clean(query, probabilities, spec)
+    shape, raw, datatype = answer.shape, answer.tobytes(), "FP32"
+    if query.wanted.classification:
+        (shape, raw), datatype = labels(answer, query.wanted.classification, spec), "BYTES"
+    return oip.ModelInferResponse(
+        model_name=spec.name,
+        model_version=spec.version,
+        id=query.id,
+        outputs=[oip.ModelInferResponse.InferOutputTensor(name=OUTPUT, datatype=datatype, shape=shape)],
+        raw_output_contents=[raw],
+    )
+
+
+def server_message(version: str) -> oip.ServerMetadataResponse:
+    """What anyone may know of the server."""
+    return oip.ServerMetadataResponse(name="queen", version=version, extensions=EXTENSIONS)
+
+
+def model_message(spec: ModelSpec) -> oip.ModelMetadataResponse:
+    """What clients may know of the model."""
+    return oip.ModelMetadataResponse(
+        name=spec.name,
+        versions=[spec.version],
+        platform=PLATFORM,
+        inputs=_tensors(spec.inputs),
+        outputs=_tensors([spec.output]),
+    )
+
+
+def check_model(spec: ModelSpec, name: str, version: str) -> None:
+    """There is one model here; a client may leave its version open."""
+    if name != spec.name or version not in ("", spec.version):
+        wanted = f"{name} version {version}" if version else name
+        raise ServeError(404, f"no model '{wanted[:100]}' here")
+
+
+def _tensors(tensors: Iterable[TensorSpec]) -> list[oip.ModelMetadataResponse.TensorMetadata]:
+    make = oip.ModelMetadataResponse.TensorMetadata
+    return [make(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape) for tensor in tensors]
+
+
+def _raw_parts(message: oip.ModelInferRequest) -> list[bytes] | list[None]:
+    """The raw bytes of each input, or None for each where the numbers are typed."""
+    raw, count = list(message.raw_input_contents), len(message.inputs)
+    if not raw:
+        return [None] * count
+    if any(entry.HasField("contents") for entry in message.inputs):
+        raise ServeError(400, "expected raw_input_contents or contents, got both")
+    if len(raw) != count:
+        raise ServeError(400, f"expected {count} raw_input_contents, one an input, got {len(raw)}")
+    return raw
+
+
+def _read_tensor(
+    entry: oip.ModelInferRequest.InferInputTensor, tensor: TensorSpec, raw: bytes | None, max_rows: int
+) -> Tensor:
+    _refuse_shared_memory(entry.parameters)
+    shape = check_shape(tensor, list(entry.shape), max_rows=max_rows)
+    if raw is not None:
+        return read_raw(tensor, entry.datatype, shape, raw)
+    kind_of(tensor, entry.datatype)
+    given = [field.name for field, _ in entry.contents.ListFields()]
+    expected = CONTENTS.get(entry.datatype, "raw_input_contents")
+    if given != [expected]:
+        raise ServeError(400, f"input '{tensor.name}': expected {entry.datatype} in {expected}, got {given}")
+    return read_list(tensor, entry.datatype, shape, list(getattr(entry.contents, expected)))
+
+
+def _wanted(message: oip.ModelInferRequest) -> Wanted:
+    check_output([entry.name for entry in message.outputs])
+    if not message.outputs:
+        return Wanted(binary=True)
+    parameters = message.outputs[0].parameters
+    _refuse_shared_memory(parameters)
+    best = _value(parameters["classification"]) if "classification" in parameters else None
+    return Wanted(binary=True, classification=check_classification(best))
+
+
+def _value(parameter: oip.InferParameter) -> object:
+    chosen = parameter.WhichOneof("parameter_choice")
+    return getattr(parameter, chosen) if chosen else ""
+
+
+def _refuse_shared_memory(parameters: Mapping[str, oip.InferParameter]) -> None:
+    if "shared_memory_region" in parameters:
+        raise ServeError(400, "shared memory is not supported: send the data in the request")
+
+
+def _refuse_crowds(raw: bytes) -> None:
+    """No more fields than requests have: two bytes are an empty input here and over 80 in memory."""
+    parts = 0
+    try:
+        for number, start, end in _fields(raw, 0, len(raw)):
+            parts += 1
+            if number in TENSORS:
+                parts += sum(1 for _ in zip(_fields(raw, start, end), range(MAX_PARTS), strict=False))
+            if parts > MAX_PARTS:
+                raise ServeError(400, f"expected at most {MAX_PARTS} fields in a message")
+    except (IndexError, ValueError):
+        raise ServeError(400, "the message is not a ModelInferRequest") from None
+
+
+def _fields(raw: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Number, start and end of each field of a serialized message."""
+    while at < end:
+        tag, at = _varint(raw, at)
+        kind, start = tag & 7, at
+        if kind == 0:
+            _, at = _varint(raw, at)
+        elif kind == 2:
+            size, start = _varint(raw, at)
+            at = start + size
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        else:  # groups, which this version of the language does not have
+            raise ValueError(kind)
+        if at > end:
+            raise IndexError(at)
+        yield tag >> 3, start, at
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = raw[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise ValueError(at)

@@ -1,0 +1,50 @@
+"""Compressed request bodies, without letting a small one become a large one."""
+
+from __future__ import annotations
+
+import zlib
+
+from queen.serve.types import ServeError
+
+PIECE = 1 << 16  # bytes inflated at a time
+MAX_MEMBERS = 1024  # of a gzip body: empty ones would cost time and give nothing
+GZIP, ZLIB, RAW = 31, 15, -15  # zlib's names of the formats
+
+
+def inflate(body: bytes, encoding: str, limit: int) -> bytes:
+    """The body as it was before the client's `Content-Encoding`, at most `limit` bytes."""
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return body
+    if name not in ("gzip", "x-gzip", "deflate"):
+        raise ServeError(415, f"expected Content-Encoding gzip or deflate, got '{encoding[:50]}'")
+    form = GZIP if name != "deflate" else ZLIB if _has_zlib_head(body) else RAW
+    try:
+        return _inflate(memoryview(body), form, limit)
+    except zlib.error as error:
+        raise ServeError(400, f"the body is not {name}: {error}") from None
+
+
+def _inflate(body: memoryview, form: int, limit: int) -> bytes:
+    pieces: list[bytes] = []
+    size = position = members = 0
+    while members == 0 or (form == GZIP and position < len(body) and members < MAX_MEMBERS):
+        member = zlib.decompressobj(form)
+        members += 1
+        while not member.eof:
+            taken = body[position : position + PIECE]
+            if not taken:
+                raise ServeError(400, "the compressed body ends too early")
+            pieces.append(member.decompress(taken, limit - size + 1))
+            size += len(pieces[-1])
+            if size > limit:
+                raise ServeError(413, f"the body has more than {limit} bytes after inflating")
+            position += len(taken) - len(member.unused_data)
+    if position != len(body):
+        raise ServeError(400, "there are bytes after the end of the compressed body")
+    return b"".join(pieces)
+
+
+def _has_zlib_head(body: bytes) -> bool:
+    """Whether the body begins as zlib says; many clients send the bare stream instead."""
+    return len(body) > 1 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0

@@ -1,0 +1,149 @@
+"""One tensor as clients send it, in numbers or in raw bytes: checked against what the model takes.
+
+Nothing here allocates more than a small multiple of what has arrived: sizes are compared before anything is copied.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from queen.serve.types import INPUT, ModelSpec, ServeError, TensorSpec
+from queen.types import Inputs
+
+FLOATS: Mapping[str, str] = {"FP32": "<f4", "FP64": "<f8", "FP16": "<f2"}
+INTEGERS: Mapping[str, str] = {
+    "INT64": "<i8",
+    "INT32": "<i4",
+    "INT16": "<i2",
+    "INT8": "<i1",
+    "UINT64": "<u8",
+    "UINT32": "<u4",
+    "UINT16": "<u2",
+    "UINT8": "<u1",
+}
+MAX_ID = np.iinfo(np.int64).max
+
+
+def short(value: object) -> str:
+    """A value for an error message, however large it is."""
+    text = reprlib.repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def check_names(names: Sequence[object], spec: ModelSpec) -> None:
+    """Each input of the model once, and no other."""
+    expected = [tensor.name for tensor in spec.inputs]
+    if len(names) != len(expected) or set(names) != set(expected):
+        raise ServeError(400, f"expected inputs {expected}, got {short(list(names))}")
+
+
+def check_shape(tensor: TensorSpec, shape: object, *, max_rows: int) -> tuple[int, ...]:
+    """The shape, if it is one that the model takes."""
+    if not isinstance(shape, list) or set(map(type, shape)) != {int}:
+        raise ServeError(400, f"input '{tensor.name}': expected shape as a list of whole numbers, got {short(shape)}")
+    fits = len(shape) == len(tensor.shape) and all(
+        got == size or (size == -1 and got > 0) for got, size in zip(shape, tensor.shape, strict=True)
+    )
+    if not fits:
+        raise ServeError(
+            400, f"input '{tensor.name}': expected shape {list(tensor.shape)} (-1: one or more), got {short(shape)}"
+        )
+    if shape[0] > max_rows:
+        raise ServeError(
+            413, f"expected at most {max_rows} rows in a request, got {short(shape[0])}: send several requests"
+        )
+    return tuple(shape)
+
+
+def read_list(tensor: TensorSpec, datatype: object, shape: tuple[int, ...], data: object) -> Tensor:
+    """A tensor from numbers in a flat list, or in lists nested like its shape."""
+    kind = kind_of(tensor, datatype)
+    numbers = _flatten(tensor, data, shape)
+    count = math.prod(shape)
+    if len(numbers) != count:
+        raise ServeError(
+            400, f"input '{tensor.name}': expected {count} numbers for shape {list(shape)}, got {len(numbers)}"
+        )
+    types = set(map(type, numbers))
+    if not types <= ({int, float} if kind[1] == "f" else {int}):
+        what = "numbers" if kind[1] == "f" else "whole numbers from 0 to 2^63 - 1"
+        raise ServeError(400, f"input '{tensor.name}': expected {what} in data, got {_names(types)}")
+    try:
+        array = np.fromiter(numbers, np.dtype(kind if kind[1] != "f" else "<f8"), count)
+    except OverflowError:
+        raise ServeError(400, f"input '{tensor.name}': a number in data does not fit in {datatype}") from None
+    return _as_tensor(tensor, array, shape)
+
+
+def read_raw(tensor: TensorSpec, datatype: object, shape: tuple[int, ...], raw: bytes | memoryview) -> Tensor:
+    """A tensor from its bytes: little-endian, row by row."""
+    kind = np.dtype(kind_of(tensor, datatype))
+    expected = math.prod(shape) * kind.itemsize
+    if len(raw) != expected:
+        raise ServeError(
+            400, f"input '{tensor.name}': expected {expected} bytes for {datatype} {list(shape)}, got {len(raw)}"
+        )
+    return _as_tensor(tensor, np.frombuffer(raw, kind), shape)
+
+
+def gather(found: Mapping[str, Tensor], spec: ModelSpec) -> tuple[Inputs, int]:
+    """The batch as the model takes it, and its rows."""
+    rows = {len(part) for part in found.values()}
+    if len(rows) != 1:
+        raise ServeError(400, f"inputs differ in rows: { {name: len(part) for name, part in found.items()} }")
+    single = [tensor.name for tensor in spec.inputs] == [INPUT]
+    return (found[INPUT] if single else {tensor.name: found[tensor.name] for tensor in spec.inputs}), rows.pop()
+
+
+def kind_of(tensor: TensorSpec, datatype: object) -> str:
+    """How numpy calls the datatype, if it is one that the tensor may come in."""
+    known = FLOATS if tensor.datatype in FLOATS else INTEGERS
+    kind = known.get(datatype) if isinstance(datatype, str) else None
+    if kind is None:
+        hint = ": send floats as the model was trained on" if known is FLOATS else ": send token ids"
+        raise ServeError(
+            400, f"input '{tensor.name}': expected datatype {' or '.join(known)}, got {short(datatype)}{hint}"
+        )
+    return kind
+
+
+def _flatten(tensor: TensorSpec, data: object, shape: tuple[int, ...]) -> list[Any]:
+    if not isinstance(data, list):
+        raise ServeError(400, f"input '{tensor.name}': expected data as a list, got {_names({type(data)})}")
+    if not data or type(data[0]) is not list:
+        return data
+    level: list[Any] = [data]
+    for size in shape:
+        if set(map(type, level)) != {list} or set(map(len, level)) != {size}:
+            raise ServeError(
+                400, f"input '{tensor.name}': expected data flat or nested exactly like shape {list(shape)}"
+            )
+        level = list(chain.from_iterable(level))
+    return level
+
+
+def _names(types: set[type]) -> str:
+    words = {str: "strings", bool: "booleans", type(None): "null", list: "lists", dict: "objects", float: "fractions"}
+    return ", ".join(sorted(words.get(kind, kind.__name__) for kind in types - {int}))
+
+
+def _as_tensor(tensor: TensorSpec, array: NDArray[Any], shape: tuple[int, ...]) -> Tensor:
+    """A copy in the model's precision: floats all finite, token ids all from 0 to 2^63 - 1."""
+    if array.dtype.kind == "f":
+        with np.errstate(all="ignore"):  # what overflows is infinite, and refused
+            floats = array.astype(np.float32)
+        if not np.isfinite(floats).all():
+            raise ServeError(400, f"input '{tensor.name}': expected finite numbers within the range of FP32")
+        return torch.from_numpy(floats.reshape(shape))
+    if array.min() < 0 or array.max() > MAX_ID:
+        raise ServeError(400, f"input '{tensor.name}': expected token ids from 0 to 2^63 - 1")
+    return torch.from_numpy(array.astype(np.int64).reshape(shape))

@@ -1,0 +1,120 @@
+"""Answers and other replies as bytes.
+
+Answers to requests of one form have one length, whatever the probabilities: each number is written with nine
+significant digits (enough to read the same float32 back) in 14 characters. Where class names differ in length, spaces
+make up for it: after the end of a JSON reply, and at the end of each name where labels travel as raw bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from queen.serve.types import ModelSpec, Query, ServeError, TensorSpec
+
+EXTENSIONS = ("binary_tensor_data", "classification")
+NUMBER = "%.8e"
+PLATFORM = "queen"
+
+
+def write_answer(query: Query, probabilities: NDArray[np.float32], spec: ModelSpec) -> tuple[bytes, int | None]:
+    """The reply's body for probabilities (n, K), and how much of it is JSON where raw bytes follow, else None."""
+    answer = clean(query, probabilities, spec)
+    if query.wanted.classification:
+        return _write_labels(query, answer, spec)
+    shape = b"%d,%d" % answer.shape
+    if not query.wanted.binary:
+        numbers = ",".join([NUMBER] * answer.size) % tuple(answer.ravel().tolist())
+        return _head(query, spec, b"FP32", shape) + b'"data":[' + numbers.encode() + b"]}]}", None
+    raw = answer.tobytes()
+    head = _head(query, spec, b"FP32", shape) + b'"parameters":{"binary_data_size":%d}}]}' % len(raw)
+    return head + raw, len(head)
+
+
+def clean(query: Query, probabilities: NDArray[np.float32], spec: ModelSpec) -> NDArray[np.float32]:
+    """The probabilities (n, K) as little-endian float32 from 0 to 1, which all have the same width in text."""
+    if probabilities.shape != (query.rows, spec.classes):
+        raise ServeError(500, f"expected answers {(query.rows, spec.classes)}, got {probabilities.shape}")
+    within = np.minimum(np.maximum(probabilities, 0), 1) + 0  # the sum makes 0 of -0
+    if np.isnan(within).any():
+        raise ServeError(500, "the model gave no number for an answer")
+    return within.astype("<f4", copy=False)
+
+
+def labels(answer: NDArray[np.float32], best: int, spec: ModelSpec) -> tuple[tuple[int, int], bytes]:
+    """The shape (n, k) and bytes of the `best` classes of each row: "score:index" or "score:index:name".
+
+    Each is preceded by its length in four bytes; names end in as many spaces as the longest has letters more.
+    """
+    names = [b":" + name.encode() for name in spec.class_names or ()]
+    longest = max(map(len, names), default=0)
+    shape, found = _best(answer, best)
+    texts = [text.encode() + (names[index].ljust(longest) if names else b"") for text, index in found]
+    return shape, b"".join(struct.pack("<I", len(text)) + text for text in texts)
+
+
+def _write_labels(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> tuple[bytes, int | None]:
+    best = query.wanted.classification
+    if query.wanted.binary:
+        shape, raw = labels(answer, best, spec)
+        head = _head(query, spec, b"BYTES", b"%d,%d" % shape) + b'"parameters":{"binary_data_size":%d}}]}' % len(raw)
+        return head + raw, len(head)
+    names = [b":" + orjson.dumps(name)[1:-1] for name in spec.class_names or ()]
+    longest = max(map(len, names), default=0)
+    shape, found = _best(answer, best)
+    texts = [text.encode() + (names[index] if names else b"") for text, index in found]
+    spaces = sum(longest - len(names[index]) for _, index in found) if names else 0
+    data = b'"data":["' + b'","'.join(texts) + b'"]}]}' + b" " * spaces
+    return _head(query, spec, b"BYTES", b"%d,%d" % shape) + data, None
+
+
+def _best(answer: NDArray[np.float32], best: int) -> tuple[tuple[int, int], list[tuple[str, int]]]:
+    """The shape (n, k), and each row's best classes as "score:index" and index, the best first, equal ones in order."""
+    rows, classes = answer.shape
+    order = np.argsort(-answer, axis=1, kind="stable")[:, :best]
+    scores = np.take_along_axis(answer, order, axis=1)
+    form = f"{NUMBER}:%0{len(str(classes - 1))}d"
+    pairs = zip(scores.ravel().tolist(), order.ravel().tolist(), strict=True)
+    return (rows, order.shape[1]), [(form % (score, index), index) for score, index in pairs]
+
+
+def _head(query: Query, spec: ModelSpec, datatype: bytes, shape: bytes) -> bytes:
+    """A reply up to where the output's data or parameters begin."""
+    request = b'"id":%b,' % orjson.dumps(query.id) if query.id else b""
+    name, version = orjson.dumps(spec.name), orjson.dumps(spec.version)
+    output = b'"outputs":[{"name":"probabilities","datatype":"%b","shape":[%b],' % (datatype, shape)
+    return b'{"model_name":%b,"model_version":%b,%b%b' % (name, version, request, output)
+
+
+def server_metadata(version: str) -> dict[str, object]:
+    """What anyone may know of the server."""
+    return {"name": "queen", "version": version, "extensions": list(EXTENSIONS)}
+
+
+def model_metadata(spec: ModelSpec) -> dict[str, object]:
+    """What clients may know of the model."""
+    return {
+        "name": spec.name,
+        "versions": [spec.version],
+        "platform": PLATFORM,
+        "inputs": _tensors(spec.inputs),
+        "outputs": _tensors([spec.output]),
+    }
+
+
+def _tensors(tensors: Sequence[TensorSpec]) -> list[dict[str, object]]:
+    return [{"name": t.name, "datatype": t.datatype, "shape": list(t.shape)} for t in tensors]
+
+
+def to_json(content: object) -> bytes:
+    """Any reply as JSON."""
+    return orjson.dumps(content)
+
+
+def error_body(message: str) -> bytes:
+    """The protocol's form of an error; what is no text (half of a surrogate pair) becomes a question mark."""
+    return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})

@@ -1,0 +1,165 @@
+"""Memory, SQLite and Redis decide alike to the last bit while all else changes: limits, tests, policies, operators."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack, closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queen.ledger import Ledger, MemoryLedger
+from queen.ledger.base import make_rows
+from queen.ledger.packed import _codes
+from queen.sentinel.sketch import SIZE, Memory
+from queen.types import FORMS, Group, Limits
+from tests.contracts.test_every_ledger import NUMBERS, cut, cuts_of, redis_ledger
+from tests.contracts.test_every_ledger_sentinel import (
+    BETS,
+    NAMES,
+    album_of,
+    develop,
+    events,
+    flags,
+    limits_of,
+    operate,
+    operation_of,
+    redis_cluster,
+    redis_reopened,
+    sends_of,
+    sqlite_reopened,
+    standings,
+    written,
+)
+from tests.reference.watch import Query, Rules
+
+GROUPS = ("a", "tenant:1", "zone:2")
+STORES = {
+    "sqlite reopened": sqlite_reopened,
+    "redis": redis_ledger,
+    "redis reopened": redis_reopened,
+    "redis cluster": redis_cluster,
+}
+
+
+@st.composite
+def time_of(draw) -> tuple:
+    """Some time during which nothing but the traffic changes; `test` is None where the policy is not the sentinel's."""
+    enforce = draw(st.booleans())
+    made = {name: Group(limits=draw(limits_of), enforce_alarm=enforce and draw(st.booleans())) for name in GROUPS}
+    groups = {name: {g: made[g] for g in draw(st.sets(st.sampled_from(GROUPS)))} for name in NAMES}
+    form, bar = draw(st.sampled_from(FORMS)), draw(st.sampled_from([2.0, 6.0, 30.0, math.inf]))
+    rules = Rules(draw(limits_of), BETS, form, bar, enforce, groups)
+    return rules, draw(st.sampled_from([1, 1, -(2**63), None])), draw(sends_of), draw(cuts_of), draw(operation_of)
+
+
+def tell(ledger: Ledger, rules: Rules, test: int | None, queries: list[Query]) -> list[tuple]:
+    rows = rules.rows(queries)
+    bets = None if test is None else replace(rows.bets, test=test)
+    if bets is None:
+        owner, points = rows.owner, np.column_stack([rows.x, rows.y])
+        groups = [rules.groups.get(client, {}) for client in rows.clients]
+        rows = make_rows(rows.clients, owner, rows.labels, points, rules.limits, groups=groups)
+    return flags(ledger.judge_rows(replace(rows, bets=bets)))
+
+
+def everything(ledger: Ledger) -> tuple:
+    records = {name: {k: v.tolist() for k, v in ledger.records(name).items()} for name in NAMES}
+    groups = [ledger.standing(name, group=True) for name in GROUPS]
+    return standings(ledger), events(ledger), records, list(ledger.clients()), groups
+
+
+@settings(max_examples=150)
+@given(album=album_of, times=st.lists(time_of(), min_size=2, max_size=4), capacity=st.sampled_from([1, 3, 1024]))
+def test_all_stores_agree_while_everything_changes(album, times, capacity):
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setattr(Memory, "CAPACITY", capacity)
+        memory = MemoryLedger()
+        stores = {name: stack.enter_context(closing(make())) for name, make in STORES.items()}
+        for rules, test, sends, sizes, operation in times:
+            queries = written(sends, develop(album, rules.limits))
+            for part in cut(len(queries), sizes):
+                expected = tell(memory, rules, test, queries[part])
+                for name, store in stores.items():
+                    assert tell(store, rules, test, queries[part]) == expected, name
+            for store in (memory, *stores.values()):
+                operate(store, *operation)
+        expected = everything(memory)
+        for name, store in stores.items():
+            assert everything(store) == expected, name
+
+
+@pytest.mark.parametrize("make", STORES.values(), ids=STORES)
+def test_a_group_that_two_clients_name_under_different_limits_counts_once(make):
+    poor, rich = (Group(limits=Limits(radius=0.1, extra_answers=extra)) for extra in (2, 4))
+    names, groups = ("poor", "rich"), [{"team": poor}, {"team": rich}]
+    points = np.array([[0.2 * i - 0.9, 0.0] for i in range(8)] + [[2.0, 0.0]] * 8)
+    rows = make_rows(names, np.arange(16) % 2, [0] * 16, points, Limits(radius=0.1), groups=groups)
+    queries = [Query(names[i % 2], 0, (2.0, 0.0), i + 1, (10.0 * i, *[0.0] * 7)) for i in range(12)]
+    watch = Rules(Limits(), 1, groups=dict(zip(names, groups, strict=True))).rows(queries)
+    with closing(make()) as store:
+        memory = MemoryLedger()
+        for batch in (rows, watch):
+            assert flags(store.judge_rows(batch)) == flags(memory.judge_rows(batch))
+        assert standings(store) == standings(memory)
+        assert store.standing("team", group=True).extra_answers == 4
+
+
+@pytest.mark.parametrize("make", STORES.values(), ids=STORES)
+@pytest.mark.parametrize("capacity", [1, 7, 64])
+def test_inputs_whose_features_are_not_their_own_are_recognised_alike(make, capacity, monkeypatch):
+    """Digests and sketches at random: a known input may look like another one, or like none."""
+    monkeypatch.setattr(Memory, "CAPACITY", capacity)
+    rng = np.random.default_rng(capacity)
+    sketches = (rng.integers(-3, 3, (30, SIZE)) * np.float32(0.75)).astype(np.float32).tolist()
+    digests = [0, 1, -1, 256, 2**56, 2**63 - 1, *range(1000, 1020)]  # 0 is that of no input
+    queries = [
+        Query("a", 0, (2.0, 0.0), digests[rng.integers(len(digests))], tuple(sketches[rng.integers(30)]), (1.1,))
+        for _ in range(600)
+    ]
+    rules, memory = Rules(Limits(extra_answers=400), 1, bar=1e9), MemoryLedger()
+    with closing(make()) as store:
+        for i in range(0, 600, 40):
+            rows = rules.rows(queries[i : i + 40])
+            assert flags(store.judge_rows(rows)) == flags(memory.judge_rows(rows))
+            assert store.standing("a") == memory.standing("a")
+
+
+float32 = st.floats(-12, 12, width=32) | st.sampled_from([0.0, 4.0, -4.0, 8.0, 2.0**41, -(2.0**41), 1e30, 3.9999998])
+
+
+@settings(max_examples=500)
+@given(
+    kept=st.lists(float32, min_size=SIZE, max_size=SIZE),
+    moves=st.lists(st.floats(-1, 1, width=32), min_size=SIZE, max_size=SIZE),
+)
+def test_whatever_is_near_has_a_code_that_is_looked_for(kept, moves):
+    value = (np.array(kept, np.float32) + np.array(moves, np.float32)).astype(np.float32)
+    memory = Memory()
+    memory.add(1, tuple(kept))
+    code, _, _ = _codes(np.array([kept], np.float32))
+    _, (count,), (looks,) = _codes(value[None])
+    assert 1 <= count <= 16
+    assert len(set(looks[:count].tolist())) == count  # none is looked for twice
+    if memory.has_near(tuple(value.tolist())):
+        assert code[0] in looks[:count]
+
+
+def test_far_sketches_mostly_have_other_codes():
+    rng = np.random.default_rng(0)
+    sketches = rng.normal(0, 15, (2000, SIZE)).astype(np.float32)
+    codes, counts, looks = _codes(sketches)
+    assert counts.mean() < 6
+    shared = [np.isin(codes, looks[i, : counts[i]]).sum() - 1 for i in range(300)]
+    assert np.mean(shared) < 5  # of 2,000 others: a query is compared with few
+
+
+def test_prefixes_and_clients_of_one_server_do_not_mix():
+    with closing(redis_ledger()) as one, closing(redis_ledger()) as other:
+        one.judge("a", [0], np.zeros((1, 2)), Limits())
+        assert list(one.clients()) == ["a"]
+        assert list(other.clients()) == []
+        assert next(NUMBERS) > 1

@@ -1,0 +1,197 @@
+"""Batches of many clients: the same answers as one by one, in order, and everybody pays for its own faults."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from queen.ledger import MemoryLedger
+from queen.policy import POLICIES
+from queen.serve.batcher import Batcher, Outcome
+from queen.serve.types import Caller, Query, ServeError
+from queen.types import Group, LedgerError, Limits
+from tests.serve.small import WIDE, digits, honest, noise, small_guard
+
+TIGHT = Limits(radius=0.3, threshold=0.1, extra_answers=5)
+POLICY_NAMES = sorted(POLICIES)
+
+
+def query(x: torch.Tensor) -> Query:
+    return Query(x, len(x))
+
+
+@asynccontextmanager
+async def batching(guard, **options):
+    batcher = Batcher(guard, **options)
+    batcher.start()
+    try:
+        yield batcher
+    finally:
+        await asyncio.to_thread(batcher.close)
+
+
+def run(guard, requests, **options):
+    """Answers (or errors) to [(client, x)], all submitted at once."""
+
+    async def ask():
+        async with batching(guard, **options) as batcher:
+            waiting = [asyncio.ensure_future(batcher.submit(query(x), Caller(client))) for client, x in requests]
+            return await asyncio.gather(*waiting, return_exceptions=True)
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+@pytest.mark.parametrize("uniform", [False, True])
+def test_mixed_batches_answer_as_one_by_one(policy, uniform):
+    limits = Limits(radius=0.2, threshold=0.02, extra_answers=40)
+    alone, together = (small_guard(policy=policy, limits=limits, on_spent="decoy") for _ in range(2))
+    images = torch.cat([digits()[:60], noise(30)])
+    requests = [(f"c{i % 5}", images[3 * i : 3 * i + 3]) for i in range(30)]
+    expected = [alone.answer(x, client=client).probabilities.numpy() for client, x in requests]
+    got = run(together, requests, uniform=uniform, max_batch=16)
+    for one, other in zip(expected, got, strict=True):
+        assert np.allclose(one, other, atol=1e-5)
+    for client in sorted({client for client, _ in requests}):
+        a, b = alone.ledger.standing(client), together.ledger.standing(client)
+        assert (a.queries, a.extra_answers, a.alarmed) == (b.queries, b.extra_answers, b.alarmed)
+        assert a.coverage == pytest.approx(
+            b.coverage, rel=1e-4
+        )  # a network computes a little differently in each batch
+
+
+def test_rows_of_one_client_are_judged_in_the_order_of_arrival():
+    outcomes: list[Outcome] = []
+    guard = small_guard(policy="paper", limits=Limits(radius=0.2, threshold=0.02))
+    images = digits()[:120]
+    run(guard, [("a", image[None]) for image in images], on_batch=outcomes.append)
+    letters = "".join(outcome.judgement.letters for outcome in outcomes)
+    again = small_guard(policy="paper", limits=Limits(radius=0.2, threshold=0.02))
+    assert letters == "".join(v.value for v in again.answer(images, client="a").verdicts)
+    assert len(set(letters)) == 4
+    assert len(outcomes) < 120  # or nothing was batched
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        torch.full((1, 1, 8, 8), torch.nan),
+        torch.full((1, 1, 8, 8), 1e6),
+        torch.zeros(1, 8, 8),
+        torch.zeros(1, 1, 8, 9),
+        torch.zeros(0, 1, 8, 8),
+        torch.zeros(2, 1, 8, 8, dtype=torch.int64),
+    ],
+)
+def test_a_bad_request_fails_alone_and_leaves_no_trace(bad):
+    guard = small_guard()
+    good = digits()[:2]
+    first, wrong, last = run(guard, [("a", good), ("b", bad), ("c", good)])
+    assert isinstance(wrong, ServeError)
+    assert wrong.status == 400
+    assert np.allclose(first, honest(good).numpy(), atol=1e-5)
+    assert np.allclose(last, honest(good).numpy(), atol=1e-5)
+    assert sorted(guard.ledger.clients()) == ["a", "c"]
+
+
+def test_a_request_with_a_refused_row_is_refused_whole_and_stays_recorded():
+    guard = small_guard(limits=TIGHT)
+    found = run(guard, [("a", digits()[:30]), ("b", digits()[:1])])
+    assert isinstance(found[0], ServeError)
+    assert (found[0].status, found[0].retry_after) == (429, 3600)
+    assert "a" not in found[0].message.split("'")  # says nothing of verdicts or names
+    assert isinstance(found[1], np.ndarray)
+    assert guard.ledger.standing("a").queries == 30
+
+
+class Failing(MemoryLedger):
+    """Fails while told to."""
+
+    broken = False
+
+    def judge_rows(self, rows):
+        if self.broken:
+            raise LedgerError("disk full")
+        return super().judge_rows(rows)
+
+
+def test_without_a_ledger_nobody_is_answered_and_it_recovers_alone():
+    seen: list[bool] = []
+    guard = small_guard()
+    guard.ledger = Failing()
+
+    async def ask():
+        async with batching(guard, on_ledger=lambda error: seen.append(error is None)) as batcher:
+            guard.ledger.broken = True
+            with pytest.raises(ServeError) as error:
+                await batcher.submit(query(digits()[:1]), Caller("a"))
+            guard.ledger.broken = False
+            return error.value, await batcher.submit(query(digits()[:1]), Caller("a"))
+
+    error, answer = asyncio.run(ask())
+    assert (error.status, error.retry_after) == (503, 1)
+    assert "disk full" not in error.message
+    assert np.allclose(answer, honest(digits()[:1]).numpy(), atol=1e-5)
+    assert seen == [False, True]
+
+
+def test_overload_is_answered_at_once():
+    guard = small_guard()
+    blocked = threading.Event()
+    measure = guard.measure
+
+    def slow(x):
+        blocked.wait(5)
+        return measure(x)
+
+    guard.measure = slow
+
+    async def ask():
+        async with batching(guard, max_queue=10, max_batch=4) as batcher:
+            first = [asyncio.ensure_future(batcher.submit(query(digits()[:1]), Caller("a"))) for _ in range(30)]
+            await asyncio.sleep(0.2)
+            refused = [task for task in first if task.done()]
+            assert batcher.waiting <= 10
+            blocked.set()
+            await asyncio.gather(*first, return_exceptions=True)
+            return [task.exception() for task in refused]
+
+    errors = asyncio.run(ask())
+    assert len(errors) >= 15
+    assert {error.status for error in errors} == {503}
+    assert guard.ledger.standing("a").queries == 30 - len(errors)
+
+
+def test_a_client_seen_with_two_sets_of_groups_is_judged_with_each():
+    group = Group(limits=WIDE)
+    guard = small_guard(groups={"net": group})
+
+    async def ask():
+        async with batching(guard) as batcher:
+            callers = [Caller("a", (f"net:{i % 2}",)) for i in range(10)]
+            await asyncio.gather(*(batcher.submit(query(digits()[i : i + 1]), c) for i, c in enumerate(callers)))
+
+    asyncio.run(ask())
+    assert guard.ledger.standing("a").queries == 10
+    assert [guard.ledger.standing(f"net:{i}", group=True).queries for i in range(2)] == [5, 5]
+
+
+def test_closing_answers_what_waits_and_refuses_the_rest():
+    guard = small_guard()
+
+    async def ask():
+        batcher = Batcher(guard)
+        waiting = [asyncio.ensure_future(batcher.submit(query(digits()[:1]), Caller("a"))) for _ in range(5)]
+        await asyncio.sleep(0)
+        batcher.start()
+        await asyncio.to_thread(batcher.close)
+        with pytest.raises(ServeError, match="shutting down"):
+            await batcher.submit(query(digits()[:1]), Caller("a"))
+        return await asyncio.gather(*waiting)
+
+    assert len(asyncio.run(ask())) == 5

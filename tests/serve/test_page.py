@@ -1,0 +1,92 @@
+"""docs/serving.md holds every setting and what the committed results say, and nothing older."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from queen.serve import page
+from queen.serve.settings import Settings
+from queen.types import OptionError
+
+ROOT = Path(__file__).parents[2]
+EMPTY = "one\n<!-- settings -->\nstale\n<!-- /settings -->\ntwo\n<!-- speed -->\nstale\n<!-- /speed -->\nthree\n"
+
+
+def result(**changes):
+    """A run of one round with one server."""
+    figures = {
+        "errors": 0,
+        "requests_per_second": 5432.1,
+        "latency_ms": {"p50": 4.0, "p95": 7.5, "p99": 9.04},
+        "server_cpu_ms": 0.178,
+        "server": {"commit_ms": {"p50": 0.25, "p95": 1.25}, "batch_rows": 16.04},
+    }
+    cell = {"model": "digits", "server": "sentinel memory", "connections": 32, "median": figures, "rounds": [figures]}
+    machine = {"cores": 2, "processor": "Some CPU", "python": "3.11.7", "versions": {"torch": "2.13.0"}}
+    targets = [
+        {"what": "fast", "target": ">= 5000", "got": 5432.1, "holds": True},
+        {"what": "even", "target": "<= 3", "got": 3.5, "holds": False},
+        {"what": "sync", "target": ">= 0.5", "got": None, "holds": None},
+    ]
+    return {"quick": False, "machine": machine, "cells": [cell], "targets": targets, **changes}
+
+
+def test_the_page_is_up_to_date(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text = page.PAGE.read_text()
+    assert page.filled(text, page.RESULTS) == text, "run: python -m queen.serve.page"
+
+
+def test_every_setting_is_documented_with_its_flag_and_meaning():
+    table = page.settings_table()
+    for name, field in Settings.model_fields.items():
+        flag = "`BUNDLE`" if name == "bundle" else f"`--{name.replace('_', '-')}`"
+        [line] = [line for line in table.splitlines() if line.startswith(f"| {flag} |")]
+        assert field.description
+        assert field.description.endswith(".")
+        assert line.endswith(f"| {field.description} |")
+    assert len(table.splitlines()) == 2 + len(Settings.model_fields)
+
+
+def test_defaults_are_those_of_the_settings():
+    table = page.settings_table()
+    assert "| `--port` | `8000` |" in table
+    assert "| `--uniform` | on |" in table
+    assert "| `--anonymous` | off |" in table
+    assert "| `--webhook` |  |" in table
+
+
+def test_only_what_is_between_the_markers_changes(tmp_path):
+    text = page.filled(EMPTY, tmp_path)
+    assert "stale" not in text
+    assert [line for line in text.splitlines() if line in ("one", "two", "three")] == ["one", "two", "three"]
+    assert "Not measured yet." in text
+    assert page.filled(text, tmp_path) == text
+
+
+@pytest.mark.parametrize("broken", [EMPTY.replace("<!-- speed -->", ""), EMPTY + "<!-- /settings -->"])
+def test_a_page_without_its_markers_is_an_error(broken, tmp_path):
+    with pytest.raises(OptionError, match="expected one"):
+        page.filled(broken, tmp_path)
+
+
+def test_results_become_a_table_with_targets(tmp_path):
+    (tmp_path / "here.json").write_text(json.dumps(result()))
+    text = page.speed(tmp_path)
+    row = "| digits | sentinel, `memory://` | 32 | 5,432 | 4.0 | 7.5 | 9.0 | 0.2 / 1.2 | 16.0 | 0.18 |"
+    assert row in text
+    assert "| fast | >= 5000 | 5,432 | holds |" in text
+    assert "| even | <= 3 | 3.50 | missed |" in text
+    assert "| sync | >= 0.5 |  | not measured |" in text
+    assert "2 cores (Some CPU)" in text
+    assert "rough" not in text
+
+
+def test_a_quick_run_is_called_rough_and_every_machine_has_its_tables(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(result(quick=True)))
+    text = page.speed(tmp_path)
+    assert text.count("rough") == text.count("| fast |") == 2

@@ -1,0 +1,95 @@
+"""Settings from flags, environment and file, in that order; mistakes name the setting and never show a secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queen.serve.settings import Settings, read_settings
+from queen.types import Limits, OptionError
+
+
+def read(config: Path | None = None, **given) -> Settings:
+    return read_settings({"bundle": "b", **given}, config)
+
+
+def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path, monkeypatch):
+    file = tmp_path / "serve.yaml"
+    file.write_text("port: 1\ngrpc_port: 2\nmax_rows: 3\ngroups: {tenant: {extra_answers: 7}}\n")
+    monkeypatch.setenv("QUEEN_PORT", "4")
+    monkeypatch.setenv("QUEEN_GRPC_PORT", "5")
+    found = read(file, port=6, max_batch=None)
+    assert (found.port, found.grpc_port, found.max_rows, found.max_batch) == (6, 5, 3, 64)
+    assert found.groups["tenant"].extra_answers == 7
+
+
+def test_defaults_bind_to_loopback_with_a_file_as_ledger():
+    found = read()
+    assert found.host == "127.0.0.1"
+    assert found.is_loopback
+    assert found.ledger_url == "sqlite:///.queen/ledger.sqlite"
+    assert not found.shares_ledger
+    assert found.model_name == "b"
+    assert not found.anonymous
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"port": 70000}, "port"),
+        ({"port": "many"}, "port"),
+        ({"prot": 1}, "no such setting; known: bundle"),
+        ({"policy": "none", "host": "0.0.0.0"}, "loopback"),
+        ({"policy": "none", "host": "example.org"}, "loopback"),
+        ({"ray": True}, "redis"),
+        ({"ray": True, "ledger": "memory://"}, "redis"),
+        ({"tls_cert": "x.pem"}, "go together"),
+        ({"trusted_proxy": ("10.0.0.0/99",)}, "trusted_proxy"),
+        ({"log_level": "loud"}, "log_level"),
+        ({"max_wait": 0}, "max_wait"),
+        ({"groups": {"tenant": {"extra": 1}}}, "groups.tenant.extra"),
+    ],
+)
+def test_mistakes_are_one_line(given, says):
+    with pytest.raises(OptionError, match=says) as error:
+        read(**given, webhook_secret="do-not-show")
+    assert "\n" not in str(error.value)
+    assert "do-not-show" not in str(error.value)
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path):
+    with pytest.raises(OptionError, match=r"no settings file .*nothing\.yaml"):
+        read(tmp_path / "nothing.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("port: [1\n")
+    with pytest.raises(OptionError, match=r"broken\.yaml"):
+        read(broken)
+    typo = tmp_path / "typo.yaml"
+    typo.write_text("prot: 1\n")
+    with pytest.raises(OptionError, match="no such setting"):
+        read(typo)
+
+
+def test_the_bundle_must_be_given():
+    with pytest.raises(OptionError, match=r"bundle.*must be given"):
+        read_settings({})
+
+
+def test_secrets_are_not_shown_and_redis_is_shared():
+    found = read(webhook_secret="do-not-show", ledger="redis://localhost", ray=True)
+    assert "do-not-show" not in repr(found)
+    assert found.shares_ledger
+
+
+def test_groups_take_the_guards_limits_where_they_have_none():
+    groups = read(groups={"tenant": {"extra_answers": 7, "enforce_alarm": True}, "net": {}}).groups
+    limits = Limits(radius=(0.1, 0.2), threshold=0.5, extra_answers=9)
+    tenant, net = groups["tenant"].over(limits), groups["net"].over(limits)
+    assert tenant.limits == Limits(radius=(0.1, 0.2), threshold=0.5, extra_answers=7)
+    assert tenant.enforce_alarm
+    assert net.limits == limits
+
+
+def test_every_setting_is_described():
+    assert all(field.description for field in Settings.model_fields.values())
