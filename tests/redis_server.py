@@ -19,9 +19,17 @@ SECONDS = 20  # a busy machine may need some to start a server
 DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": "", "appenddirname": "aof"}
 
 
+def _mortal() -> list[str]:
+    """What to put before a command so that killed tests leave no server behind, where there is such a thing."""
+    return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+
+
 @dataclass
 class Server:
-    """A redis-server process; `start` after `kill` serves what was on disk, on the same port."""
+    """A redis-server process; `start` after `kill` serves what was on disk, on the same port.
+
+    Start it from a thread that lives as long as it shall, such as the one that pytest runs tests in.
+    """
 
     folder: Path
     port: int
@@ -44,7 +52,7 @@ class Server:
         options = [part for name, value in self.config.items() for part in (f"--{name}", value)]
         command = ["redis-server", "--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder), *options]
         with (self.folder / "log.txt").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = subprocess.Popen([*_mortal(), *command], stdout=log, stderr=log)
         try:
             self._wait()
         except BaseException:

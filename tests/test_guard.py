@@ -23,6 +23,7 @@ from queen.types import (
     OptionError,
     PolicyError,
     QueenError,
+    RangeError,
     Reply,
     SecretError,
     ShapeError,
@@ -564,11 +565,41 @@ def test_guarding_does_not_change_the_model():
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_ids_the_model_does_not_know_are_refused_and_change_nothing(text):
+@pytest.mark.parametrize("wrong", [40, -1, 2**40])
+def test_ids_the_model_does_not_know_are_refused_before_it_sees_them(text, wrong):
     guard, x = text[0].fresh(), {name: t[:2].clone() for name, t in text[1].items()}
-    x["input_ids"][0, 0] = 40
-    with pytest.raises(ModelError, match="cannot run on this input"):
+    x["input_ids"][0, 0] = wrong
+    with pytest.raises(RangeError, match="token ids from 0 to 39"):
         guard.answer(x, client="a")
+    assert list(guard.ledger.clients()) == []
+
+
+def test_texts_longer_than_the_model_takes_are_refused_before_it_sees_them(text):
+    guard, x = text[0].fresh(), {name: torch.cat([t, t, t], 1) for name, t in text[1].items()}
+    assert on_simplex(guard.answer({name: t[:, :16] for name, t in x.items()}, client="a").probabilities)
+    with pytest.raises(ShapeError, match="at most 16 tokens, got 17"):
+        guard.answer({name: t[:, :17] for name, t in x.items()}, client="b")
+
+
+class TwoTables(OneNumber):
+    """Looks numbers up twice; its second table is too short for some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Embedding(20, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.table(x) + self.other(x // 2))
+
+
+def test_what_the_model_itself_cannot_run_on_is_the_clients_mistake():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = TwoTables()
+    x = torch.arange(40).repeat(4)
+    guard = protect(model, (x, model(x).argmax(1)), mapping=QUICK, min_agreement=0)
+    with pytest.raises(ModelError, match="cannot run on this input"):
+        guard.answer(torch.tensor([3, 45]), client="a")
     assert list(guard.ledger.clients()) == []
 
 

@@ -18,6 +18,7 @@ from queen.bundle import Bundle, with_options
 from queen.core import inputs
 from queen.core.perturb import move_feature, move_feature_any_head, reverse_gradient
 from queen.core.shadows import draw_mean
+from queen.core.split import id_bounds
 from queen.folder import Model, load_bundle, save_bundle
 from queen.ledger import Ledger, MemoryLedger
 from queen.ledger.base import Judgement, check_client, make_rows
@@ -60,6 +61,7 @@ class Guard:
             self._centre_logits = linear(centres.to(linear.weight.dtype)).float() if linear else None
             self._centre_squares = torch.linalg.vecdot(centres, centres)
         self._watch = Watch(bundle, self._secret)
+        self._id_bounds = id_bounds(bundle.split.model)
 
     def answer(self, x: Inputs, *, client: str, groups: Sequence[str] = ()) -> Reply:
         """Answer one batch (n, *input) of one client, rows in arrival order: (n, K) probabilities and verdicts.
@@ -125,7 +127,9 @@ class Guard:
         `said` (n, K) are probabilities to take for the model's own: what if it had said that?
         """
         bundle = self.bundle
-        x = inputs.to(inputs.check(x, bundle.probe.x, bundle.input_range), bundle.probe.logits.device)
+        x = inputs.check(x, bundle.probe.x, bundle.input_range)
+        inputs.check_ids(x, *self._id_bounds)
+        x = inputs.to(x, bundle.probe.logits.device)
         with torch.inference_mode():
             features, logits = self._run(x)
             if not inputs.is_finite(logits):

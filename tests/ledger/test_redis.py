@@ -219,6 +219,17 @@ def test_a_client_has_three_keys_at_most_and_they_share_a_slot(redis_url):
         assert client.strlen(keys[1] if keys[1].endswith("m") else keys[2]) == 44 * 1024  # bounded
 
 
+def test_another_test_with_fewer_scores_leaves_nothing_of_the_old_wealth(redis_url):
+    with closing(RedisLedger(redis_url)) as ledger, ledger._shards.client_of("") as client:
+        for size, pieces in ((20, {b"w1", b"w2", b"w3"}), (9, {b"w1", b"w2"}), (8, {b"w1"})):
+            tell(ledger, Rules(PLENTY, size, bar=1e9), picture(size, bet=(2.0,) * size))
+            (key,) = client.keys("queen:{*}")
+            assert {field for field in client.hkeys(key) if field.startswith(b"w")} == pieces
+            assert ledger.standing("a").wealth == 1.5
+        ledger.pardon("a", "op")
+        assert not any(field.startswith(b"w") for field in client.hkeys(key))
+
+
 BYTES = {1: 700, 100: 14_000, 1000: 140_000}
 
 

@@ -109,7 +109,7 @@ def test_a_body_of_exactly_the_limit_is_answered_and_one_byte_more_is_not(served
     assert answered["outputs"][0]["shape"] == [1, 10]
     status, headers, error = ask(served, head(served["key"], LIMIT + 1), padded(LIMIT + 1))
     assert (status, list(error)) == (413, ["error"])
-    assert headers["connection"] == "close"
+    assert "connection" not in headers  # hanging up now would reset the connection under a client that still sends
     assert queries(served) == before + 1
 
 

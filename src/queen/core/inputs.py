@@ -60,6 +60,19 @@ def check(x: object, like: Inputs, span: tuple[float, float] | None = None) -> I
     return _check_one(x, like, "x", span)
 
 
+def check_ids(x: Inputs, vocabulary: int | None, longest: int | None) -> None:
+    """Refuse token ids (named `input_ids`, or the only tensor) that a model cannot look up: a GPU would not survive."""
+    named = x.get("input_ids") if isinstance(x, Mapping) else x
+    if named is None or named.is_floating_point():
+        return
+    low, high = (int(t) for t in named.aminmax())
+    if low < 0 or (vocabulary is not None and high >= vocabulary):
+        known = "" if vocabulary is None else f" to {vocabulary - 1}"
+        raise RangeError(f"expected token ids from 0{known}, got {low} to {high}")
+    if longest is not None and named.ndim > 1 and named.shape[1] > longest:
+        raise ShapeError(f"expected at most {longest} tokens, got {named.shape[1]}")
+
+
 def is_image(x: object) -> bool:
     """Whether this is a batch of images (n, C, H, W) in floats."""
     return isinstance(x, Tensor) and x.ndim == 4 and x.is_floating_point()

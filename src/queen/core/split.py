@@ -27,6 +27,17 @@ def run_model(model: nn.Module, x: Inputs) -> Tensor:
     return output
 
 
+def id_bounds(model: nn.Module) -> tuple[int | None, int | None]:
+    """How many token ids a model knows and how long its texts may be, as far as it says so."""
+    own = getattr(model, "get_input_embeddings", None)
+    table = own() if callable(own) else next((m for m in model.modules() if isinstance(m, nn.Embedding)), None)
+    vocabulary, longest = (
+        getattr(table, "num_embeddings", None),
+        getattr(getattr(model, "config", None), "max_position_embeddings", None),
+    )
+    return vocabulary, longest if isinstance(longest, int) and longest > 0 else None
+
+
 class Split:
     """A classifier with its head known: one forward pass gives features u (n, D) and logits (n, K)."""
 

@@ -169,8 +169,8 @@ local function find_near(entry, looks)
       if is_close(other, entry) then return other end
       slot = next_slot(codes, code, 4, slot + 1)
     end
-    for _, new in ipairs(slots_of[code] or {}) do
-      if added[new][2] == code and is_close(added[new][1], entry) then return added[new][1] end
+    for _, new in ipairs(slots_of[code] or {}) do -- or what has taken such a slot since
+      if is_close(added[new][1], entry) then return added[new][1] end
     end
   end
 end

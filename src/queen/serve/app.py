@@ -18,7 +18,16 @@ from queen.serve.log import log
 from queen.serve.openapi import openapi
 from queen.serve.service import Service, addresses
 from queen.serve.types import Query, ServeError
-from queen.serve.wire import error_body, inflate, model_metadata, read_query, server_metadata, to_json, write_answer
+from queen.serve.wire import (
+    BYTES_A_VALUE,
+    error_body,
+    inflate,
+    model_metadata,
+    read_query,
+    server_metadata,
+    to_json,
+    write_answer,
+)
 from queen.types import QueenError
 
 Message = MutableMapping[str, Any]
@@ -93,7 +102,9 @@ class App:
 
         def parse() -> Query:
             plain = inflate(body, encoding.decode("latin-1"), settings.max_body) if encoding else body
-            return read_query(plain, length, spec, max_rows=settings.max_rows)
+            return read_query(
+                plain, length, spec, max_rows=settings.max_rows, max_values=settings.max_body // BYTES_A_VALUE
+            )
 
         return parse() if len(body) < LARGE and not encoding else await self._service.blocking(parse)
 
@@ -112,8 +123,6 @@ def _error_headers(error: ServeError) -> list[tuple[bytes, bytes]]:
         headers.append((b"retry-after", b"%d" % error.retry_after))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if error.status == 413:  # the rest of the body is not read
-        headers.append((b"connection", b"close"))
     return headers
 
 

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from queen.serve import oip_pb2 as oip
 from queen.serve.log import log
 from queen.serve.types import ServeError
+from queen.serve.wire import BYTES_A_VALUE
 from queen.serve.wire_grpc import check_model, model_message, read_message, server_message, write_message
 from queen.types import OptionError
 
@@ -49,7 +50,7 @@ async def start_grpc(service: Service, host: str, port: int, *, max_bytes: int) 
     """A started server for messages of at most `max_bytes`, and its port (which port 0 leaves open)."""
     settings = service.settings
     server = grpc.aio.server(
-        handlers=[_handlers(service)],
+        handlers=[_handlers(service, max_bytes // BYTES_A_VALUE)],
         options=_options(settings, max_bytes),
         maximum_concurrent_rpcs=settings.max_connections,
     )
@@ -88,7 +89,7 @@ def _options(settings: Settings, max_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
-def _handlers(service: Service) -> Any:
+def _handlers(service: Service, max_values: int) -> Any:
     """The service's methods; gRPC itself answers UNIMPLEMENTED to all others."""
 
     async def live(requests: Stream, context: Any) -> oip.ServerLiveResponse:
@@ -113,7 +114,8 @@ def _handlers(service: Service) -> Any:
 
     async def infer(requests: Stream, context: Any) -> oip.ModelInferResponse:
         caller = await _caller(service, context)
-        query = read_message(await _read(requests, service), service.spec, max_rows=service.settings.max_rows)
+        raw = await _read(requests, service)
+        query = read_message(raw, service.spec, max_rows=service.settings.max_rows, max_values=max_values)
         return write_message(query, await service.infer(query, caller), service.spec)
 
     methods: dict[str, Method] = {

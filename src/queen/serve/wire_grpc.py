@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -30,12 +31,16 @@ CONTENTS: Mapping[str, str] = {
 """Where the numbers of each datatype are, when they do not come as raw bytes."""
 
 MAX_PARTS = 1000  # fields of a request, those of its inputs and outputs included
-TENSORS = (5, 6)  # numbers of the fields `inputs` and `outputs`, which are messages themselves
+INPUTS, OUTPUTS, SHAPE, NUMBERS = 5, 6, 3, 5  # numbers of fields: of a request, and of one of its inputs
+WIDTHS = {6: 4, 7: 8}  # bytes of a number in the fields fp32_contents and fp64_contents; those of integers vary
 
 
-def read_message(raw: bytes, spec: ModelSpec, *, max_rows: int) -> Query:
-    """A serialized ModelInferRequest as a query; raises `ServeError`."""
-    _refuse_crowds(raw)
+def read_message(raw: bytes, spec: ModelSpec, *, max_rows: int, max_values: int | None = None) -> Query:
+    """A serialized ModelInferRequest as a query; raises `ServeError`.
+
+    `max_values` are the most numbers that may come typed: each is over ten times as large in memory.
+    """
+    _refuse_crowds(raw, max_values)
     try:
         message = oip.ModelInferRequest.FromString(raw)
     except DecodeError:
@@ -141,18 +146,37 @@ def _refuse_shared_memory(parameters: Mapping[str, oip.InferParameter]) -> None:
         raise ServeError(400, "shared memory is not supported: send the data in the request")
 
 
-def _refuse_crowds(raw: bytes) -> None:
+def _refuse_crowds(raw: bytes, max_values: int | None) -> None:
     """No more fields than requests have: two bytes are an empty input here and over 80 in memory."""
-    parts = 0
+    parts = values = 0
     try:
         for number, start, end in _fields(raw, 0, len(raw)):
             parts += 1
-            if number in TENSORS:
-                parts += sum(1 for _ in zip(_fields(raw, start, end), range(MAX_PARTS), strict=False))
+            for inner, begin, stop in _few_fields(raw, start, end) if number in (INPUTS, OUTPUTS) else ():
+                parts += 1
+                if number == INPUTS and inner == SHAPE:
+                    values += stop - begin
+                for kind, first, last in _few_fields(raw, begin, stop) if (number, inner) == (INPUTS, NUMBERS) else ():
+                    parts += 1
+                    values += _count(raw, first, last, WIDTHS.get(kind))
             if parts > MAX_PARTS:
                 raise ServeError(400, f"expected at most {MAX_PARTS} fields in a message")
     except (IndexError, ValueError):
         raise ServeError(400, "the message is not a ModelInferRequest") from None
+    if max_values is not None and values > max_values:
+        raise ServeError(413, f"expected at most {max_values} typed numbers, got {values}: send raw_input_contents")
+
+
+def _few_fields(raw: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The first fields of a message within a message, as many as there may be at all."""
+    return islice(_fields(raw, at, end), MAX_PARTS)
+
+
+def _count(raw: bytes, at: int, end: int, width: int | None) -> int:
+    """How many numbers these bytes are; the last byte of an integer is the one below 128."""
+    if width is not None:
+        return (end - at) // width
+    return int(np.count_nonzero(np.frombuffer(raw, np.uint8, end - at, at) < 128))
 
 
 def _fields(raw: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -16,15 +16,21 @@ from queen.serve.wire_tensor import check_names, check_shape, gather, read_list,
 MAX_ID_LENGTH = 256
 MAX_REST = 1000  # values in a request besides the numbers of its tensors
 SMALL = 1 << 20  # bytes of JSON that cannot become much memory, whatever they hold
+BYTES_A_VALUE = 16  # of the largest body: with so few numbers in JSON a request takes at most four times that body
 HEADER = "Inference-Header-Content-Length"
 
 
-def read_query(body: bytes, header_length: int | None, spec: ModelSpec, *, max_rows: int) -> Query:
-    """A request's body as a query; `header_length` says how much of it is JSON, None: all."""
+def read_query(
+    body: bytes, header_length: int | None, spec: ModelSpec, *, max_rows: int, max_values: int | None = None
+) -> Query:
+    """A request's body as a query; `header_length` says how much of it is JSON, None: all.
+
+    `max_values` are the most values that the JSON may have: each is over ten times as large in memory as its text.
+    """
     if header_length is not None and not 0 < header_length <= len(body):
         raise ServeError(400, f"{HEADER} must be from 1 to the length of the body, {len(body)}, got {header_length}")
     header = body if header_length is None else body[:header_length]
-    request = _parse(header, spec, max_rows)
+    request = _parse(header, spec, max_rows, max_values)
     entries = _entries(request, "inputs")
     check_names([_name(entry, "inputs") for entry in entries], spec)
     raw = memoryview(body)[len(header) :]
@@ -67,8 +73,8 @@ def check_classification(value: object) -> int:
     return value
 
 
-def _parse(header: bytes, spec: ModelSpec, max_rows: int) -> dict[str, Any]:
-    _refuse_crowds(header, spec, max_rows)
+def _parse(header: bytes, spec: ModelSpec, max_rows: int, max_values: int | None) -> dict[str, Any]:
+    _refuse_crowds(header, spec, max_rows, max_values)
     try:
         request = orjson.loads(header)
     except orjson.JSONDecodeError as error:
@@ -78,12 +84,17 @@ def _parse(header: bytes, spec: ModelSpec, max_rows: int) -> dict[str, Any]:
     return request
 
 
-def _refuse_crowds(header: bytes, spec: ModelSpec, max_rows: int) -> None:
+def _refuse_crowds(header: bytes, spec: ModelSpec, max_rows: int, max_values: int | None) -> None:
     """No more values than the largest request has: `[],` takes 3 bytes here and over 60 as a Python object."""
-    if len(header) <= SMALL or any(-1 in tensor.shape[1:] for tensor in spec.inputs):
+    if len(header) <= SMALL:
+        return
+    values = sum(map(header.count, (b",", b"[", b"{")))
+    if max_values is not None and values > max_values:
+        raise ServeError(413, f"expected at most {max_values} numbers in JSON, got {values}: send them as raw bytes")
+    if any(-1 in tensor.shape[1:] for tensor in spec.inputs):
         return
     limit = MAX_REST + max_rows * sum(1 + sum(accumulate(tensor.shape[1:], mul, initial=1)) for tensor in spec.inputs)
-    if sum(map(header.count, (b",", b"[", b"{"))) > limit:
+    if values > limit:
         raise ServeError(413, f"more values than {max_rows} rows can have: send several requests")
 
 

@@ -82,11 +82,11 @@ export class Chart {
         width: this.box.clientWidth,
         height: HEIGHT,
         legend: { show: false },
-        padding: [10, 6, 0, 0],
+        padding: [10, 24, 0, 0],
         cursor: { drag: { x: false, y: false }, y: false, points: { show: false } },
         scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.08)] } },
         axes: [
-          { ...axis, grid: { show: false }, size: 26, gap: 8, space: 60, values: (_, ticks) => times(ticks) },
+          { ...axis, grid: { show: false }, size: 26, gap: 8, space: 46, values: (_, ticks) => times(ticks) },
           { ...axis, grid, size: 46, gap: 8, space: 36, values: (_, ticks) => ticks.map((n) => small(n)) },
         ],
         series: [{}, ...(this.stacked ? series.reverse() : series)],
