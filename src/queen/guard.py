@@ -138,6 +138,8 @@ class Guard:
                 logits = said.to(logits).clamp(min=torch.finfo(logits.dtype).tiny).log()
             honest, labels = logits.softmax(1), logits.argmax(1)
             points = bundle.geometry.relative(bundle.mapping(features), labels)
+            if not inputs.is_finite(points):
+                raise NotFiniteError("the model's features are too large for this input")
             listed = labels.cpu().numpy()
             bets = self._watch.bets(x, listed.tolist(), features, logits, honest, points)
             return Measured(x, features, logits, honest, listed, points.cpu().numpy(), bets)

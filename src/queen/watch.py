@@ -8,11 +8,12 @@ from torch import Tensor
 
 from queen import keyed
 from queen.bundle import Bundle
+from queen.core.inputs import is_finite
 from queen.ledger.base import check_client
 from queen.sentinel.decoy import decoy
 from queen.sentinel.evidence import Bets, score
 from queen.sentinel.sketch import Sketch, directions
-from queen.types import Group, Inputs, OptionError
+from queen.types import Group, Inputs, NotFiniteError, OptionError
 
 
 class Watch:
@@ -67,4 +68,7 @@ class Watch:
         return decoy(honest, logits.argmax(1).tolist(), self._sketch(features), self._key, self._cell)
 
     def _sketch(self, features: Tensor) -> list[Sketch]:
-        return [tuple(row) for row in (features @ self._directions).tolist()]
+        found = features @ self._directions
+        if not is_finite(found):  # here, where one client's query is not yet judged with others'
+            raise NotFiniteError("the model's features are too large for this input")
+        return [tuple(row) for row in found.tolist()]

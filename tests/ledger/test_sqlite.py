@@ -15,6 +15,7 @@ import pytest
 
 from queen.ledger import MemoryLedger, SqliteLedger
 from queen.ledger.base import make_rows
+from queen.ledger.scan import ScopeState
 from queen.ledger.tables import APPLICATION_ID, SCHEMA_VERSION
 from queen.sentinel.evidence import Bets
 from queen.types import LedgerError, Limits
@@ -462,3 +463,25 @@ def test_a_locked_file_cannot_be_written(path):
 def test_what_is_no_path_is_refused():
     with pytest.raises(LedgerError, match="path of a file"):
         SqliteLedger(5)
+
+
+def test_reading_everybodys_standing_keeps_nobody_from_being_judged(tmp_path, monkeypatch):
+    ledger = SqliteLedger(tmp_path / "ledger.sqlite")
+    for i in range(20):
+        ledger.judge(f"c{i}", [0], [[0.1, 0.1]], Limits())
+    plain, letters = ScopeState.standing, []
+
+    def judge():
+        letters.append(ledger.judge("meanwhile", [1], [[0.1 * len(letters), 0.0]], Limits()).letters)
+
+    def interrupted(state, name, *, group):
+        thread = threading.Thread(target=judge)  # would wait for ever if reading held the lock
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+        return plain(state, name, group=group)
+
+    monkeypatch.setattr(ScopeState, "standing", interrupted)
+    assert len(ledger.standings()) == 20  # as they stood when it began
+    assert len(letters) == 20
+    ledger.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -19,7 +20,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from queen.serve import accounts
 from queen.types import LedgerError
 from tests.serve.desk import HOSTILE, IMAGE, SCRIPT, TURNED, Desk, busy_guard, fill, listening
-from tests.serve.small import small_guard
+from tests.serve.server import started
+from tests.serve.small import noise, small_guard
 
 ROOT = Path(__file__).parents[2]
 VIEWS = {
@@ -478,6 +480,27 @@ def test_nothing_moves_for_those_who_do_not_want_it(quiet, new_page):
 
     assert duration("reduce") == "0s"
     assert duration("no-preference") == "0.4s"
+
+
+@in_browser
+def test_the_real_server_shows_who_asked_it(tmp_path, new_page):
+    with started(tmp_path, ledger=f"sqlite:///{tmp_path / 'ledger.sqlite'}", grpc_port=-1) as server:
+        tensor = {"name": "input", "datatype": "FP32", "shape": [150, 1, 8, 8], "data": noise().flatten().tolist()}
+        ask_url = f"{server.url}/v2/models/digits/infer"
+        assert httpx.post(ask_url, json={"inputs": [tensor]}, headers=server.bearer, timeout=60).status_code == 200
+        page = log_in(new_page(server.url), server.admin)
+        expect(page.locator(".tile", has_text="Accused").locator("b")).to_have_text("1")
+        expect(page.get_by_role("img", name=re.compile("Verdicts: 150 queries"))).to_be_visible()
+        go(page, VIEWS["client"])
+        expect(page.locator(".title").get_by_text("Accused")).to_be_visible()
+        page.get_by_role("button", name="Pardon").click()
+        page.get_by_role("dialog").get_by_role("button", name="Pardon").click()
+        expect(page.locator(".result.good")).to_contain_text("Pardoned")
+        page.get_by_role("button", name="Revoke key", exact=True).click()
+        page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+        expect(page.locator(".result.good")).to_contain_text("Revoked 1 key")
+        page.wait_for_timeout(1000)
+        assert httpx.post(ask_url, json={"inputs": [tensor]}, headers=server.bearer, timeout=60).status_code == 401
 
 
 @in_browser

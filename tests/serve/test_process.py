@@ -343,4 +343,3 @@ def test_help_shows_examples_and_every_setting():
     assert "queen serve build/demo/bundle" in shown
     names = [name.replace("_", "-") for name in Settings.model_fields if name != "bundle"]
     assert [name for name in names if f"--{name}" not in shown] == []
-

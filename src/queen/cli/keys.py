@@ -43,7 +43,8 @@ def new(
     ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="The key may also operate the server.")] = False,
     extra_answers: Annotated[
-        int | None, typer.Option(help="Honest answers outside the discs or near a record, for this client.")
+        int | None,
+        typer.Option("--extra-answers", "--budget", help="Honest answers outside the discs or near a record."),
     ] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Share of a disc after which a class is spent, for this client.")

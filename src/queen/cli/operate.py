@@ -150,11 +150,13 @@ def revoke(
     key: AdminKey = None,
 ) -> None:
     """Revoke a key, or all keys of a client; every server knows within a second."""
+    from queen.serve.held import holder
     from queen.serve.keys import open_keys
     from queen.serve.remote import Remote
 
-    if server is not None:
-        gone = Remote(server, _needed(key, server)).revoke(name)
+    address = server or (holder(ledger or f"sqlite:///{home / 'ledger.sqlite'}") if key else None)
+    if address is not None:
+        gone = Remote(address, _needed(key, address)).revoke(name)
     else:
         store = open_keys(home, ledger or "")
         try:

@@ -22,6 +22,8 @@ def main() -> None:
     try:
         settings = read_settings({"bundle": BUNDLE, "home": HOME, "name": "digits", "log_format": "text"})
         keys = open_keys(settings.home, settings.ledger_url)
+        for old in {one.name for one in keys.keys().values() if one.active}:
+            keys.revoke(old)  # those of earlier runs, which nobody can read any more
         key, _ = keys.add("demo")
         admin, _ = keys.add("demo-admin", admin=True)
         keys.close()

@@ -25,6 +25,8 @@ from queen.ledger.base import (
 from queen.ledger.scan import Journal, ScopeState, scan
 from queen.types import OptionError
 
+PAGE = 256
+
 
 class MemoryLedger(OneClient):
     """Keeps every client in a dictionary; safe to share between threads."""
@@ -85,7 +87,12 @@ class MemoryLedger(OneClient):
     def standings(self) -> list[Standing]:
         """Where all stand, the highest wealth first."""
         with self._lock:
-            return by_wealth(s.standing(name, group=group) for (group, name), s in self._states.items())
+            states = list(self._states.items())
+        found: list[Standing] = []
+        for first in range(0, len(states), PAGE):  # judging goes on between two pages
+            with self._lock:
+                found += [s.standing(name, group=group) for (group, name), s in states[first : first + PAGE]]
+        return by_wealth(found)
 
     def events(self) -> list[Event]:
         """Alarms and what operators did, oldest first."""

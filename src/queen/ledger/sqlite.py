@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike, fspath
+from pathlib import Path
 
 import numpy as np
 
@@ -45,7 +46,7 @@ class SqliteLedger(OneClient):
             self.path = fspath(path)
         except TypeError as error:
             raise LedgerError(f"expected the path of a file, got {type(path).__name__}") from error
-        self._cache_size = cache
+        self._cache_size, self._timeout = cache, timeout
         self._cache: OrderedDict[Key, ScopeState] = OrderedDict()
         self._lock = threading.Lock()
         with self._named_errors():
@@ -101,10 +102,10 @@ class SqliteLedger(OneClient):
 
     def standings(self) -> list[Standing]:
         """Where all stand, the highest wealth first."""
-        with self._lock, self._named_errors():
-            keys = self._db.execute("SELECT name, is_group FROM name").fetchall()
+        with self._named_errors(), self._reading() as db:
+            keys = db.execute("SELECT name, is_group FROM name")
             return by_wealth(
-                tables.load(self._db, name, group=bool(group), with_memory=False).standing(name, group=bool(group))
+                tables.load(db, name, group=bool(group), with_memory=False).standing(name, group=bool(group))
                 for name, group in keys
             )
 
@@ -165,6 +166,19 @@ class SqliteLedger(OneClient):
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection of its own, so that reading everybody's standing keeps nobody from being judged."""
+        if self.path in ("", ":memory:"):
+            with self._lock:
+                yield self._db
+            return
+        db = sqlite3.connect(f"{Path(self.path).absolute().as_uri()}?mode=ro", uri=True, timeout=self._timeout)
+        try:
+            yield db
+        finally:
+            db.close()
 
     def _data_version(self) -> int:
         return number(self._db, "PRAGMA data_version")

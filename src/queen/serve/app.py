@@ -6,6 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -37,6 +39,7 @@ JSON = b"application/json"
 BINARY = b"application/octet-stream"
 HEADER_LENGTH = b"inference-header-content-length"
 LARGE = 1 << 18  # bytes of a body that takes milliseconds to parse
+MANY = 1 << 14  # numbers of an answer that takes milliseconds to write
 
 
 class App:
@@ -77,7 +80,7 @@ class App:
         try:
             caller = await service.caller(_text(headers.get(b"authorization")), *addresses(scope))
             query = await self._read(headers, receive)
-            body, split = write_answer(query, await service.infer(query, caller), service.spec)
+            body, split = await self._write(query, await service.infer(query, caller))
             if split is not None:
                 content_type, extra = BINARY, [(HEADER_LENGTH, b"%d" % split)]
         except ServeError as error:
@@ -94,19 +97,27 @@ class App:
             seconds = time.perf_counter() - start
             service.count("rest", status, seconds, is_query=True, query=query, caller=caller)
 
+    async def _write(self, query: Query, answers: NDArray[np.float32]) -> tuple[bytes, int | None]:
+        """The answer's body; a large one is written in a thread."""
+        if answers.size < MANY:
+            return write_answer(query, answers, self._service.spec)
+        return await self._service.blocking(write_answer, query, answers, self._service.spec)
+
     async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> Query:
         """The query in a request's body; large ones are parsed in a thread, so that others need not wait."""
         settings, spec = self._service.settings, self._service.spec
-        body = await read_body(headers, receive, settings.max_body)
+        held = [await read_body(headers, receive, settings.max_body)]
         length, encoding = _length(headers), headers.get(b"content-encoding")
 
         def parse() -> Query:
-            plain = inflate(body, encoding.decode("latin-1"), settings.max_body) if encoding else body
+            plain = held.pop()  # nobody else keeps it, so that it goes as soon as it is inflated
+            if encoding:
+                plain = inflate(plain, encoding.decode("latin-1"), settings.max_body)
             return read_query(
                 plain, length, spec, max_rows=settings.max_rows, max_values=settings.max_body // BYTES_A_VALUE
             )
 
-        return parse() if len(body) < LARGE and not encoding else await self._service.blocking(parse)
+        return parse() if len(held[0]) < LARGE and not encoding else await self._service.parse(parse)
 
 
 async def _send(
@@ -173,6 +184,7 @@ def _rest(service: Service) -> Starlette:
         return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})
 
     async def description(request: Request) -> Response:
+        await _known(service, request)
         return _json(openapi(service.spec, max_rows=service.settings.max_rows))
 
     both = ("", "/versions/{version}")

@@ -114,8 +114,8 @@ def _handlers(service: Service, max_values: int) -> Any:
 
     async def infer(requests: Stream, context: Any) -> oip.ModelInferResponse:
         caller = await _caller(service, context)
-        raw = await _read(requests, service)
-        query = read_message(raw, service.spec, max_rows=service.settings.max_rows, max_values=max_values)
+        limits = {"max_rows": service.settings.max_rows, "max_values": max_values}
+        query = read_message(await _read(requests, service), service.spec, **limits)
         return write_message(query, await service.infer(query, caller), service.spec)
 
     methods: dict[str, Method] = {

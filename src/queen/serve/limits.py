@@ -163,7 +163,7 @@ def strict_protocol(settings: Settings) -> type[HttpToolsProtocol]:
     return Strict
 
 
-async def read_body(headers: dict[bytes, bytes], receive: Any, limit: int) -> bytes:
+async def read_body(headers: dict[bytes, bytes], receive: Any, limit: int) -> bytes | bytearray:
     """A request's body, refused as soon as it is known to be too large."""
     try:
         declared = int(headers.get(CONTENT_LENGTH, b"0"))
@@ -171,15 +171,16 @@ async def read_body(headers: dict[bytes, bytes], receive: Any, limit: int) -> by
         raise ServeError(400, "content-length must be a number") from error
     if declared > limit:
         raise ServeError(413, f"a request body may have {limit} bytes, got {declared}")
-    parts, size = [], 0
+    body = bytearray()  # grows in place, where a list of parts would be there twice when it is joined
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ConnectionResetError
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
+        part: bytes = message.get("body", b"")
+        if len(body) + len(part) > limit:
             raise ServeError(413, f"a request body may have {limit} bytes, got more")
-        parts.append(part)
+        if not message.get("more_body", False) and not body:
+            return part
+        body += part
         if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            return body

@@ -6,13 +6,18 @@ import json
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from queen.ledger import Budget, Event, Standing
 from queen.types import OptionError
 
 TIMEOUT = 10.0
 MOST = 1000  # of anything the API lists
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
 
 
 class Remote:
@@ -22,6 +27,7 @@ class Remote:
         if urlsplit(address).scheme not in ("http", "https"):
             raise OptionError(f"expected the server as http://HOST:PORT, got '{address}'")
         self._address, self._key = address.rstrip("/"), key
+        self._opener = build_opener(_NoRedirects)  # which would take the key along
 
     def standings(self) -> list[Standing]:
         """Where clients and groups stand, the highest wealth first; at most 1,000."""
@@ -55,10 +61,7 @@ class Remote:
 
     def revoke(self, id_or_name: str) -> list[str]:
         """Revoke a key by its id, or all keys of a client; returns their ids."""
-        try:
-            return list(self._call("/admin/revoke", {"id": id_or_name})["revoked"])
-        except OptionError:
-            return list(self._call("/admin/revoke", {"name": id_or_name})["revoked"])
+        return list(self._call("/admin/revoke", {"id": id_or_name})["revoked"])
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -68,7 +71,7 @@ class Remote:
         data = None if body is None else json.dumps(body).encode()
         request = Request(self._address + path, data, headers)  # noqa: S310  (http and https only, see above)
         try:
-            with urlopen(request, timeout=TIMEOUT) as reply:  # noqa: S310
+            with self._opener.open(request, timeout=TIMEOUT) as reply:
                 return json.load(reply)
         except HTTPError as error:
             raise OptionError(f"the server at {self._address} says {error.code}: {_said(error)}") from error

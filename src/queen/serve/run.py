@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -85,10 +86,11 @@ async def running(service: Service) -> AsyncIterator[Ports]:
     if settings.metrics_port >= 0:
         sockets.append(_listen("127.0.0.1", settings.metrics_port))
     held = contextlib.ExitStack()
-    rest = _Quiet(_config(App(service), settings))
-    servers = [rest, *(_Quiet(_config(_metrics_app(service), settings)) for _ in sockets[1:])]
     grpc_server, grpc_port = None, 0
     try:
+        plain = settings.model_copy(update={"tls_cert": None, "tls_key": None})  # nobody can listen in on loopback
+        rest = _Quiet(_config(App(service), settings))
+        servers = [rest, *(_Quiet(_config(_metrics_app(service), plain)) for _ in sockets[1:])]
         held.enter_context(hold(settings.ledger_url, _address(settings, sockets[0])))
         await service.start()
         if settings.grpc_port >= 0:
@@ -97,6 +99,8 @@ async def running(service: Service) -> AsyncIterator[Ports]:
             )
         tasks = [asyncio.create_task(one.serve([sock])) for one, sock in zip(servers, sockets, strict=True)]
         while not all(one.started for one in servers):
+            if any(task.done() for task in tasks):
+                await asyncio.gather(*tasks)  # raises what went wrong
             await asyncio.sleep(0.01)
         ports = [sock.getsockname()[1] for sock in sockets]
         yield Ports(ports[0], grpc_port, ports[1] if len(ports) > 1 else 0)
@@ -131,7 +135,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _config(app: Any, settings: Settings) -> uvicorn.Config:
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         http=strict_protocol(settings),
         ws="none",
@@ -146,6 +150,13 @@ def _config(app: Any, settings: Settings) -> uvicorn.Config:
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
+    try:
+        config.load()
+    except (ssl.SSLError, OSError) as error:
+        raise OptionError(
+            f"cannot use certificate '{settings.tls_cert}' with key '{settings.tls_key}': {error}"
+        ) from error
+    return config
 
 
 def _metrics_app(service: Service) -> Starlette:

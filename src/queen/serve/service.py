@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -19,10 +20,11 @@ import torch
 from numpy.typing import NDArray
 
 from queen.guard import Guard, load
-from queen.ledger import Budget, Event, Standing, open_ledger
+from queen.ledger import Event, Standing, open_ledger
 from queen.serve.auth import Authenticator, UnknownKeyError
 from queen.serve.batcher import Batcher, Outcome
-from queen.serve.keys import KeyStore, budgets, open_keys
+from queen.serve.granted import GrantedKeys
+from queen.serve.keys import KeyStore, open_keys
 from queen.serve.log import access, log
 from queen.serve.metrics import Metrics
 from queen.serve.record import QueryLog
@@ -31,13 +33,14 @@ from queen.serve.settings import Settings
 from queen.serve.types import Caller, Query, ServeError, describe
 from queen.serve.unprotected import Unprotected
 from queen.serve.webhook import Webhook
-from queen.types import CalibrationError, LedgerError, Limits, OptionError
+from queen.types import CalibrationError, LedgerError, OptionError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
 Result = TypeVar("Result")
 CHECK_EVERY = 0.5  # seconds between looks at the keys, and at a ledger that failed
+MAX_PARSES = 16  # large requests that may wait for one of four threads
 LOG_TIMEOUT = 1.5  # seconds that recorded queries have to reach the disk at the end
 LEDGER_TIMEOUT = 1.0  # seconds to wait for a file that another process has locked, or for an answer of Redis
 
@@ -47,21 +50,24 @@ class Service:
 
     def __init__(self, settings: Settings, guard: Guard, keys: KeyStore) -> None:
         self.settings, self.guard, self.keys = settings, guard, keys
+        self._granted = GrantedKeys(keys, guard.ledger)
         self.spec = describe(guard.bundle, settings.model_name)
         policy = "none" if settings.policy == "none" else guard.bundle.policy
         self.metrics, self.series = Metrics(model=self.spec.name, policy=policy), Series()
         self.auth = Authenticator(
-            keys,
+            self._granted,
             anonymous=settings.anonymous,
             trusted_proxies=settings.trusted_proxy,
             net_groups="net" in guard.bundle.sentinel.groups,
         )
         self.started = time.time()
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="queen-blocking")
+        self._key_pool = ThreadPoolExecutor(1, thread_name_prefix="queen-keys")  # never behind anybody's large request
+        self._parses = 0  # large requests in parsing, or waiting for it
         self._draining = False
         self._ledger_error: str | None = None
-        self._budgets: dict[str, Budget] = {}  # those of keys that the ledger knows, by client
         self._tasks: list[asyncio.Task[None]] = []
+        self._looking: asyncio.Task[None] | None = None
         self._webhook, self._log = _webhook(settings, self.metrics), _query_log(settings, self.metrics)
         self.batcher = Batcher(
             guard,
@@ -101,12 +107,13 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether requests can be answered: not shutting down, and the ledger records."""
-        return not self._draining and self._ledger_error is None
+        """Whether requests can be answered: not shutting down, the ledger records, and keys can be read."""
+        works = self._ledger_error is None and self.auth.failure is None
+        return works and not self._draining and self.batcher.alive
 
     async def start(self) -> None:
         """Begin to answer."""
-        await self.blocking(self._look_at_keys)
+        await self._look_at_keys()
         self.batcher.start()
         if self._webhook:
             await self._webhook.start()
@@ -130,13 +137,24 @@ class Service:
             await self._webhook.stop()
         if self._log:
             await asyncio.to_thread(self._log.close, LOG_TIMEOUT)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._key_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
         self.guard.ledger.close()
         self.keys.close()
 
     async def blocking(self, function: Callable[..., Result], *args: Any) -> Result:
         """Run what may block in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+
+    async def parse(self, read: Callable[[], Query]) -> Query:
+        """Parse a large request in a thread, a few at a time; beyond, nobody is made to wait for them."""
+        if self._parses >= MAX_PARSES:
+            raise ServeError(503, "too many large requests at once; try again", retry_after=1)
+        self._parses += 1
+        try:
+            return await self.blocking(read)
+        finally:
+            self._parses -= 1
 
     async def infer(self, query: Query, caller: Caller) -> NDArray[np.float32]:
         """Probabilities (n, K) for one request; raises `ServeError`."""
@@ -149,12 +167,15 @@ class Service:
     async def caller(self, authorization: str | None, peer: str | None, forwarded: str | None) -> Caller:
         """Who asks; a key made a moment ago is looked up once more."""
         try:
-            return self.auth.caller(authorization, peer, forwarded)
+            found = self.auth.caller(authorization, peer, forwarded)
         except UnknownKeyError as error:
-            if not error.retry:
+            if not error.retry and (self._looking is None or self._looking.done()):
                 raise
-        await self.blocking(self._look_at_keys)
-        return self.auth.caller(authorization, peer, forwarded)
+            await self._look_at_keys()
+            found = self.auth.caller(authorization, peer, forwarded)
+        if found.client in self._granted.pending:
+            raise ServeError(503, "the budget of this key is not in force yet; try again", retry_after=1)
+        return found
 
     async def admin(self, request: Request) -> Caller:
         """An operator, or `ServeError` 401 or 403."""
@@ -223,7 +244,7 @@ class Service:
             await asyncio.sleep(CHECK_EVERY)
             if self._ledger_error is not None:
                 try:
-                    await self.blocking(self.guard.ledger.check)
+                    await asyncio.get_running_loop().run_in_executor(self._key_pool, self.guard.ledger.check)
                 except LedgerError:
                     continue
                 self._after_ledger(None)
@@ -232,20 +253,26 @@ class Service:
         while True:
             await asyncio.sleep(CHECK_EVERY)
             try:
-                await self.blocking(self._look_at_keys)
-            except LedgerError:  # a budget that cannot be written now is written later
-                continue
+                await self._look_at_keys()
             except Exception as error:  # whatever it was, the next look may succeed
                 log("looking at keys failed", level="error", error=str(error))
 
-    def _look_at_keys(self) -> None:
-        """Take over new and revoked keys, and the budgets that came with new ones."""
-        self.auth.refresh_once()
-        for client, budget in budgets(self.auth.keys).items():
-            if self._budgets.get(client) != budget:
-                if self.guard.ledger.standing(client).budget is None:  # what an operator has set since then stays
-                    self.guard.ledger.set_budget(client, budget, "keys")
-                self._budgets[client] = budget
+    async def _look_at_keys(self) -> None:
+        """Take over new and revoked keys; whoever wants to while somebody does waits for that one."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        await asyncio.shield(self._looking)
+
+    async def _look(self) -> None:
+        def look() -> None:
+            self.auth.refresh_once()
+            if self._granted.pending:
+                self._granted.settle()
+
+        before = self.ready
+        await asyncio.get_running_loop().run_in_executor(self._key_pool, look)
+        if self.ready != before:
+            self.metrics.set_ready(self.ready)
 
 
 def load_guard(settings: Settings, **where: Any) -> Guard:
@@ -266,8 +293,7 @@ def load_guard(settings: Settings, **where: Any) -> Guard:
         if (value := getattr(settings, name)) is not None
     }
     if own:
-        plain = {"radius": limits.radius, "threshold": limits.threshold, "extra_answers": limits.extra_answers}
-        limits = Limits(**{**plain, **own})
+        limits = replace(limits, **own)
         guard = guard.with_options(limits=limits)
     if settings.groups:
         guard = guard.with_options(groups={kind: group.over(limits) for kind, group in settings.groups.items()})

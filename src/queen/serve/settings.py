@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
 
+from queen.ledger.address import SERVERS
 from queen.types import Group, Limits, OptionError
 
 MIB = 1 << 20
-SHARED = ("redis", "rediss", "valkey")  # ledgers that several processes may use at once
 
 
 class GroupLimits(BaseModel):
@@ -29,11 +30,8 @@ class GroupLimits(BaseModel):
 
     def over(self, limits: Limits) -> Group:
         """A group with these limits, the guard's where there are none."""
-        own = {
-            name: value for name, value in self.model_dump().items() if value is not None and name != "enforce_alarm"
-        }
-        plain = {"radius": limits.radius, "threshold": limits.threshold, "extra_answers": limits.extra_answers}
-        return Group(limits=Limits(**{**plain, **own}), enforce_alarm=self.enforce_alarm)
+        given = self.model_dump(exclude={"enforce_alarm"}, exclude_none=True)
+        return Group(limits=replace(limits, **given), enforce_alarm=self.enforce_alarm)
 
 
 class Settings(BaseSettings):
@@ -125,6 +123,9 @@ class Settings(BaseSettings):
     def _fits(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
+        for path in (self.tls_cert, self.tls_key):
+            if path is not None and not path.is_file():
+                raise ValueError(f"there is no file '{path}' for TLS")
         if self.policy == "none" and not self.is_loopback:
             raise ValueError(f"policy none protects nothing: it is served on loopback only, not on {self.host}")
         if self.ray and not self.shares_ledger:
@@ -149,7 +150,7 @@ class Settings(BaseSettings):
     @property
     def shares_ledger(self) -> bool:
         """Whether other processes may use the same ledger and keys."""
-        return self.ledger_url.partition("://")[0] in SHARED
+        return self.ledger_url.partition("://")[0] in SERVERS
 
     @property
     def model_name(self) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 from queen.serve import oip_pb2 as oip
 from queen.serve.types import OUTPUT, ModelSpec, Query, ServeError, TensorSpec, Wanted
 from queen.serve.wire_read import check_classification, check_id, check_output
-from queen.serve.wire_tensor import check_names, check_shape, gather, kind_of, read_list, read_raw
+from queen.serve.wire_tensor import check_names, check_shape, gather, kind_of, read_raw, read_typed
 from queen.serve.wire_write import EXTENSIONS, PLATFORM, clean, labels
 
 CONTENTS: Mapping[str, str] = {
@@ -31,7 +31,8 @@ CONTENTS: Mapping[str, str] = {
 """Where the numbers of each datatype are, when they do not come as raw bytes."""
 
 MAX_PARTS = 1000  # fields of a request, those of its inputs and outputs included
-INPUTS, OUTPUTS, SHAPE, NUMBERS = 5, 6, 3, 5  # numbers of fields: of a request, and of one of its inputs
+INPUTS, OUTPUTS, RAW = 5, 6, 7  # numbers of a request's fields, the last ones that there are
+SHAPE, NUMBERS = 3, 5  # and of an input's
 WIDTHS = {6: 4, 7: 8}  # bytes of a number in the fields fp32_contents and fp64_contents; those of integers vary
 
 
@@ -41,8 +42,9 @@ def read_message(raw: bytes, spec: ModelSpec, *, max_rows: int, max_values: int 
     `max_values` are the most numbers that may come typed: each is over ten times as large in memory.
     """
     _refuse_crowds(raw, max_values)
+    rest, raw_parts = _taken_apart(raw)
     try:
-        message = oip.ModelInferRequest.FromString(raw)
+        message = oip.ModelInferRequest.FromString(rest)
     except DecodeError:
         raise ServeError(400, "the message is not a ModelInferRequest") from None
     check_model(spec, message.model_name, message.model_version)
@@ -50,7 +52,7 @@ def read_message(raw: bytes, spec: ModelSpec, *, max_rows: int, max_values: int 
     by_name = {tensor.name: tensor for tensor in spec.inputs}
     found = {
         entry.name: _read_tensor(entry, by_name[entry.name], raw_part, max_rows)
-        for entry, raw_part in zip(message.inputs, _raw_parts(message), strict=True)
+        for entry, raw_part in zip(message.inputs, _one_an_input(message, raw_parts), strict=True)
     }
     inputs, rows = gather(found, spec)
     return Query(inputs, rows, check_id(message.id), _wanted(message))
@@ -99,9 +101,21 @@ def _tensors(tensors: Iterable[TensorSpec]) -> list[oip.ModelMetadataResponse.Te
     return [make(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape) for tensor in tensors]
 
 
-def _raw_parts(message: oip.ModelInferRequest) -> list[bytes] | list[None]:
+def _taken_apart(raw: bytes) -> tuple[bytes, list[memoryview]]:
+    """The message without its raw tensors and what nobody knows, and those tensors, which are not copied."""
+    rest, parts, at = bytearray(), list[memoryview](), 0
+    for number, start, end in _fields(raw, 0, len(raw)):
+        if number == RAW:
+            parts.append(memoryview(raw)[start:end])
+        elif number < RAW:
+            rest += raw[at:end]
+        at = end
+    return bytes(rest), parts
+
+
+def _one_an_input(message: oip.ModelInferRequest, raw: list[memoryview]) -> list[memoryview] | list[None]:
     """The raw bytes of each input, or None for each where the numbers are typed."""
-    raw, count = list(message.raw_input_contents), len(message.inputs)
+    count = len(message.inputs)
     if not raw:
         return [None] * count
     if any(entry.HasField("contents") for entry in message.inputs):
@@ -112,7 +126,7 @@ def _raw_parts(message: oip.ModelInferRequest) -> list[bytes] | list[None]:
 
 
 def _read_tensor(
-    entry: oip.ModelInferRequest.InferInputTensor, tensor: TensorSpec, raw: bytes | None, max_rows: int
+    entry: oip.ModelInferRequest.InferInputTensor, tensor: TensorSpec, raw: memoryview | None, max_rows: int
 ) -> Tensor:
     _refuse_shared_memory(entry.parameters)
     shape = check_shape(tensor, list(entry.shape), max_rows=max_rows)
@@ -123,7 +137,7 @@ def _read_tensor(
     expected = CONTENTS.get(entry.datatype, "raw_input_contents")
     if given != [expected]:
         raise ServeError(400, f"input '{tensor.name}': expected {entry.datatype} in {expected}, got {given}")
-    return read_list(tensor, entry.datatype, shape, list(getattr(entry.contents, expected)))
+    return read_typed(tensor, entry.datatype, shape, getattr(entry.contents, expected))
 
 
 def _wanted(message: oip.ModelInferRequest) -> Wanted:

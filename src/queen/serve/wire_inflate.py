@@ -11,7 +11,7 @@ MAX_MEMBERS = 1024  # of a gzip body: empty ones would cost time and give nothin
 GZIP, ZLIB, RAW = 31, 15, -15  # zlib's names of the formats
 
 
-def inflate(body: bytes, encoding: str, limit: int) -> bytes:
+def inflate(body: bytes | bytearray, encoding: str, limit: int) -> bytes | bytearray:
     """The body as it was before the client's `Content-Encoding`, at most `limit` bytes."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
@@ -45,6 +45,6 @@ def _inflate(body: memoryview, form: int, limit: int) -> bytes:
     return b"".join(pieces)
 
 
-def _has_zlib_head(body: bytes) -> bool:
+def _has_zlib_head(body: bytes | bytearray) -> bool:
     """Whether the body begins as zlib says; many clients send the bare stream instead."""
     return len(body) > 1 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0

@@ -16,12 +16,17 @@ from queen.serve.wire_tensor import check_names, check_shape, gather, read_list,
 MAX_ID_LENGTH = 256
 MAX_REST = 1000  # values in a request besides the numbers of its tensors
 SMALL = 1 << 20  # bytes of JSON that cannot become much memory, whatever they hold
-BYTES_A_VALUE = 16  # of the largest body: with so few numbers in JSON a request takes at most four times that body
+BYTES_A_VALUE = 32  # of the largest body: with so few numbers in JSON a request takes at most four times that body
 HEADER = "Inference-Header-Content-Length"
 
 
 def read_query(
-    body: bytes, header_length: int | None, spec: ModelSpec, *, max_rows: int, max_values: int | None = None
+    body: bytes | bytearray,
+    header_length: int | None,
+    spec: ModelSpec,
+    *,
+    max_rows: int,
+    max_values: int | None = None,
 ) -> Query:
     """A request's body as a query; `header_length` says how much of it is JSON, None: all.
 
@@ -73,7 +78,7 @@ def check_classification(value: object) -> int:
     return value
 
 
-def _parse(header: bytes, spec: ModelSpec, max_rows: int, max_values: int | None) -> dict[str, Any]:
+def _parse(header: bytes | bytearray, spec: ModelSpec, max_rows: int, max_values: int | None) -> dict[str, Any]:
     _refuse_crowds(header, spec, max_rows, max_values)
     try:
         request = orjson.loads(header)
@@ -84,7 +89,7 @@ def _parse(header: bytes, spec: ModelSpec, max_rows: int, max_values: int | None
     return request
 
 
-def _refuse_crowds(header: bytes, spec: ModelSpec, max_rows: int, max_values: int | None) -> None:
+def _refuse_crowds(header: bytes | bytearray, spec: ModelSpec, max_rows: int, max_values: int | None) -> None:
     """No more values than the largest request has: `[],` takes 3 bytes here and over 60 as a Python object."""
     if len(header) <= SMALL:
         return
@@ -170,7 +175,7 @@ def _wanted(request: Mapping[str, Any]) -> Wanted:
     return Wanted(binary=binary, classification=check_classification(parameters.get("classification")))
 
 
-def _refuse_repeated_keys(header: bytes, request: dict[str, Any]) -> None:
+def _refuse_repeated_keys(header: bytes | bytearray, request: dict[str, Any]) -> None:
     """A key written twice means one thing to us and perhaps another to a proxy before us.
 
     The parser silently keeps the last one, and a slower parser would cost more than all the rest. So colons are

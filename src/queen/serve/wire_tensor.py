@@ -68,20 +68,31 @@ def read_list(tensor: TensorSpec, datatype: object, shape: tuple[int, ...], data
     """A tensor from numbers in a flat list, or in lists nested like its shape."""
     kind = kind_of(tensor, datatype)
     numbers = _flatten(tensor, data, shape)
-    count = math.prod(shape)
-    if len(numbers) != count:
-        raise ServeError(
-            400, f"input '{tensor.name}': expected {count} numbers for shape {list(shape)}, got {len(numbers)}"
-        )
+    _check_count(tensor, numbers, shape)
     types = set(map(type, numbers))
     if not types <= ({int, float} if kind[1] == "f" else {int}):
         what = "numbers" if kind[1] == "f" else "whole numbers from 0 to 2^63 - 1"
         raise ServeError(400, f"input '{tensor.name}': expected {what} in data, got {_names(types)}")
+    return read_typed(tensor, datatype, shape, numbers)
+
+
+def read_typed(tensor: TensorSpec, datatype: object, shape: tuple[int, ...], numbers: Sequence[Any]) -> Tensor:
+    """A tensor from numbers that are known to be numbers."""
+    kind, count = kind_of(tensor, datatype), _check_count(tensor, numbers, shape)
     try:
         array = np.fromiter(numbers, np.dtype(kind if kind[1] != "f" else "<f8"), count)
     except OverflowError:
         raise ServeError(400, f"input '{tensor.name}': a number in data does not fit in {datatype}") from None
     return _as_tensor(tensor, array, shape)
+
+
+def _check_count(tensor: TensorSpec, numbers: Sequence[Any], shape: tuple[int, ...]) -> int:
+    count = math.prod(shape)
+    if len(numbers) != count:
+        raise ServeError(
+            400, f"input '{tensor.name}': expected {count} numbers for shape {list(shape)}, got {len(numbers)}"
+        )
+    return count
 
 
 def read_raw(tensor: TensorSpec, datatype: object, shape: tuple[int, ...], raw: bytes | memoryview) -> Tensor:

@@ -27,8 +27,8 @@ function swatch(line) {
 
 export class Chart {
   /** `lines`: {name, colour (a CSS variable), dash, fill}; with `stacked` the first line lies at the bottom. */
-  constructor(title, unit, lines, { stacked = false, hint = "" } = {}) {
-    Object.assign(this, { title, unit, lines, stacked, plot: null, data: null });
+  constructor(title, unit, lines, { stacked = false, log = false } = {}) {
+    Object.assign(this, { title, lines, stacked, log, plot: null, data: null });
     this.box = make("div", { class: "plot", role: "img", "aria-label": `${title}: not known yet` });
     this.values = lines.map(() => make("span", { class: "number" }, "–"));
     this.swatches = lines.map(() => make("span"));
@@ -38,7 +38,6 @@ export class Chart {
       "section",
       { class: "card chart" },
       make("div", { class: "head" }, make("h2", {}, title), make("span", { class: "unit" }, unit), this.at),
-      hint && make("p", { class: "hint" }, hint),
       this.box,
       make("ul", { class: "legend" }, ...legend),
     );
@@ -68,7 +67,8 @@ export class Chart {
     if (!this.data || !this.box.clientWidth) return;
     const font = `12px ${token("--font")}`;
     const axis = { stroke: token("--muted"), font, ticks: { show: false } };
-    const grid = { stroke: token("--grid"), width: 1 };
+    const decades = (_, ticks) => ticks.map((n) => (Number.isInteger(Math.log10(n)) ? n : null));
+    const grid = { stroke: token("--grid"), width: 1, ...(this.log && { filter: decades }) };
     const series = this.lines.map((line) => ({
       stroke: token(line.colour),
       width: 1.5,
@@ -84,10 +84,10 @@ export class Chart {
         legend: { show: false },
         padding: [10, 24, 0, 0],
         cursor: { drag: { x: false, y: false }, y: false, points: { show: false } },
-        scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.08)] } },
+        scales: { x: { time: true }, y: this.log ? { distr: 3 } : { range: (_, low, high) => [0, Math.max(1, high * 1.08)] } },
         axes: [
           { ...axis, grid: { show: false }, size: 26, gap: 8, space: 46, values: (_, ticks) => times(ticks) },
-          { ...axis, grid, size: 46, gap: 8, space: 36, values: (_, ticks) => ticks.map((n) => small(n)) },
+          { ...axis, grid, size: 46, gap: 8, space: 36, values: (_, ticks) => ticks.map((n) => (n === null ? "" : small(n))) },
         ],
         series: [{}, ...(this.stacked ? series.reverse() : series)],
         hooks: { setCursor: [(plot) => this.tell(plot.cursor.idx)] },

@@ -30,14 +30,8 @@ export function client({ name, group: isGroup }) {
     make(
       "div",
       { class: "columns" },
-      make("section", { class: "card" }, make("h2", {}, "Coverage by class"), cover),
-      make(
-        "div",
-        { class: "stack" },
-        make("section", { class: "card" }, make("h2", {}, "Map of the class"), map.node),
-        make("section", { class: "card" }, make("h2", {}, "What happened"), history),
-        !group && make("section", { class: "card" }, make("h2", {}, "Keys"), keys),
-      ),
+      make("div", { class: "stack" }, card("Coverage by class", cover), card("What happened", history)),
+      make("div", { class: "stack" }, card("Map of the class", map.node), !group && card("Keys", keys)),
     ),
   );
 
@@ -80,7 +74,7 @@ export function client({ name, group: isGroup }) {
     const rest = now.coverage.length - shown.length;
     const more = rest > 0 && make("button", { type: "button" }, `Show ${count(rest)} more`);
     if (more) more.onclick = () => ((all = true), draw(now));
-    return make("div", {}, make("ul", { class: "bars" }, ...bars), more, scale(widest));
+    return make("div", {}, make("ul", { class: "bars" }, ...bars), more, howToRead());
   }
 
   function bar(one, widest) {
@@ -162,9 +156,11 @@ export function client({ name, group: isGroup }) {
   return { node, refresh, close: () => map.close() };
 }
 
+const card = (title, content) => make("section", { class: "card" }, make("h2", {}, title), content);
+
 const active = (client) => client.keys.filter((key) => key.revoked === null);
 
-const scale = () => make("p", { class: "hint" }, "The line in each bar is the threshold: beyond it the class is spent. Choose a class to see its map.");
+const howToRead = () => make("p", { class: "hint" }, "The line in each bar is the threshold: beyond it the class is spent. Choose a class to see its map.");
 
 function standingTiles(client) {
   const { most, bar } = client;

@@ -26,7 +26,7 @@ export function live() {
   let seconds = "300";
   const verdicts = new Chart("Verdicts", "queries per second", VERDICTS, { stacked: true });
   const flow = new Chart("Traffic", "per second", FLOW);
-  const latency = new Chart("Latency", "ms, from request to answer", LATENCY);
+  const latency = new Chart("Latency", "ms, from request to answer", LATENCY, { log: true });
   const tiles = make("dl", { class: "tiles" });
   const suspects = make("div");
   const alarms = make("div");
