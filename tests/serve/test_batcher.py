@@ -109,6 +109,24 @@ def test_a_request_with_a_refused_row_is_refused_whole_and_stays_recorded():
     assert guard.ledger.standing("a").queries == 30
 
 
+def test_an_answer_that_is_no_number_is_not_sent(monkeypatch):
+    guard = small_guard()
+    images = digits()[:3]
+    reply = guard.reply
+
+    def broken(seen, judgement, clients, *, uniform):
+        told = reply(seen, judgement, clients, uniform=uniform)
+        told.probabilities[[client == "b" for client in clients]] = torch.nan
+        return told
+
+    monkeypatch.setattr(guard, "reply", broken)
+    first, wrong, last = run(guard, [("a", images), ("b", images[:1]), ("c", images)])
+    assert isinstance(wrong, ServeError)
+    assert wrong.status == 500
+    assert np.allclose(first, honest(images).numpy(), atol=1e-5)
+    assert np.allclose(last, honest(images).numpy(), atol=1e-5)
+
+
 class Failing(MemoryLedger):
     """Fails while told to."""
 

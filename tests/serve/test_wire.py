@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from queen.serve.types import ModelSpec, Query, ServeError, TensorSpec, Wanted
-from queen.serve.wire import error_body, model_metadata, read_query, server_metadata, to_json, write_answer
+from queen.serve.wire import clean, error_body, model_metadata, read_query, server_metadata, to_json, write_answer
 from tests.serve.wire_bodies import DIGITS, MAX_ROWS, TEXT, ask, ask_raw, entry, pictures
 
 FLOATS = {"FP16": np.float16, "FP32": np.float32, "FP64": np.float64}
@@ -155,7 +155,7 @@ FORMS = [Wanted(binary=binary, classification=best) for binary in (False, True) 
 def test_all_answers_of_one_form_have_one_length(spec: ModelSpec, wanted: Wanted) -> None:
     for rows in (1, 3):
         query = Query(torch.zeros(1), rows, "an id", wanted)
-        answers = [write_answer(query, _simplex(rows, spec.classes, seed), spec) for seed in range(60)]
+        answers = [write_answer(query, clean(_simplex(rows, spec.classes, seed)), spec) for seed in range(60)]
         assert len({len(body) for body, _ in answers}) == 1
         assert len({split for _, split in answers}) == 1
         assert len({body for body, _ in answers}) > 10  # though they differ
@@ -223,11 +223,20 @@ def test_classification_is_read_off_the_answer(spec: ModelSpec, best: int, binar
     assert json.loads(body[:split])["outputs"][0]["shape"] == [3, min(best, 10)]
 
 
-@pytest.mark.parametrize("bad", [np.full((1, 10), np.nan, np.float32), np.zeros((2, 10), np.float32)])
-def test_an_answer_that_is_none_is_not_sent(bad: NDArray[np.float32]) -> None:
+def test_an_answer_of_other_rows_is_not_sent() -> None:
     with pytest.raises(ServeError) as caught:
-        write_answer(Query(torch.zeros(1), 1), bad, DIGITS)
+        write_answer(Query(torch.zeros(1), 1), np.zeros((2, 10), np.float32), DIGITS)
     assert caught.value.status == 500
+
+
+def test_clean_answers_are_the_same_answers_between_0_and_1() -> None:
+    for seed in range(60):
+        given = _simplex(3, 10, seed)
+        answer = clean(given)
+        assert answer.dtype == np.dtype("<f4")
+        assert 0 <= answer.min() <= answer.max() <= 1
+        assert not np.signbit(answer).any()
+        np.testing.assert_allclose(answer, given, atol=2e-7)
 
 
 def test_metadata_names_the_tensors_and_nothing_fitted() -> None:

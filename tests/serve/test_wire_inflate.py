@@ -30,7 +30,7 @@ PACKERS = {
 }
 
 
-@pytest.mark.parametrize(("names", "pack"), PACKERS.items(), ids=str)
+@pytest.mark.parametrize(("names", "pack"), PACKERS.items(), ids=["-".join(names) for names in PACKERS])
 @pytest.mark.parametrize("size", [0, 1, 5000, 1 << 18])
 def test_inflate_up_to_the_limit(names: tuple[str, str], pack: Any, size: int) -> None:
     data = np.random.default_rng(0).integers(0, 4, size, np.uint8).tobytes()
@@ -73,7 +73,7 @@ def test_every_changed_byte_is_noticed() -> None:
             inflate(changed, "gzip", 1 << 20)
 
 
-@pytest.mark.parametrize(("names", "pack"), list(PACKERS.items())[2:], ids=str)
+@pytest.mark.parametrize(("names", "pack"), list(PACKERS.items())[2:], ids=["-".join(n) for n in list(PACKERS)[2:]])
 def test_a_bomb_stays_small(names: tuple[str, str], pack: Any) -> None:
     bomb, found = pack(bytes(32 * MIB)), []
 

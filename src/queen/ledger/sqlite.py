@@ -7,7 +7,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from os import PathLike, fspath
+from os import PathLike, fspath, stat
+from os.path import abspath
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,8 @@ class SqliteLedger(OneClient):
             with self._named_errors():
                 tables.prepare(self._db, self.path, timeout)
                 self._seen_version = self._data_version()
+            self._place = abspath(self.path)
+            self._file = _file_at(self._place)  # None: in memory
         except BaseException:
             self._db.close()
             raise
@@ -159,8 +162,10 @@ class SqliteLedger(OneClient):
                 if version != self._seen_version:
                     self._cache.clear()
                     self._seen_version = version
+                self._refuse_another_file()
                 yield
                 self._db.execute("COMMIT")
+                self._refuse_another_file()  # which it may have become meanwhile
             except BaseException:
                 self._cache.clear()  # it may hold records that are not in the file
                 if self._db.in_transaction:
@@ -179,6 +184,11 @@ class SqliteLedger(OneClient):
             yield db
         finally:
             db.close()
+
+    def _refuse_another_file(self) -> None:
+        """What was just written is lost at the next start if the file is no longer where it was."""
+        if self._file is not None and _file_at(self._place) != self._file:
+            raise LedgerError(f"ledger '{self.path}' was moved or deleted while in use: put it back, or start anew")
 
     def _data_version(self) -> int:
         return number(self._db, "PRAGMA data_version")
@@ -218,3 +228,12 @@ class SqliteLedger(OneClient):
             raise LedgerError(
                 f"ledger '{self.path}' failed: {error}. Nothing was recorded; is the file locked, read-only or full?"
             ) from error
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    """Which file is there, or None."""
+    try:
+        found = stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -7,6 +7,7 @@ import sqlite3
 import struct
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from queen.ledger.base import Budget, Event, Standing
 from queen.ledger.scan import ClassState, Journal, ScopeState
@@ -102,8 +103,18 @@ def load(db: sqlite3.Connection, name: str, *, group: bool, with_memory: bool = 
         "FROM name JOIN scope ON scope.id = name.scope WHERE name = ? AND is_group = ?",
         (name, group),
     ).fetchone()
-    if found is None:
-        return state
+    if found is not None:
+        try:
+            _fill(db, state, found, with_memory=with_memory)
+        except (struct.error, ValueError, TypeError) as error:
+            raise LedgerError(
+                f"the entry of '{name}' is damaged ({error}): restore the ledger from a backup"
+            ) from error
+    return state
+
+
+def _fill(db: sqlite3.Connection, state: ScopeState, found: tuple[Any, ...], *, with_memory: bool) -> None:
+    """Make of a row and those that belong to it what they were."""
     state.id, state.queries, state.bets, wealth, state.test, state.extra, alarmed, allowed, seen, budget = found
     state.wealth = list(struct.unpack(f"<{len(wealth) // 8}d", wealth))
     state.alarmed, state.allowed = bool(alarmed), bool(allowed)
@@ -121,7 +132,6 @@ def load(db: sqlite3.Connection, name: str, *, group: bool, with_memory: bool = 
         for digest, sketch in db.execute(slots, (found[0] * SLOTS, (found[0] + 1) * SLOTS)):
             state.memory.add(digest, SKETCH.unpack(sketch))
         state.memory.count = seen
-    return state
 
 
 def write(db: sqlite3.Connection, touched: Touched, *, only_queries: bool = False) -> None:

@@ -24,6 +24,7 @@ from queen.core import inputs
 from queen.guard import Guard, Measured
 from queen.ledger import Judgement
 from queen.serve.types import Caller, Query, ServeError
+from queen.serve.wire import clean
 from queen.types import Group, Inputs, LedgerError, QueenError, Reply
 
 REFUSED = "no answer: this client's budget of answers is spent, or it stands accused of extraction; ask the operator"
@@ -207,7 +208,7 @@ class Batcher:
         recorded = time.perf_counter()
         self._on_ledger(None)
         reply = self._guard.reply(batch.seen, judgement, [clients[i] for i in owner], uniform=self._uniform)
-        told = _told(jobs, reply.probabilities.cpu().numpy(), reply.refused, judgement.failed)
+        told = _told(jobs, clean(reply.probabilities.cpu().numpy()), reply.refused, judgement.failed)
         outcome = Outcome(jobs, judgement, reply, batch.model_seconds, recorded - start)
         _finish(told, then=lambda: self._on_batch(outcome))
 
@@ -239,13 +240,18 @@ def _told(
 ) -> list[Told]:
     """Every request with its rows; one with a refused row is refused whole."""
     told: list[Told] = []
+    broken: NDArray[np.bool_] = np.isnan(answers.sum(axis=1))
+    masks = [mask.tolist() for mask in (failed, broken, refused)]
     start = 0
     for job in jobs:
         rows = slice(start, start + job.query.rows)
         start = rows.stop
-        if failed[rows].any():
+        is_failed, is_broken, is_refused = (True in mask[rows] for mask in masks)
+        if is_failed:
             told.append((job, ServeError(503, NOT_RECORDED, retry_after=1)))
-        elif refused[rows].any():
+        elif is_broken:
+            told.append((job, ServeError(500, "the model gave no number for an answer")))
+        elif is_refused:
             told.append((job, ServeError(429, REFUSED, retry_after=3600)))
         else:
             told.append((job, answers[rows]))

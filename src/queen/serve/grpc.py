@@ -79,6 +79,7 @@ def _options(settings: Settings, max_bytes: int) -> list[tuple[str, int]]:
         ("grpc.absolute_max_metadata_size", settings.max_header),
         ("grpc.max_concurrent_streams", MAX_STREAMS),
         ("grpc.server_handshake_timeout_ms", int(1000 * settings.request_timeout)),
+        ("grpc.http2.settings_timeout", int(1000 * settings.request_timeout)),  # the limits hold once they are accepted
         ("grpc.keepalive_time_ms", 60_000),  # a peer that vanished is noticed
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),

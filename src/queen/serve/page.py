@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from queen.serve.settings import Settings
 from queen.types import OptionError
 
-PAGE, RESULTS = Path("docs/serving.md"), Path("results/serve")
+PAGE, RESULTS, CAPACITY = Path("docs/serving.md"), Path("results/serve"), Path("results/capacity/ledgers.json")
 SERVERS = {
     "none memory": "unprotected",
     "sentinel memory": "sentinel, `memory://`",
@@ -24,8 +24,8 @@ HEAD = ("model", "server", "connections", "requests/s", "p50", "p95", "p99", "co
 
 
 def filled(page: str, results: Path) -> str:
-    """The page with both tables between their markers."""
-    for name, text in (("settings", settings_table()), ("speed", speed(results))):
+    """The page with tables and capacity plan between their markers."""
+    for name, text in (("settings", settings_table()), ("speed", speed(results)), ("capacity", capacity(results))):
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
         if page.count(begin) != 1 or page.count(end) != 1:
             raise OptionError(f"expected one '{begin}' and one '{end}' in the page")
@@ -56,6 +56,39 @@ def speed(results: Path) -> str:
     """What the benchmark measured, one machine after the other."""
     found = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
     return "\n".join(_machine(one) for one in found) if found else "Not measured yet.\n"
+
+
+def capacity(results: Path) -> str:
+    """What 1,000,000 clients and 10,000 queries/s need, from measured figures."""
+    if not CAPACITY.exists() or not (files := sorted(results.glob("*.json"))):
+        return "Not measured yet.\n"
+    found, speeds = json.loads(CAPACITY.read_text()), json.loads(files[0].read_text())
+    size, time = found["bytes_a_client"], found["microseconds_a_query"]
+    counts = list(size["redis"])
+    rows = [(f"{store}, bytes a client", *(f"{size[store][count]:,}" for count in counts)) for store in size]
+    mean = (size["sqlite"]["100"], size["redis"]["100"])
+    redis = time["redis"]["32"]
+    busy = [cell for cell in speeds["cells"] if cell["connections"] == 32 and cell["model"] == "digits"]
+    served = {cell["server"]: cell["median"]["requests_per_second"] for cell in busy}.get("sentinel redis")
+    lines = [
+        _table(("after this many queries each", *counts), rows),
+        f"A query costs {time['memory']['32']} us in memory, {time['sqlite']['32']} us in SQLite and {redis} us on Redis, at "
+        f"{found['rows_a_call']} rows a call of as many clients (`benchmarks/serve/capacity.py`). From this:\n",
+        f"- **1,000,000 clients** with 100 queries each take {mean[0] / 1e3:,.1f} GB of SQLite file, or "
+        f"{mean[1] / 1e3:,.1f} GB of Redis' memory (and an append-only file of at least that size). With one query "
+        f"each they take {size['sqlite']['1'] / 1e3:,.2f} or {size['redis']['1'] / 1e3:,.2f} GB.\n",
+        f"- **10,000 queries/s** keep one Redis busy for {redis / 100:,.0f} % of the time at batches of this size: take "
+        "a Redis cluster before that reaches half. One SQLite file would be busy for "
+        f"{time['sqlite']['32'] / 100:,.0f} % of the time, but belongs to one server.\n",
+    ]
+    if served:
+        lines.append(
+            f"- One process with a tiny model answered {served:,.0f} one-row requests/s on two cores that it shared with "
+            f"Redis and its load: 10,000 such requests/s take {10_000 / served:,.1f} of such machines. With a real "
+            "network count its time instead: queries/s x seconds a query / cores, and protection on top as the ratios "
+            "below say.\n"
+        )
+    return "\n".join(lines)
 
 
 def _machine(result: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
@@ -12,6 +13,7 @@ from queen.ledger import Budget, Event, Standing
 from queen.types import OptionError
 
 TIMEOUT = 10.0
+PATIENCE = 120.0  # seconds that a server may take to read very many clients for the first time
 MOST = 1000  # of anything the API lists
 
 
@@ -31,7 +33,14 @@ class Remote:
 
     def standings(self) -> list[Standing]:
         """Where clients and groups stand, the highest wealth first; at most 1,000."""
-        return [_standing(line) for line in self._call(f"/admin/clients?limit={MOST}")["clients"]]
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            found = self._call(f"/admin/clients?limit={MOST}")
+            if found["total"] is not None:
+                return [_standing(line) for line in found["clients"]]
+            if time.monotonic() > deadline:
+                raise OptionError(f"the server at {self._address} is still reading its clients: ask again later")
+            time.sleep(0.5)
 
     def standing(self, name: str, *, group: bool = False) -> Standing:
         """Where a client or group stands."""

@@ -88,6 +88,7 @@ class Service:
             settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         ledger = open_ledger(settings.ledger_url, **_ledger_options(settings))
         try:
+            ledger.check()  # a file that may not be written can still be opened
             guard = load_guard(settings, ledger=ledger)
             service = cls(settings, guard, open_keys(settings.home, settings.ledger_url))
         except BaseException:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from queen.serve.wire_inflate import inflate
 from queen.serve.wire_read import BYTES_A_VALUE, read_query
-from queen.serve.wire_write import error_body, model_metadata, server_metadata, to_json, write_answer
+from queen.serve.wire_write import clean, error_body, model_metadata, server_metadata, to_json, write_answer
 
 __all__ = [
     "BYTES_A_VALUE",
+    "clean",
     "error_body",
     "inflate",
     "model_metadata",

@@ -14,7 +14,7 @@ from queen.serve import oip_pb2 as oip
 from queen.serve.types import OUTPUT, ModelSpec, Query, ServeError, TensorSpec, Wanted
 from queen.serve.wire_read import check_classification, check_id, check_output
 from queen.serve.wire_tensor import check_names, check_shape, gather, kind_of, read_raw, read_typed
-from queen.serve.wire_write import EXTENSIONS, PLATFORM, clean, labels
+from queen.serve.wire_write import EXTENSIONS, PLATFORM, check_answer, labels
 
 CONTENTS: Mapping[str, str] = {
     "FP32": "fp32_contents",
@@ -58,9 +58,9 @@ def read_message(raw: bytes, spec: ModelSpec, *, max_rows: int, max_values: int 
     return Query(inputs, rows, check_id(message.id), _wanted(message))
 
 
-def write_message(query: Query, probabilities: NDArray[np.float32], spec: ModelSpec) -> oip.ModelInferResponse:
+def write_message(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> oip.ModelInferResponse:
     """The answer (n, K) as raw bytes, of one length for all answers to requests of one form."""
-    answer = clean(query, probabilities, spec)
+    check_answer(query, answer, spec)
     shape, raw, datatype = answer.shape, answer.tobytes(), "FP32"
     if query.wanted.classification:
         (shape, raw), datatype = labels(answer, query.wanted.classification, spec), "BYTES"

@@ -31,6 +31,7 @@ INTEGERS: Mapping[str, str] = {
     "UINT8": "<u1",
 }
 MAX_ID = np.iinfo(np.int64).max
+SAFE = 1e38  # numbers whose squares add up to less than its square are all finite in FP32
 
 
 def short(value: object) -> str:
@@ -80,6 +81,8 @@ def read_typed(tensor: TensorSpec, datatype: object, shape: tuple[int, ...], num
     """A tensor from numbers that are known to be numbers."""
     kind, count = kind_of(tensor, datatype), _check_count(tensor, numbers, shape)
     try:
+        if kind[1] == "f" and math.hypot(*numbers) < SAFE:
+            return torch.from_numpy(np.array(numbers, np.float32).reshape(shape))
         array = np.fromiter(numbers, np.dtype(kind if kind[1] != "f" else "<f8"), count)
     except OverflowError:
         raise ServeError(400, f"input '{tensor.name}': a number in data does not fit in {datatype}") from None

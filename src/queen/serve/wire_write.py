@@ -1,6 +1,6 @@
 """Answers and other replies as bytes.
 
-Answers to requests of one form have one length, whatever the probabilities: each number is written with nine
+Clean answers to requests of one form have one length, whatever the probabilities: each number is written with nine
 significant digits (enough to read the same float32 back) in 14 characters. Where class names differ in length, spaces
 make up for it: after the end of a JSON reply, and at the end of each name where labels travel as raw bytes.
 """
@@ -21,9 +21,9 @@ NUMBER = "%.8e"
 PLATFORM = "queen"
 
 
-def write_answer(query: Query, probabilities: NDArray[np.float32], spec: ModelSpec) -> tuple[bytes, int | None]:
-    """The reply's body for probabilities (n, K), and how much of it is JSON where raw bytes follow, else None."""
-    answer = clean(query, probabilities, spec)
+def write_answer(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> tuple[bytes, int | None]:
+    """The reply's body for an answer (n, K), and how much of it is JSON where raw bytes follow, else None."""
+    check_answer(query, answer, spec)
     if query.wanted.classification:
         return _write_labels(query, answer, spec)
     shape = b"%d,%d" % answer.shape
@@ -35,14 +35,16 @@ def write_answer(query: Query, probabilities: NDArray[np.float32], spec: ModelSp
     return head + raw, len(head)
 
 
-def clean(query: Query, probabilities: NDArray[np.float32], spec: ModelSpec) -> NDArray[np.float32]:
-    """The probabilities (n, K) as little-endian float32 from 0 to 1, which all have the same width in text."""
-    if probabilities.shape != (query.rows, spec.classes):
-        raise ServeError(500, f"expected answers {(query.rows, spec.classes)}, got {probabilities.shape}")
+def clean(probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Answers (n, K) as little-endian float32 from 0 to 1, which all have the same width in text."""
     within = np.minimum(np.maximum(probabilities, 0), 1) + 0  # the sum makes 0 of -0
-    if np.isnan(within).any():
-        raise ServeError(500, "the model gave no number for an answer")
     return within.astype("<f4", copy=False)
+
+
+def check_answer(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> None:
+    """An answer has a row for each of the query's."""
+    if answer.shape != (query.rows, spec.classes):
+        raise ServeError(500, f"expected answers {(query.rows, spec.classes)}, got {answer.shape}")
 
 
 def labels(answer: NDArray[np.float32], best: int, spec: ModelSpec) -> tuple[tuple[int, int], bytes]:

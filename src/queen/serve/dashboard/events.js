@@ -47,7 +47,7 @@ export function events() {
       { role: "row" },
       cell("when", "When", when(event.at)),
       cell("what", "What", make("span", {}, ...eventWords(event))),
-      make("th", { role: "rowheader", scope: "row", class: "name" }, clientLink(event.name, event.group), event.group && make("small", {}, " group")),
+      make("th", { role: "rowheader", scope: "row", class: "name" }, clientLink(event.name, event.group), event.group && make("small", {}, "group")),
       cell("evidence", "Evidence", make("span", { class: "number" }, `wealth ${wealthText(event.wealth)}, ${plural(event.queries, "query", "queries")}`)),
       cell("seen", "Seen", seen(event)),
     );
