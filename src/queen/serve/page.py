@@ -72,19 +72,19 @@ def capacity(results: Path) -> str:
     served = {cell["server"]: cell["median"]["requests_per_second"] for cell in busy}.get("sentinel redis")
     lines = [
         _table(("after this many queries each", *counts), rows),
-        f"A query costs {time['memory']['32']} us in memory, {time['sqlite']['32']} us in SQLite and {redis} us on Redis, at "
-        f"{found['rows_a_call']} rows a call of as many clients (`benchmarks/serve/capacity.py`). From this:\n",
+        f"A query costs {time['memory']['32']} us in memory, {time['sqlite']['32']} us in SQLite and {redis} us on Redis, "
+        f"at {found['rows_a_call']} rows a call of as many clients (`benchmarks/serve/capacity.py`). From this:\n",
         f"- **1,000,000 clients** with 100 queries each take {mean[0] / 1e3:,.1f} GB of SQLite file, or "
         f"{mean[1] / 1e3:,.1f} GB of Redis' memory (and an append-only file of at least that size). With one query "
         f"each they take {size['sqlite']['1'] / 1e3:,.2f} or {size['redis']['1'] / 1e3:,.2f} GB.\n",
-        f"- **10,000 queries/s** keep one Redis busy for {redis / 100:,.0f} % of the time at batches of this size: take "
-        "a Redis cluster before that reaches half. One SQLite file would be busy for "
+        f"- **10,000 queries/s** keep one Redis busy for {redis / 100:,.0f} % of the time at batches of this size: "
+        "take a Redis cluster before that reaches half. One SQLite file would be busy for "
         f"{time['sqlite']['32'] / 100:,.0f} % of the time, but belongs to one server.\n",
     ]
     if served:
         lines.append(
-            f"- One process with a tiny model answered {served:,.0f} one-row requests/s on two cores that it shared with "
-            f"Redis and its load: 10,000 such requests/s take {10_000 / served:,.1f} of such machines. With a real "
+            f"- One process with a tiny model answered {served:,.0f} one-row requests/s on two cores that it shared "
+            f"with Redis and its load: 10,000 such requests/s take {10_000 / served:,.1f} of such machines. With a real "
             "network count its time instead: queries/s x seconds a query / cores, and protection on top as the ratios "
             "below say.\n"
         )
