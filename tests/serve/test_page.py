@@ -12,7 +12,8 @@ from queen.serve.settings import Settings
 from queen.types import OptionError
 
 ROOT = Path(__file__).parents[2]
-EMPTY = "one\n<!-- settings -->\nstale\n<!-- /settings -->\ntwo\n<!-- speed -->\nstale\n<!-- /speed -->\nthree\n"
+NAMES = ("settings", "speed", "capacity")
+EMPTY = "one\n" + "".join(f"<!-- {name} -->\nstale\n<!-- /{name} -->\ntwo\n" for name in NAMES)
 
 
 def result(**changes):
@@ -62,8 +63,8 @@ def test_defaults_are_those_of_the_settings():
 def test_only_what_is_between_the_markers_changes(tmp_path):
     text = page.filled(EMPTY, tmp_path)
     assert "stale" not in text
-    assert [line for line in text.splitlines() if line in ("one", "two", "three")] == ["one", "two", "three"]
-    assert "Not measured yet." in text
+    assert [line for line in text.splitlines() if line in ("one", "two")] == ["one", "two", "two", "two"]
+    assert text.count("Not measured yet.") == 2
     assert page.filled(text, tmp_path) == text
 
 
@@ -90,3 +91,23 @@ def test_a_quick_run_is_called_rough_and_every_machine_has_its_tables(tmp_path):
         (tmp_path / f"{name}.json").write_text(json.dumps(result(quick=True)))
     text = page.speed(tmp_path)
     assert text.count("rough") == text.count("| fast |") == 2
+
+
+def test_the_capacity_plan_follows_from_what_was_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "CAPACITY", tmp_path / "ledgers.json")
+    (tmp_path / "results").mkdir()
+    found = result()
+    found["cells"][0]["server"] = "sentinel redis"
+    found["cells"][0]["median"]["requests_per_second"] = 2500.0
+    (tmp_path / "results" / "here.json").write_text(json.dumps(found))
+    assert page.capacity(tmp_path / "results") == "Not measured yet.\n"
+    stores = {"sqlite": {"1": 400, "100": 8000}, "redis": {"1": 500, "100": 9000}}
+    times = {store: {"1": 50, "32": micros} for store, micros in (("memory", 10), ("sqlite", 30), ("redis", 60))}
+    measured = {"bytes_a_client": stores, "microseconds_a_query": times, "rows_a_call": 32}
+    (tmp_path / "ledgers.json").write_text(json.dumps(measured))
+    text = page.capacity(tmp_path / "results")
+    assert "| redis, bytes a client | 500 | 9,000 |" in text
+    assert "take 8.0 GB of SQLite file, or 9.0 GB of Redis" in text
+    assert "keep one Redis busy for 60 % of the time" in text  # 10,000 x 60 us
+    assert "answered 2,500 one-row requests/s" in text
+    assert "take 4.0 of such machines" in text

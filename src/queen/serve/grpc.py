@@ -158,7 +158,11 @@ def _told(service: Service, name: str, method: Method) -> Method:
 
 
 async def _caller(service: Service, context: Any) -> Caller:
-    told = dict(context.invocation_metadata() or ())
+    told, limit = dict(context.invocation_metadata() or ()), service.settings.max_header
+    if (
+        sum(len(name) + len(value) + 4 for name, value in told.items()) > limit
+    ):  # gRPC allows more before it has said so
+        raise ServeError(413, f"the head of a call may have {limit} bytes")
     return await service.caller(told.get("authorization"), peer_host(context.peer()), told.get("x-forwarded-for"))
 
 

@@ -19,6 +19,12 @@ RESERVED = ("time", "level", "event")
 MAX_TEXT = 2000  # characters of one field: a client may have chosen them
 MAX_DEPTH = 4
 HIDDEN = "[hidden]"
+NO_NEWS = (  # what uvicorn and gRPC say of bytes that make no sense, and of clients that went away
+    "Invalid HTTP request received.",
+    "Invalid encoding on ",
+    "Unexpected [UnicodeDecodeError]",
+    "Failed sending error status from server",
+)
 
 SECRET_NAMES = re.compile(r"authorization|cookie|password|passwd|secret|token|api_?key", re.IGNORECASE)
 SECRET_TEXTS = re.compile(
@@ -73,6 +79,12 @@ class Handler(logging.StreamHandler[Any]):
     def __init__(self, json: bool) -> None:
         super().__init__(sys.stderr)
         self.setFormatter(Formatter(json))
+        self.addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether it is no line that strangers could fill the disk with."""
+    return record.name == LOGGER.name or not record.getMessage().startswith(NO_NEWS)
 
 
 class Formatter(logging.Formatter):

@@ -67,26 +67,25 @@ def capacity(results: Path) -> str:
     counts = list(size["redis"])
     rows = [(f"{store}, bytes a client", *(f"{size[store][count]:,}" for count in counts)) for store in size]
     mean = (size["sqlite"]["100"], size["redis"]["100"])
-    redis = time["redis"]["32"]
+    memory, sqlite, redis = (time[store]["32"] for store in ("memory", "sqlite", "redis"))
     busy = [cell for cell in speeds["cells"] if cell["connections"] == 32 and cell["model"] == "digits"]
     served = {cell["server"]: cell["median"]["requests_per_second"] for cell in busy}.get("sentinel redis")
     lines = [
         _table(("after this many queries each", *counts), rows),
-        f"A query costs {time['memory']['32']} us in memory, {time['sqlite']['32']} us in SQLite and {redis} us on Redis, "
-        f"at {found['rows_a_call']} rows a call of as many clients (`benchmarks/serve/capacity.py`). From this:\n",
+        f"A query costs {memory} us in memory, {sqlite} us in SQLite and {redis} us on Redis, at {found['rows_a_call']} rows a call of as many clients (`benchmarks/serve/capacity.py`). So:\n",
         f"- **1,000,000 clients** with 100 queries each take {mean[0] / 1e3:,.1f} GB of SQLite file, or "
         f"{mean[1] / 1e3:,.1f} GB of Redis' memory (and an append-only file of at least that size). With one query "
         f"each they take {size['sqlite']['1'] / 1e3:,.2f} or {size['redis']['1'] / 1e3:,.2f} GB.\n",
-        f"- **10,000 queries/s** keep one Redis busy for {redis / 100:,.0f} % of the time at batches of this size: "
+        f"- **10,000 queries/s** keep one Redis busy for {redis:,.0f} % of the time at batches of this size: "
         "take a Redis cluster before that reaches half. One SQLite file would be busy for "
-        f"{time['sqlite']['32'] / 100:,.0f} % of the time, but belongs to one server.\n",
+        f"{sqlite:,.0f} % of the time, but belongs to one server.\n",
     ]
     if served:
         lines.append(
-            f"- One process with a tiny model answered {served:,.0f} one-row requests/s on two cores that it shared "
-            f"with Redis and its load: 10,000 such requests/s take {10_000 / served:,.1f} of such machines. With a real "
-            "network count its time instead: queries/s x seconds a query / cores, and protection on top as the ratios "
-            "below say.\n"
+            f"- One process with a tiny model answered {served:,.0f} one-row requests/s on two cores that it "
+            f"shared with Redis and its load: 10,000 such requests/s take {10_000 / served:,.1f} of such machines. "
+            "With a real network count its time instead: queries/s x seconds a query / cores, and protection on top as "
+            "the ratios below say.\n"
         )
     return "\n".join(lines)
 
