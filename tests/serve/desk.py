@@ -100,7 +100,7 @@ def fill(series: Series, *, seconds: int = 890) -> None:
 @contextmanager
 def listening(app: Starlette, port: int = 0) -> Iterator[str]:
     """The app on a port (0: a free one); gives its address."""
-    config = uvicorn.Config(app, port=port, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, port=port, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

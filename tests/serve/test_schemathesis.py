@@ -160,7 +160,7 @@ def test_made_up_requests(case: Case, server: Server, session: requests.Session,
 
 
 def test_the_description_is_what_the_server_says(server):
-    said = requests.get(f"{server.url}/openapi.json", timeout=TIMEOUT)
+    said = requests.get(f"{server.url}/openapi.json", headers=server.bearer, timeout=TIMEOUT)
     assert said.json() == described.raw_schema
     assert len(said.json()["paths"]) == 10
 

@@ -176,12 +176,15 @@ def peer_host(peer: str) -> str | None:
 
 async def _read(requests: Stream, service: Service) -> bytes:
     """The message of a call, whole within the time that a request may take to arrive; the protocol knows no second."""
+    limit, start = service.settings.request_timeout, time.monotonic()
     try:
-        async with asyncio.timeout(service.settings.request_timeout):
+        async with asyncio.timeout(limit):
             return await anext(requests)
     except TimeoutError:
-        raise ServeError(408, f"the request did not arrive within {service.settings.request_timeout:g} s") from None
+        raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
     except StopAsyncIteration:
+        if time.monotonic() - start >= limit:  # which end of a stream wins is a matter of luck
+            raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
         raise ServeError(400, "expected a message, got none, or one beyond the limits") from None
 
 

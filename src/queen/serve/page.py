@@ -72,7 +72,8 @@ def capacity(results: Path) -> str:
     served = {cell["server"]: cell["median"]["requests_per_second"] for cell in busy}.get("sentinel redis")
     lines = [
         _table(("after this many queries each", *counts), rows),
-        f"A query costs {memory} us in memory, {sqlite} us in SQLite and {redis} us on Redis, at {found['rows_a_call']} rows a call of as many clients (`benchmarks/serve/capacity.py`). So:\n",
+        f"A query costs {memory} us in memory, {sqlite} us in SQLite and {redis} us on Redis, at "
+        f"{found['rows_a_call']} rows a call of as many clients (`benchmarks/serve/capacity.py`). So:\n",
         f"- **1,000,000 clients** with 100 queries each take {mean[0] / 1e3:,.1f} GB of SQLite file, or "
         f"{mean[1] / 1e3:,.1f} GB of Redis' memory (and an append-only file of at least that size). With one query "
         f"each they take {size['sqlite']['1'] / 1e3:,.2f} or {size['redis']['1'] / 1e3:,.2f} GB.\n",
