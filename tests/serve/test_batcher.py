@@ -127,6 +127,27 @@ def test_an_answer_that_is_no_number_is_not_sent(monkeypatch):
     assert np.allclose(last, honest(images).numpy(), atol=1e-5)
 
 
+def test_only_the_model_has_several_cores(monkeypatch):
+    guard = small_guard()
+    used = {}
+    for name in ("measure", "reply"):
+        method = getattr(guard, name)
+
+        def noting(*args, name=name, method=method, **options):
+            used[name] = torch.get_num_threads()
+            return method(*args, **options)
+
+        monkeypatch.setattr(guard, name, noting)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        run(guard, [("a", digits()[:2])])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert used == {"measure": 2, "reply": 1}
+
+
 class Failing(MemoryLedger):
     """Fails while told to."""
 

@@ -86,6 +86,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._closed = False
         self._measured: queue.Queue[Batch | None] = queue.Queue(maxsize=1)
+        self._cores, self._cores_set = torch.get_num_threads(), threading.Event()
         self._threads = [
             threading.Thread(target=self._run_model, name="queen-model", daemon=True),
             threading.Thread(target=self._run_ledger, name="queen-ledger", daemon=True),
@@ -151,6 +152,8 @@ class Batcher:
             return taken
 
     def _run_model(self) -> None:
+        self._cores_set.wait()  # what is set last also holds for threads that are made later
+        _use_cores(self._cores)
         while jobs := self._take():
             start = time.perf_counter()
             batches = self._measure([job for job in jobs if not job.done.cancelled()])
@@ -187,6 +190,8 @@ class Batcher:
         return True
 
     def _run_ledger(self) -> None:
+        _use_cores(1)  # it computes so little that helpers would only spin
+        self._cores_set.set()
         while (batch := self._measured.get()) is not None:
             try:
                 self._answer(batch)
@@ -211,6 +216,12 @@ class Batcher:
         told = _told(jobs, clean(reply.probabilities.cpu().numpy()), reply.refused, judgement.failed)
         outcome = Outcome(jobs, judgement, reply, batch.model_seconds, recorded - start)
         _finish(told, then=lambda: self._on_batch(outcome))
+
+
+def _use_cores(count: int) -> None:
+    """How many cores torch may use for this thread: each has its own number, which is set for it when first read."""
+    torch.get_num_threads()
+    torch.set_num_threads(count)
 
 
 def _fits(job: Job, first: Job, groups: Mapping[str, Sequence[str]]) -> bool:
