@@ -1,0 +1,1 @@
+"""Reliability goals as scenarios: each prints its figure last, and has a control that must fail."""

@@ -1,0 +1,66 @@
+"""A goal as a program: checks on the real server, the same on a broken one, and one last line with the figure."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must hold, with what was found."""
+
+    name: str
+    holds: bool
+    found: str = ""
+
+    def __str__(self) -> str:
+        """One line for people."""
+        return f"{'ok    ' if self.holds else 'FAILED'} {self.name}{': ' if self.found else ''}{self.found}"
+
+
+Scenario = Callable[[Path, bool], Sequence[Check]]
+
+
+def failed(checks: Sequence[Check]) -> list[Check]:
+    """Those that do not hold."""
+    return [check for check in checks if not check.holds]
+
+
+def none_of(name: str, wrong: Sequence[object], among: int) -> Check:
+    """A check that holds if nothing is wrong; otherwise it shows the first few."""
+    shown = f"; {', '.join(map(str, wrong[:5]))}"[:500] if wrong else ""
+    return Check(name, not wrong, f"{len(wrong)} of {among}{shown}")
+
+
+def main(goal: str, run: Scenario, control: Scenario) -> None:
+    """Run a goal and its control from the command line; `run` and `control` take a folder and whether to be quick."""
+    parser = argparse.ArgumentParser(description=goal)
+    parser.add_argument("--quick", action="store_true", help="small numbers, for continuous integration")
+    quick = parser.parse_args().quick
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="queen-qa-") as folder:
+        checks = list(run(_made(Path(folder) / "run"), quick))
+        caught = failed(control(_made(Path(folder) / "control"), quick))
+    _say(*checks, *(f"       control, caught: {check.name}: {check.found}" for check in caught))
+    checks.append(Check("the control fails", bool(caught)))
+    wrong = failed(checks)
+    what = f"{len(checks)} checks hold" if not wrong else f"{len(wrong)} of {len(checks)} checks FAILED"
+    _say(f"{goal} ({'quick' if quick else 'long'}, {time.monotonic() - start:.0f} s): {what}")
+    sys.exit(bool(wrong))
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _say(*lines: object) -> None:
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
