@@ -41,6 +41,19 @@ class Measured:
     points: NDArray[np.floating[Any]]
     bets: Bets | None
 
+    def take(self, rows: NDArray[np.intp]) -> Measured:
+        """Some rows of it."""
+        picked = torch.from_numpy(rows).to(self.honest.device)
+        return Measured(
+            inputs.take(self.x, picked),
+            self.features[picked],
+            self.logits[picked],
+            self.honest[picked],
+            self.labels[rows],
+            self.points[rows],
+            self.bets and self.bets.take(rows.tolist()),
+        )
+
 
 class Guard:
     """Stands between a model and its clients and answers each of them.
@@ -154,15 +167,13 @@ class Guard:
 
     def _act(self, actions: NDArray[np.int8], clients: Sequence[str], seen: Measured) -> Tensor:
         """Replace the answers that the policy does not leave honest."""
-        x, features, logits, answers = seen.x, seen.features, seen.logits, seen.honest
+        answers = seen.honest
         for action in map(Action, sorted(set(actions.tolist()) - {Action.HONEST})):
             chosen = np.flatnonzero(actions == action)
             if len(chosen) == len(actions):
-                return self._perturb(action, clients, x, features, logits, seen.honest)
-            rows = torch.from_numpy(chosen).to(answers.device)
-            picked = (inputs.take(x, rows), features[rows], logits[rows], seen.honest[rows])
-            told = self._perturb(action, [clients[row] for row in chosen.tolist()], *picked)
-            answers = answers.index_copy(0, rows, told)
+                return self._perturb(action, clients, seen)
+            told = self._perturb(action, [clients[row] for row in chosen.tolist()], seen.take(chosen))
+            answers = answers.index_copy(0, torch.from_numpy(chosen).to(answers.device), told)
         return answers
 
     def _act_all(self, actions: NDArray[np.int8], clients: Sequence[str], seen: Measured) -> Tensor:
@@ -170,24 +181,23 @@ class Guard:
         answers = seen.honest
         chosen = torch.from_numpy(actions).to(answers.device)[:, None]
         for action in self._policy.possible:
-            told = self._perturb(action, clients, seen.x, seen.features, seen.logits, seen.honest)
+            told = self._perturb(action, clients, seen)
             answers = torch.where(chosen == int(action), told, answers)
         return answers
 
-    def _perturb(
-        self, action: Action, clients: Sequence[str], x: Inputs, features: Tensor, logits: Tensor, honest: Tensor
-    ) -> Tensor:
+    def _perturb(self, action: Action, clients: Sequence[str], seen: Measured) -> Tensor:
+        honest = seen.honest
         if action is Action.MOVE:
-            return self._move(features, logits)
-        if action is Action.DECOY:
-            return self._watch.decoys(honest, features, logits)
+            return self._move(seen.features, seen.logits)
+        if action is Action.DECOY and seen.bets is not None:  # which only the sentinel knows, and it bets
+            return self._watch.decoys(honest, seen.labels.tolist(), seen.bets.sketches)
         if action is Action.LABEL:
-            return torch.nn.functional.one_hot(logits.argmax(1), honest.shape[1]).to(honest)
+            return torch.nn.functional.one_hot(seen.logits.argmax(1), honest.shape[1]).to(honest)
         if action is Action.REFUSE:
             return torch.full_like(honest, 1 / honest.shape[1])
         # The sentinel reverses the answers of thieves: a kept label would be just what they want.
         keep_label = self.bundle.keep_label and self.bundle.policy != "sentinel"
-        return reverse_gradient(honest, self._pirate(clients, x, features), keep_label=keep_label)
+        return reverse_gradient(honest, self._pirate(clients, seen.x, seen.features), keep_label=keep_label)
 
     def _move(self, features: Tensor, logits: Tensor) -> Tensor:
         centres, max_steps = self.bundle.geometry.feature_centres, self._policy.max_steps

@@ -63,9 +63,9 @@ class Watch:
             test=evidence.test,
         )
 
-    def decoys(self, honest: Tensor, features: Tensor, logits: Tensor) -> Tensor:
+    def decoys(self, honest: Tensor, labels: list[int], sketches: list[Sketch]) -> Tensor:
         """The honest rows (n, K), each in a secret order."""
-        return decoy(honest, logits.argmax(1).tolist(), self._sketch(features), self._key, self._cell)
+        return decoy(honest, labels, sketches, self._key, self._cell)
 
     def _sketch(self, features: Tensor) -> list[Sketch]:
         found = features @ self._directions

@@ -35,6 +35,8 @@ class Stub:
     error: Exception | None = None
     seen: list[tuple[str | None, str | None, str | None]] = field(default_factory=list)
     counted: list[tuple[int, bool]] = field(default_factory=list)
+    known: list[tuple[str, int]] = field(default_factory=list)  # client and rows of what was counted, as far as known
+    parsed: int = 0  # requests that were parsed in a thread
     settings: Any = field(
         default_factory=lambda: SimpleNamespace(
             max_rows=MAX_ROWS,
@@ -59,10 +61,17 @@ class Stub:
         assert isinstance(query.inputs, torch.Tensor)
         return answer_to(query.inputs.numpy())
 
-    def count(self, protocol: str, status: int, seconds: float, *, is_query: bool) -> None:
+    async def parse(self, read: Callable[[], Query]) -> Query:
+        self.parsed += 1
+        return await asyncio.to_thread(read)
+
+    def count(
+        self, protocol: str, status: int, seconds: float, *, is_query: bool, query: Query | None, caller: Caller | None
+    ) -> None:
         assert protocol == "grpc"
         assert seconds >= 0
         self.counted.append((status, is_query))
+        self.known.append((caller.client if caller else "", query.rows if query else 0))
 
 
 def answer_to(x: NDArray[np.float32]) -> NDArray[np.float32]:

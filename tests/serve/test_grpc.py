@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import socket
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from queen.serve import grpc as served
 from queen.serve import oip_pb2 as oip
-from queen.serve.types import Caller, Query, ServeError
+from queen.serve.types import LARGE, Caller, Query, ServeError
 from queen.serve.wire_grpc import read_message, write_message
 from queen.types import OptionError
 from tests.serve.grpc_stub import CODE, KEY, MAX_BYTES, PATH, Stub, answer_to, call, message, refused, talk, typed
@@ -117,13 +118,72 @@ def test_keys_and_addresses_reach_the_authenticator() -> None:
     async def client(channel: grpc.aio.Channel, port: int) -> None:
         forwarded = ("x-forwarded-for", "1.2.3.4, 5.6.7.8")
         assert await call(channel, "ModelInfer", message(), key=(*KEY, forwarded))
+        twice = (("x-forwarded-for", "1.2.3.4"), ("x-forwarded-for", "5.6.7.8"))
+        assert await call(channel, "ModelInfer", message(), key=(*KEY, *twice))
         for key in (None, (("authorization", "Bearer bad"),), (("x-key", "Bearer good"),)):
             error = await refused(channel, "ModelInfer", message(), key=key)
             assert (error.code(), error.details()) == (CODE.UNAUTHENTICATED, "a key is needed")
 
     talk(stub, client)
     assert stub.seen[0] == ("Bearer good", "127.0.0.1", "1.2.3.4, 5.6.7.8")
-    assert stub.seen[1:] == [(None, "127.0.0.1", None), ("Bearer bad", "127.0.0.1", None), (None, "127.0.0.1", None)]
+    assert stub.seen[1] == ("Bearer good", "127.0.0.1", "5.6.7.8")  # what the nearest proxy said
+    assert stub.seen[2:] == [(None, "127.0.0.1", None), ("Bearer bad", "127.0.0.1", None), (None, "127.0.0.1", None)]
+
+
+def test_what_is_known_of_a_call_is_counted_with_it() -> None:
+    stub = Stub()
+
+    async def client(channel: grpc.aio.Channel, port: int) -> None:
+        await call(channel, "ModelInfer", message(pictures(3)))
+        await refused(channel, "ModelInfer", message(model_name="other"))
+        await refused(channel, "ModelInfer", message(), key=None)
+        await call(channel, "ServerLive")
+
+    talk(stub, client)
+    assert list(zip(stub.counted, stub.known, strict=True)) == [
+        ((200, True), ("alice", 3)),
+        ((404, True), ("alice", 0)),
+        ((401, True), ("", 0)),
+        ((200, False), ("", 0)),
+    ]
+
+
+def test_a_large_message_is_parsed_in_a_thread() -> None:
+    stub = Stub()
+    stub.settings.max_rows = 2048
+    x = pictures(LARGE // 256 + 1)
+
+    async def client(channel: grpc.aio.Channel, port: int) -> None:
+        found = await call(channel, "ModelInfer", message(x), oip.ModelInferResponse)
+        assert np.allclose(np.frombuffer(found.raw_output_contents[0], np.float32).reshape(-1, 10), answer_to(x))
+        assert stub.parsed == 1
+        await call(channel, "ModelInfer", message())
+
+    talk(stub, client)
+    assert stub.parsed == 1
+
+
+def test_connections_have_a_number() -> None:
+    stub = Stub()
+    stub.settings.max_connections = 3
+
+    async def client(channel: grpc.aio.Channel, port: int) -> None:
+        await call(channel, "ServerLive")
+        with contextlib.ExitStack() as stack:
+            wires = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(6)]
+            closed = []
+            for wire in wires:
+                wire.settimeout(0.2)
+                try:
+                    closed.append(not await asyncio.to_thread(wire.recv, 1))
+                except TimeoutError:
+                    closed.append(False)
+                except ConnectionResetError:
+                    closed.append(True)
+            assert sum(closed) == 4  # two of them beside the channel's own
+        await call(channel, "ServerLive")
+
+    talk(stub, client)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import socket
 import time
 
 import pytest
 import uvicorn
+from uvicorn.server import ServerState
 
+from queen.serve.app import App
 from queen.serve.keys import FileKeys
-from queen.serve.run import running
+from queen.serve.run import _config, running
 from queen.serve.service import Service
 from queen.serve.settings import read_settings
 from tests.serve.small import digits, small_bundle
@@ -260,3 +263,53 @@ def test_a_client_that_leaves_early_harms_nobody(served):
 
     asyncio.run(leave())
     assert ask(served, head(served["key"], len(body())) + body())[0] == 200
+
+
+class Wire(asyncio.Transport):
+    """A connection that notes what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def write(self, data: bytes) -> None:
+        self.written.put_nowait(data)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Nobody else is there."""
+
+
+def test_an_answer_leaves_in_one_packet(served):
+    service = served["service"]
+
+    async def speak() -> tuple[bytes, bool]:
+        config, wire = _config(App(service), service.settings), Wire()
+        connection = config.http_protocol_class(config=config, server_state=ServerState(), app_state={})
+        connection.connection_made(wire)
+        connection.data_received(head(served["key"], len(body())) + body())
+        first = await asyncio.wait_for(wire.written.get(), 10)
+        await asyncio.sleep(0.05)
+        connection.connection_lost(None)
+        return first, wire.written.empty()
+
+    packet, is_all = asyncio.run_coroutine_threadsafe(speak(), served["loop"]).result(30)
+    before, _, found = packet.partition(b"\r\n\r\n")
+    assert before.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\ncontent-length: %d" % len(found) in before
+    assert json.loads(found)["outputs"][0]["name"] == "probabilities"
+    assert is_all
+
+
+@pytest.mark.parametrize("line", ["Connection: close", None], ids=["close", "http10"])
+def test_a_client_that_wants_one_answer_gets_it_and_the_end(served, line):
+    sent = head(served["key"], len(body()), *([line] if line else []))
+    sent = sent if line else sent.replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+    with socket.create_connection(("127.0.0.1", served["port"]), timeout=10) as wire:
+        wire.sendall(sent + body())
+        with wire.makefile("rb") as answers:
+            found = answers.read()
+    assert found.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nconnection: close\r\n" in found

@@ -194,7 +194,7 @@ def test_long_and_deep_things_are_cut():
 
 def test_access_lines_say_who_by_public_id_and_no_verdicts(lines):
     setup("info")
-    access(id="r1\n", protocol="rest", status=200, rows=2, seconds=0.0123456, key="0123456789abcdef", letters="AC")
+    access(id="r1\n", protocol="rest", status=200, rows=2, seconds=0.0123456, key="0123456789abcdef")
     [line] = lines()
     del line["time"]
     assert line == {
@@ -207,9 +207,6 @@ def test_access_lines_say_who_by_public_id_and_no_verdicts(lines):
         "ms": 12.346,
         "key_id": "0123456789abcdef",
     }
-    setup("debug")
-    access(id="r2", protocol="grpc", status=200, rows=2, seconds=0.01, key="", letters="AC")
-    assert lines()[0]["verdicts"] == "AC"
 
 
 def test_lines_go_to_standard_error_of_a_real_process():

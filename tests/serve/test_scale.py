@@ -266,6 +266,7 @@ def test_without_the_ledger_nobody_is_answered_and_with_it_all_is_well_again(ser
     finally:
         store.start()
     assert until(lambda: all(client.infer(digits()[:1])[0] == 200 for _ in range(20)))
+    assert until(lambda: all(client.get("/v2/health/ready")[0] == 200 for _ in range(20)))  # of both replicas
     assert set(replicas()) == before  # nobody had to be replaced
 
 

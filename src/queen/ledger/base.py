@@ -291,6 +291,7 @@ def make_rows(
     low, high = min(listed), max(listed)
     if low < 0 or high > MAX_LABEL:
         raise LabelError(f"labels must lie between 0 and {MAX_LABEL}, got {low} to {high}")
+    _check_limits(limits, high)
     scopes = tuple(_scopes(client, limits, groups[i] if groups else {}, bets, high) for i, client in enumerate(clients))
     return Rows(clients, _owners(owner, len(listed), len(clients)), listed, x, y, scopes, bets)
 
@@ -300,6 +301,8 @@ def _scopes(
 ) -> tuple[Scope, ...]:
     bar, enforce = (bets.bar, bets.enforce) if bets else (inf, False)
     own = Scope(client, group=False, limits=limits, bar=bar, enforce=enforce)
+    if not groups:
+        return (own,)
     kinds = [check_client(name).partition(":")[0] for name in groups]
     if len(set(kinds)) != len(kinds):
         raise OptionError(f"expected at most one group of a kind, got {sorted(groups)}")
@@ -307,7 +310,7 @@ def _scopes(
         Scope(name, group=True, limits=group.limits, bar=bar, enforce=enforce and group.enforce_alarm)
         for _, (name, group) in sorted(zip(kinds, groups.items(), strict=True), key=lambda found: found[0])
     ]
-    for scope in (own, *shared):
+    for scope in shared:
         _check_limits(scope.limits, high)
     return (own, *shared)
 

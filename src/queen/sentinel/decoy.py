@@ -15,7 +15,6 @@ from math import floor
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from queen.sentinel.sketch import CELL_NUMBERS, Sketch
@@ -29,11 +28,12 @@ def decoy(honest: Tensor, labels: Sequence[int], sketches: Sequence[Sketch], key
     demo, jitter of a thousandth of the input range moves one point in a hundred by half the radius of a query.
     """
     boxes = [[floor(s / cell) for s in sketch[:CELL_NUMBERS]] for sketch in sketches]
-    orders = np.stack([_order(key, k, box, honest.shape[1]) for k, box in zip(labels, boxes, strict=True)])
+    drawn = b"".join([_draw(key, k, box, 8 * honest.shape[1]) for k, box in zip(labels, boxes, strict=True)])
+    orders = np.frombuffer(drawn, np.uint64).reshape(honest.shape).argsort(axis=1, kind="stable")
     return honest.gather(1, torch.from_numpy(orders).to(honest.device))
 
 
-def _order(key: bytes, label: int, box: Sequence[int], classes: int) -> NDArray[np.int64]:
+def _draw(key: bytes, label: int, box: Sequence[int], size: int) -> bytes:
+    """Random bytes that belong to a cell."""
     digest = hmac.digest(key, ",".join(map(str, (label, *box))).encode(), "sha256")
-    numbers = np.frombuffer(hashlib.shake_256(digest).digest(8 * classes), np.uint64)
-    return numbers.argsort(kind="stable")
+    return hashlib.shake_256(digest).digest(size)

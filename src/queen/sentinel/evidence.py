@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
@@ -47,6 +47,15 @@ class Bets:
     bar: float
     enforce: bool
     test: int = 0
+
+    def take(self, rows: list[int]) -> Bets:
+        """Those of some rows."""
+        return replace(
+            self,
+            factors=[self.factors[i] for i in rows],
+            digests=[self.digests[i] for i in rows],
+            sketches=[self.sketches[i] for i in rows],
+        )
 
 
 def all_scores(features: Tensor, logits: Tensor, points: Tensor, reference: Tensor | None) -> Tensor:

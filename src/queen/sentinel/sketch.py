@@ -74,12 +74,14 @@ class Memory:
 
     The oldest is forgotten first, which never helps a client: a forgotten query counts as new. All of it is small
     arrays, since a server keeps them for every client: 42 bytes a query, and a hash table of the cells that the first
-    `KEYS` numbers of the sketches lie in. A cell is 2 wide, so whatever is near lies in one of two cells a number.
+    `KEYS` numbers of the sketches lie in. A cell is `SIDE` wide, so whatever is near a number lies in the same cell, or
+    in one of two if a border is near.
     """
 
     CAPACITY = 1024
     BUCKETS = 1024
-    KEYS = 4  # more numbers part sketches better and double the cells to look into
+    KEYS = 4  # more numbers part sketches better, and there are more cells to look into
+    SIDE = 4.0  # wider cells are fewer to look into (2: always 16; 4: 5 of them) and hold more sketches
     __slots__ = ("count", "digests", "first", "following", "sketches")
 
     def __init__(self) -> None:
@@ -100,8 +102,11 @@ class Memory:
 
     def has_near(self, sketch: Sketch) -> bool:
         """Whether a query with nearly this feature was remembered."""
-        first, following, sketches = self.first, self.following, self.sketches
-        sides = [((v - 1.0) // 2.0, (v + 1.0) // 2.0) for v in sketch[: self.KEYS]]
+        first, following, sketches, side = self.first, self.following, self.sketches, self.SIDE
+        sides = []
+        for value in sketch[: self.KEYS]:
+            low, high = (value - 1.0) // side, (value + 1.0) // side
+            sides.append((low,) if low == high else (low, high))
         for cell in product(*sides):
             slot = first[hash(cell) % self.BUCKETS]
             while slot >= 0:
@@ -133,7 +138,8 @@ class Memory:
         self.count += 1
 
     def _bucket(self, kept: array[float]) -> int:
-        return hash(tuple([v // 2.0 for v in kept[: self.KEYS]])) % self.BUCKETS
+        side = self.SIDE
+        return hash(tuple([v // side for v in kept[: self.KEYS]])) % self.BUCKETS
 
     def _unlink(self, slot: int) -> None:
         """Take a slot out of its bucket."""

@@ -15,11 +15,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queen.serve.admin import admin_routes, dashboard_routes
-from queen.serve.limits import read_body
+from queen.serve.limits import WHOLE, read_body
 from queen.serve.log import log
 from queen.serve.openapi import openapi
 from queen.serve.service import Service, addresses
-from queen.serve.types import Query, ServeError
+from queen.serve.types import LARGE, Query, ServeError
 from queen.serve.wire import (
     BYTES_A_VALUE,
     error_body,
@@ -38,7 +38,6 @@ Send = Callable[[Message], Awaitable[None]]
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
 HEADER_LENGTH = b"inference-header-content-length"
-LARGE = 1 << 18  # bytes of a body that takes milliseconds to parse
 MANY = 1 << 14  # numbers of an answer that takes milliseconds to write
 
 
@@ -92,7 +91,7 @@ class App:
             status, body = 500, error_body("this request failed in the server")
         try:
             if status != 499:
-                await _send(send, status, body, extra, content_type)
+                await _send(scope, send, status, body, [(b"content-type", content_type), *extra])
         finally:
             seconds = time.perf_counter() - start
             service.count("rest", status, seconds, is_query=True, query=query, caller=caller)
@@ -121,10 +120,13 @@ class App:
 
 
 async def _send(
-    send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]], content_type: bytes = JSON
+    scope: MutableMapping[str, Any], send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
 ) -> None:
-    own = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": own + headers})
+    headers.append((b"content-length", b"%d" % len(body)))
+    if whole := scope.get("extensions", {}).get(WHOLE):
+        await whole(status, headers, body)
+        return
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 

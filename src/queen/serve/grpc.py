@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 import grpc
@@ -17,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from queen.serve import oip_pb2 as oip
 from queen.serve.log import log
-from queen.serve.types import ServeError
+from queen.serve.types import LARGE, ServeError
 from queen.serve.wire import BYTES_A_VALUE
 from queen.serve.wire_grpc import check_model, model_message, read_message, server_message, write_message
 from queen.types import OptionError
@@ -25,7 +27,7 @@ from queen.types import OptionError
 if TYPE_CHECKING:
     from queen.serve.service import Service
     from queen.serve.settings import Settings
-    from queen.serve.types import Caller
+    from queen.serve.types import Caller, Query
 
 NAME = "inference.GRPCInferenceService"
 CODES = {
@@ -41,9 +43,20 @@ CODES = {
 }
 MAX_STREAMS = 256  # calls at a time on one connection; a client waits with more
 SMALL = 4096  # bytes of a message that only names a model
+IDLE = 30.0  # seconds after which a connection without calls is closed; clients open a new one by themselves
 
-Stream = AsyncIterator[bytes]
-Method = Callable[[Stream, Any], Awaitable[Any]]
+
+@dataclass
+class Call:
+    """A call that is being answered, and what is known of it so far."""
+
+    requests: AsyncIterator[bytes]
+    context: Any
+    caller: Caller | None = None
+    query: Query | None = None
+
+
+Method = Callable[[Call], Awaitable[Any]]
 
 
 async def start_grpc(service: Service, host: str, port: int, *, max_bytes: int) -> tuple[grpc.aio.Server, int]:
@@ -85,7 +98,8 @@ def _options(settings: Settings, max_bytes: int) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),  # and one that pings all the time is cut off
         ("grpc.http2.max_ping_strikes", 2),
-        ("grpc.max_connection_idle_ms", 300_000),
+        ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
+        ("grpc.max_allowed_incoming_connections", settings.max_connections),
         ("grpc.so_reuseport", 0),  # two servers on one port would share its calls without a word
     ]
 
@@ -93,31 +107,32 @@ def _options(settings: Settings, max_bytes: int) -> list[tuple[str, int]]:
 def _handlers(service: Service, max_values: int) -> Any:
     """The service's methods; gRPC itself answers UNIMPLEMENTED to all others."""
 
-    async def live(requests: Stream, context: Any) -> oip.ServerLiveResponse:
+    async def live(call: Call) -> oip.ServerLiveResponse:
         return oip.ServerLiveResponse(live=True)
 
-    async def ready(requests: Stream, context: Any) -> oip.ServerReadyResponse:
+    async def ready(call: Call) -> oip.ServerReadyResponse:
         return oip.ServerReadyResponse(ready=service.ready)
 
-    async def server_metadata(requests: Stream, context: Any) -> oip.ServerMetadataResponse:
+    async def server_metadata(call: Call) -> oip.ServerMetadataResponse:
         return server_message(service.version)
 
-    async def model_ready(requests: Stream, context: Any) -> oip.ModelReadyResponse:
-        request = _parse(oip.ModelReadyRequest, await _read(requests, service))
+    async def model_ready(call: Call) -> oip.ModelReadyResponse:
+        request = _parse(oip.ModelReadyRequest, await _read(call, service))
         check_model(service.spec, request.name, request.version)
         return oip.ModelReadyResponse(ready=service.ready)
 
-    async def model_metadata(requests: Stream, context: Any) -> oip.ModelMetadataResponse:
-        await _caller(service, context)
-        request = _parse(oip.ModelMetadataRequest, await _read(requests, service))
+    async def model_metadata(call: Call) -> oip.ModelMetadataResponse:
+        await _caller(service, call.context)
+        request = _parse(oip.ModelMetadataRequest, await _read(call, service))
         check_model(service.spec, request.name, request.version)
         return model_message(service.spec)
 
-    async def infer(requests: Stream, context: Any) -> oip.ModelInferResponse:
-        caller = await _caller(service, context)
-        limits = {"max_rows": service.settings.max_rows, "max_values": max_values}
-        query = read_message(await _read(requests, service), service.spec, **limits)
-        return write_message(query, await service.infer(query, caller), service.spec)
+    async def infer(call: Call) -> oip.ModelInferResponse:
+        call.caller = await _caller(service, call.context)
+        raw, limits = await _read(call, service), {"max_rows": service.settings.max_rows, "max_values": max_values}
+        parse = partial(read_message, raw, service.spec, **limits)
+        query = call.query = parse() if len(raw) < LARGE else await service.parse(parse)
+        return write_message(query, await service.infer(query, call.caller), service.spec)
 
     methods: dict[str, Method] = {
         "ServerLive": live,
@@ -133,37 +148,38 @@ def _handlers(service: Service, max_values: int) -> Any:
     return grpc.method_handlers_generic_handler(NAME, found)
 
 
-def _told(service: Service, name: str, method: Method) -> Method:
+def _told(service: Service, name: str, method: Method) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
     """The method with its errors as gRPC tells them, counted."""
 
-    async def call(requests: Stream, context: Any) -> Any:
-        start, status = time.perf_counter(), 499  # unless it ends here, the client went away
+    async def answer(requests: AsyncIterator[bytes], context: Any) -> bytes:
+        start, status, call = time.perf_counter(), 499, Call(requests, context)  # 499: the client went away
         try:
-            reply = (await method(requests, context)).SerializeToString()
+            reply: bytes = (await method(call)).SerializeToString()
             status = 200
             return reply
         except ServeError as error:
             status = error.status
             trailing = () if error.retry_after is None else (("retry-after", str(error.retry_after)),)
             code = CODES.get(status, grpc.StatusCode.INTERNAL if status >= 500 else grpc.StatusCode.INVALID_ARGUMENT)
-            return await context.abort(code, error.message, trailing)  # which raises
+            return cast("bytes", await context.abort(code, error.message, trailing))  # which raises
         except Exception as error:
             status = 500
             log("call failed", level="error", method=name, error=repr(error))
-            return await context.abort(grpc.StatusCode.INTERNAL, "this request failed in the server")
+            return cast("bytes", await context.abort(grpc.StatusCode.INTERNAL, "this request failed in the server"))
         finally:
-            service.count("grpc", status, time.perf_counter() - start, is_query=name == "ModelInfer")
+            seconds, is_query = time.perf_counter() - start, name == "ModelInfer"
+            service.count("grpc", status, seconds, is_query=is_query, query=call.query, caller=call.caller)
 
-    return call
+    return answer
 
 
 async def _caller(service: Service, context: Any) -> Caller:
-    told, limit = dict(context.invocation_metadata() or ()), service.settings.max_header
-    if (
-        sum(len(name) + len(value) + 4 for name, value in told.items()) > limit
-    ):  # gRPC allows more before it has said so
+    told, limit = tuple(context.invocation_metadata() or ()), service.settings.max_header
+    size = sum(len(name) + len(value) + 4 for name, value in told)
+    if size > limit:  # gRPC allows more before it has said so
         raise ServeError(413, f"the head of a call may have {limit} bytes")
-    return await service.caller(told.get("authorization"), peer_host(context.peer()), told.get("x-forwarded-for"))
+    last = dict(told)  # gRPC itself keeps only the last x-forwarded-for, which is that of the nearest proxy
+    return await service.caller(last.get("authorization"), peer_host(context.peer()), last.get("x-forwarded-for"))
 
 
 def peer_host(peer: str) -> str | None:
@@ -174,12 +190,12 @@ def peer_host(peer: str) -> str | None:
     return unquote(rest).rpartition(":")[0].strip("[]") or None
 
 
-async def _read(requests: Stream, service: Service) -> bytes:
+async def _read(call: Call, service: Service) -> bytes:
     """The message of a call, whole within the time that a request may take to arrive; the protocol knows no second."""
     limit, start = service.settings.request_timeout, time.monotonic()
     try:
         async with asyncio.timeout(limit):
-            return await anext(requests)
+            return await anext(call.requests)
     except TimeoutError:
         raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
     except StopAsyncIteration:

@@ -55,22 +55,9 @@ def log(event: str, *, level: str = "info", **fields: object) -> None:
         LOGGER.log(number, event, extra={"fields": fields}, exc_info=number >= logging.ERROR and _in_except())
 
 
-def access(
-    *, id: str, protocol: str, status: int, rows: int, seconds: float, key: str, letters: str | None = None
-) -> None:
-    """One request: never inputs or answers; `key` is a key's public part. Verdicts only at level debug: whoever reads
-    them knows what the defense thinks of each query."""
-    fields: dict[str, Any] = {
-        "id": id,
-        "protocol": protocol,
-        "status": status,
-        "rows": rows,
-        "ms": round(1e3 * seconds, 3),
-        "key_id": key,
-    }
-    if letters is not None and LOGGER.isEnabledFor(logging.DEBUG):
-        fields["verdicts"] = letters
-    log("request", **fields)
+def access(*, id: str, protocol: str, status: int, rows: int, seconds: float, key: str) -> None:
+    """One request: never inputs, answers or verdicts; `key` is a key's public part."""
+    log("request", id=id, protocol=protocol, status=status, rows=rows, ms=round(1e3 * seconds, 3), key_id=key)
 
 
 class Handler(logging.StreamHandler[Any]):

@@ -13,6 +13,7 @@ from queen.types import Inputs
 
 OUTPUT = "probabilities"
 INPUT = "input"  # of models that take one tensor
+LARGE = 1 << 18  # bytes of a request that takes milliseconds to parse
 
 DATATYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool,
