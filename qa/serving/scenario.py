@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 
@@ -42,16 +43,21 @@ def main(goal: str, run: Scenario, control: Scenario) -> None:
     """Run a goal and its control from the command line; `run` and `control` take a folder and whether to be quick."""
     parser = argparse.ArgumentParser(description=goal)
     parser.add_argument("--quick", action="store_true", help="small numbers, for continuous integration")
-    quick = parser.parse_args().quick
+    parser.add_argument("--out", type=Path, help="file to write what was found to, as JSON")
+    options = parser.parse_args()
+    quick = options.quick
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="queen-qa-") as folder:
         checks = list(run(_made(Path(folder) / "run"), quick))
         caught = failed(control(_made(Path(folder) / "control"), quick))
     _say(*checks, *(f"       control, caught: {check.name}: {check.found}" for check in caught))
     checks.append(Check("the control fails", bool(caught)))
-    wrong = failed(checks)
+    wrong, seconds = failed(checks), time.monotonic() - start
+    if options.out:
+        found = {"goal": goal, "quick": quick, "seconds": round(seconds, 1), "checks": [asdict(one) for one in checks]}
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
     what = f"{len(checks)} checks hold" if not wrong else f"{len(wrong)} of {len(checks)} checks FAILED"
-    _say(f"{goal} ({'quick' if quick else 'long'}, {time.monotonic() - start:.0f} s): {what}")
+    _say(f"{goal} ({'quick' if quick else 'long'}, {seconds:.0f} s): {what}")
     sys.exit(bool(wrong))
 
 

@@ -23,7 +23,10 @@ PREFIX = "queen-"  # of the names of our applications on a cluster
 START = 600.0  # seconds until all replicas must answer
 LOOK_EVERY = 1.0  # seconds between looks at the application
 LOST = 60.0  # seconds until a request gets up waiting, say for a replica to start; the model is faster
-NOBODY_IS_TRUSTED = {"FORWARDED_ALLOW_IPS": ""}  # else the proxies believe X-Forwarded-For of clients on their machine
+FOR_RAY = {
+    "FORWARDED_ALLOW_IPS": "",  # else the proxies believe X-Forwarded-For of clients on their machine
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # else a proxy that starts slowly is killed after 5 s, over and over
+}
 
 
 def serve_on_ray(settings: Settings, *, on_start: Callable[[str], None] = lambda address: None) -> None:
@@ -37,11 +40,17 @@ def serve_on_ray(settings: Settings, *, on_start: Callable[[str], None] = lambda
     settings = _same_everywhere(settings)
     mark = mark_of(settings.bundle)
     address = os.environ.get("RAY_ADDRESS") or LOCAL
-    with connected(ray, address, runtime_env={"env_vars": NOBODY_IS_TRUSTED}), _stop_signals() as stop:
+    with connected(ray, address, runtime_env={"env_vars": FOR_RAY}), _stop_signals() as stop:
         _check_room(ray, settings)
         _make_way(serve)
         settings = _with_port(settings)
-        serve.start(proxy_location="EveryNode", http_options=_http(settings), logging_config=logging_of(settings))
+        try:
+            serve.start(proxy_location="EveryNode", http_options=_http(settings), logging_config=logging_of(settings))
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            why = " ".join(str(error).split())[:300]
+            raise QueenError(
+                f"Ray's HTTP proxies did not start; is the cluster busy or short of memory? {why}"
+            ) from error
         name = PREFIX + secrets.token_hex(4)
         try:
             target = serve.RunTarget(application(serve, settings, mark), name=name)

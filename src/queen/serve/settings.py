@@ -83,7 +83,9 @@ class Settings(BaseSettings):
     max_batch: int = Field(64, ge=1, description="Most rows in a batch of the model (a larger request runs alone).")
     max_queue: int = Field(4096, ge=1, description="Most rows that may wait; more are answered 503.")
     max_wait: float = Field(2.0, gt=0, description="Longest time in seconds that a request may be expected to wait.")
-    max_connections: int = Field(4096, ge=1, description="Most open HTTP connections; more are answered 503.")
+    max_connections: int = Field(
+        4096, ge=1, description="Most open connections, over REST and over gRPC each; more are refused."
+    )
     request_timeout: float = Field(8.0, gt=0, description="Seconds in which a request must have arrived whole.")
     keep_alive: float = Field(5.0, gt=0, description="Seconds after which an idle connection is closed.")
     shutdown_timeout: float = Field(4.0, gt=0, description="Seconds to finish what was accepted after SIGTERM.")
