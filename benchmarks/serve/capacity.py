@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     Path("build").mkdir(exist_ok=True)
-    with TemporaryDirectory(dir="build") as name, redis_server(Path(name)) as url:
+    with TemporaryDirectory(dir="build") as name, redis_server(Path(name) / "redis") as url:
         folder = Path(name)
         found = {
             "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},

@@ -98,7 +98,7 @@ def _machine(result: dict[str, Any]) -> str:
     rough = ", a quick and rough run" if result["quick"] else ""
     parts = [
         f"{where}{rough}. Server and load generator share the cores; figures are medians of {len(cells[0]['rounds'])} "
-        "interleaved rounds, times in milliseconds, CPU is the server's for one request.\n",
+        "interleaved rounds (the lowest and highest in brackets), times in milliseconds, CPU is the server's for one request.\n",
         _table(HEAD, [_cell(cell) for cell in cells]),
         _table(("target", "wanted", "measured", ""), [_target(one) for one in result["targets"]]),
     ]
@@ -106,14 +106,14 @@ def _machine(result: dict[str, Any]) -> str:
 
 
 def _cell(cell: dict[str, Any]) -> tuple[str, ...]:
-    figures = cell["median"]
+    figures, rounds = cell["median"], [one["requests_per_second"] for one in cell["rounds"]]
     latency, server = figures["latency_ms"], figures.get("server")
     commits = bool(server) and cell["server"].startswith("sentinel")
     return (
         cell["model"],
         SERVERS[cell["server"]],
         str(cell["connections"]),
-        f"{figures['requests_per_second']:,.0f}",
+        f"{figures['requests_per_second']:,.0f} ({min(rounds):,.0f} to {max(rounds):,.0f})",
         *(f"{latency[name]:.1f}" for name in ("p50", "p95", "p99")),
         f"{server['commit_ms']['p50']:.1f} / {server['commit_ms']['p95']:.1f}" if commits else "",
         f"{server['batch_rows']:.1f}" if server else "",
