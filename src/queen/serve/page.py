@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,8 @@ def capacity(results: Path) -> str:
         f"- **1,000,000 clients** with 100 queries each take {mean[0] / 1e3:,.1f} GB of SQLite file, or "
         f"{mean[1] / 1e3:,.1f} GB of Redis' memory (and an append-only file of at least that size). With one query "
         f"each they take {size['sqlite']['1'] / 1e3:,.2f} or {size['redis']['1'] / 1e3:,.2f} GB.\n",
-        f"- **10,000 queries/s** keep one Redis busy for {redis:,.0f} % of the time at batches of this size: "
-        "take a Redis cluster before that reaches half. One SQLite file would be busy for "
+        f"- **10,000 queries/s** keep one Redis busy for at most {redis:,.0f} % of the time at batches of this size "
+        f"(the way there and back is counted in). To stay below half, {_masters(redis)}. One SQLite file would be busy for "
         f"{sqlite:,.0f} % of the time, but belongs to one server.\n",
     ]
     if served:
@@ -91,6 +92,12 @@ def capacity(results: Path) -> str:
     return "\n".join(lines)
 
 
+def _masters(percent: float) -> str:
+    """How many of them such a load takes."""
+    count = ceil(percent / 50)
+    return "one is enough" if count == 1 else f"take a Redis cluster of {count} masters"
+
+
 def _machine(result: dict[str, Any]) -> str:
     machine, cells = result["machine"], result["cells"]
     versions = machine["versions"]
@@ -98,7 +105,8 @@ def _machine(result: dict[str, Any]) -> str:
     rough = ", a quick and rough run" if result["quick"] else ""
     parts = [
         f"{where}{rough}. Server and load generator share the cores; figures are medians of {len(cells[0]['rounds'])} "
-        "interleaved rounds (the lowest and highest in brackets), times in milliseconds, CPU is the server's for one request.\n",
+        "interleaved rounds (the lowest and highest in brackets), times in milliseconds, CPU is the server's for one "
+        "request.\n",
         _table(HEAD, [_cell(cell) for cell in cells]),
         _table(("target", "wanted", "measured", ""), [_target(one) for one in result["targets"]]),
     ]
