@@ -79,8 +79,8 @@ def capacity(results: Path) -> str:
         f"{mean[1] / 1e3:,.1f} GB of Redis' memory (and an append-only file of at least that size). With one query "
         f"each they take {size['sqlite']['1'] / 1e3:,.2f} or {size['redis']['1'] / 1e3:,.2f} GB.\n",
         f"- **10,000 queries/s** keep one Redis busy for at most {redis:,.0f} % of the time at batches of this size "
-        f"(the way there and back is counted in). To stay below half, {_masters(redis)}. One SQLite file would be busy for "
-        f"{sqlite:,.0f} % of the time, but belongs to one server.\n",
+        f"(the way there and back is counted in). To stay below half, {_masters(redis)}. One SQLite file would be busy "
+        f"for {sqlite:,.0f} % of the time, but belongs to one server.\n",
     ]
     if served:
         lines.append(
