@@ -62,7 +62,7 @@ def make_digits(folder: Path, questions: int) -> Served:
         _save(model.eval(), (x, y), known, folder / "digits", "models:digits_model")
         fresh = _mixtures(*asked, questions)
     file = folder / "digits.jsonl"
-    file.write_bytes(b"\n".join(_as_json(one) for one in fresh))
+    file.write_bytes(b"\n".join(as_json(one) for one in fresh))
     return Served(folder / "digits", file)
 
 
@@ -114,7 +114,8 @@ def _save(
     guard.save(folder)
 
 
-def _as_json(image: Tensor) -> bytes:
+def as_json(image: Tensor) -> bytes:
+    """A question in JSON about one image (1, 8, 8)."""
     flat = np.round(image.numpy().ravel().astype(np.float64), 4)
     return orjson.dumps({"inputs": [{**_described(image[None]), "data": flat.tolist()}]})
 

@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,16 +104,17 @@ def redis_server(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def queen_server(
-    served: Served, folder: Path, *, policy: str, ledger: str, threads: int, clients: int
+    served: Served, folder: Path, *, policy: str, ledger: str, threads: int, clients: int, flags: Sequence[str] = ()
 ) -> Iterator[Server]:
-    """`queen serve` with a key for every client, on its way up."""
+    """`queen serve` with a key for every client, on its way up; `flags` are more of its own."""
     folder.mkdir()
     keys = open_keys(folder, ledger)
     (folder / "keys.txt").write_text("\n".join(keys.add(f"client {i}")[0] for i in range(clients)))
     keys.close()
     command = [sys.executable, "-m", "queen", "serve", str(served.bundle), "--policy", policy, "--ledger", ledger]
     command += ["--home", str(folder), "--port", "0", "--grpc-port", "-1", "--metrics-port", "0"]
-    with spawned([*command, "--threads", str(threads), "--log-format", "json"], folder / "server.log") as server:
+    command += ["--threads", str(threads), "--log-format", "json", *flags]
+    with spawned(command, folder / "server.log") as server:
         server.keys = folder / "keys.txt"
 
         def is_ready() -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import socket
 import sys
 import time
@@ -126,6 +127,7 @@ async def ask_much(wires: list[socket.socket], seconds: float) -> None:
 
 
 async def _send(writer: asyncio.StreamWriter, parts: AsyncIterator[bytes]) -> None:
+    await asyncio.sleep(PAUSE * random.random())  # slow clients do not send in step
     with contextlib.suppress(ConnectionError):
         async for part in parts:
             writer.write(part)

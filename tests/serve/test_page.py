@@ -12,7 +12,7 @@ from queen.serve.settings import Settings
 from queen.types import OptionError
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("settings", "speed", "capacity")
+NAMES = ("settings", "speed", "capacity", "timing")
 EMPTY = "one\n" + "".join(f"<!-- {name} -->\nstale\n<!-- /{name} -->\ntwo\n" for name in NAMES)
 
 
@@ -61,11 +61,12 @@ def test_defaults_are_those_of_the_settings():
     assert "| `--webhook` |  |" in table
 
 
-def test_only_what_is_between_the_markers_changes(tmp_path):
+def test_only_what_is_between_the_markers_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "TIMING", tmp_path / "none.json")
     text = page.filled(EMPTY, tmp_path)
     assert "stale" not in text
-    assert [line for line in text.splitlines() if line in ("one", "two")] == ["one", "two", "two", "two"]
-    assert text.count("Not measured yet.") == 2
+    assert [line for line in text.splitlines() if line in ("one", "two")] == ["one"] + 4 * ["two"]
+    assert text.count("Not measured yet.") == 3
     assert page.filled(text, tmp_path) == text
 
 
@@ -92,6 +93,14 @@ def test_a_quick_run_is_called_rough_and_every_machine_has_its_tables(tmp_path):
         (tmp_path / f"{name}.json").write_text(json.dumps(result(quick=True)))
     text = page.speed(tmp_path)
     assert text.count("rough") == text.count("| fast |") == 2
+
+
+def test_times_become_a_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "TIMING", tmp_path / "timing.json")
+    kinds = {"again": {"tell": 0.612, "more_us": -26.6}, "accused": {"tell": 0.5, "more_us": 3.4}}
+    cell = {"ledger": "sqlite", "flags": "--uniform", "median_us": 1234.5, "answers_a_kind": 9, **kinds}
+    page.TIMING.write_text(json.dumps({"cells": [cell]}))
+    assert page.timing().splitlines()[-1] == "| sqlite | `--uniform` | 1.23 | 0.61 (-27) | 0.50 (+3) |"
 
 
 def test_the_capacity_plan_follows_from_what_was_measured(tmp_path, monkeypatch):

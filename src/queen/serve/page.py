@@ -14,6 +14,7 @@ from queen.serve.settings import Settings
 from queen.types import OptionError
 
 PAGE, RESULTS, CAPACITY = Path("docs/serving.md"), Path("results/serve"), Path("results/capacity/ledgers.json")
+TIMING = Path("results/timing/cpu-2-cores.json")
 SERVERS = {
     "none memory": "unprotected",
     "sentinel memory": "sentinel, `memory://`",
@@ -26,7 +27,8 @@ HEAD = ("model", "server", "connections", "requests/s", "p50", "p95", "p99", "co
 
 def filled(page: str, results: Path) -> str:
     """The page with tables and capacity plan between their markers."""
-    for name, text in (("settings", settings_table()), ("speed", speed(results)), ("capacity", capacity(results))):
+    parts = {"settings": settings_table(), "speed": speed(results), "capacity": capacity(results), "timing": timing()}
+    for name, text in parts.items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
         if page.count(begin) != 1 or page.count(end) != 1:
             raise OptionError(f"expected one '{begin}' and one '{end}' in the page")
@@ -90,6 +92,23 @@ def capacity(results: Path) -> str:
             "the ratios below say.\n"
         )
     return "\n".join(lines)
+
+
+def timing() -> str:
+    """How well the kinds of answers can be told by the time they take."""
+    if not TIMING.exists():
+        return "Not measured yet.\n"
+    cells = json.loads(TIMING.read_text())["cells"]
+    rows = [
+        (
+            cell["ledger"],
+            f"`{cell['flags']}`",
+            f"{cell['median_us'] / 1e3:.2f}",
+            *(f"{cell[kind]['tell']:.2f} ({cell[kind]['more_us']:+.0f})" for kind in ("again", "accused")),
+        )
+        for cell in cells
+    ]
+    return _table(("ledger", "flags", "ms an answer", "asked again", "accused"), rows)
 
 
 def _masters(percent: float) -> str:

@@ -30,6 +30,7 @@ from queen.serve.metrics import Metrics
 from queen.serve.record import QueryLog
 from queen.serve.series import Series
 from queen.serve.settings import Settings
+from queen.serve.ticks import Ticks
 from queen.serve.types import Caller, Query, ServeError, describe
 from queen.serve.unprotected import Unprotected
 from queen.serve.webhook import Webhook
@@ -68,6 +69,7 @@ class Service:
         self._ledger_error: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._looking: asyncio.Task[None] | None = None
+        self._ticks = Ticks(settings.release_every)
         self._webhook, self._log = _webhook(settings, self.metrics), _query_log(settings, self.metrics)
         self.batcher = Batcher(
             guard,
@@ -118,6 +120,7 @@ class Service:
         self.batcher.start()
         if self._webhook:
             await self._webhook.start()
+        self._ticks.start()
         self._tasks = [asyncio.create_task(self._watch_keys()), asyncio.create_task(self._watch_ledger())]
         self.metrics.set_ready(self.ready)
 
@@ -129,6 +132,7 @@ class Service:
     async def stop(self) -> None:
         """Answer what was accepted, then give everything back."""
         self.drain()
+        self._ticks.stop()
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -160,10 +164,15 @@ class Service:
     async def infer(self, query: Query, caller: Caller) -> NDArray[np.float32]:
         """Probabilities (n, K) for one request; raises `ServeError`."""
         try:
-            return await self.batcher.submit(query, caller)
+            answers = await self.batcher.submit(query, caller)
+        except ServeError:
+            await self._ticks.wait()
+            raise
         except OptionError as error:  # a group without limits: never answer as if it had none
             log("group without limits", level="error", client=caller.client, groups=list(caller.groups))
             raise ServeError(503, "the server has no limits for a group of this key; ask the operator") from error
+        await self._ticks.wait()
+        return answers
 
     async def caller(self, authorization: str | None, peer: str | None, forwarded: str | None) -> Caller:
         """Who asks; a key made a moment ago is looked up once more."""

@@ -75,7 +75,13 @@ class Settings(BaseSettings):
         description='Kinds of groups and their limits, as JSON: {"tenant": {"extra_answers": 20000}}; kind net pools '
         "network prefixes.",
     )
-    uniform: bool = Field(True, description="Compute every kind of answer for every row, so that time tells nothing.")
+    uniform: bool = Field(True, description="Compute every kind of answer for every row, so that time tells less.")
+    release_every: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Seconds between moments at which answers leave, so that time tells next to nothing; 0: at once.",
+    )
 
     max_body: int = Field(16 * MIB, ge=1024, description="Largest request body in bytes, before and after inflating.")
     max_header: int = Field(16384, ge=1024, description="Largest request head in bytes.")
