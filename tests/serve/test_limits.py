@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import socket
 import time
+import weakref
 
 import pytest
 import uvicorn
@@ -285,22 +287,30 @@ class Wire(asyncio.Transport):
 def test_an_answer_leaves_in_one_packet(served):
     service = served["service"]
 
-    async def speak() -> tuple[bytes, bool]:
+    async def speak() -> tuple[bytes, bool, bool]:
         config, wire = _config(App(service), service.settings), Wire()
         connection = config.http_protocol_class(config=config, server_state=ServerState(), app_state={})
         connection.connection_made(wire)
         connection.data_received(head(served["key"], len(body())) + body())
         first = await asyncio.wait_for(wire.written.get(), 10)
         await asyncio.sleep(0.05)
+        gone = weakref.ref(connection.cycle)
         connection.connection_lost(None)
-        return first, wire.written.empty()
+        is_all = wire.written.empty()
+        gc.disable()
+        try:
+            del connection, wire
+            return first, is_all, gone() is None
+        finally:
+            gc.enable()
 
-    packet, is_all = asyncio.run_coroutine_threadsafe(speak(), served["loop"]).result(30)
+    packet, is_all, is_gone = asyncio.run_coroutine_threadsafe(speak(), served["loop"]).result(30)
     before, _, found = packet.partition(b"\r\n\r\n")
     assert before.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\ncontent-length: %d" % len(found) in before
     assert json.loads(found)["outputs"][0]["name"] == "probabilities"
     assert is_all
+    assert is_gone  # with no help of the garbage collector
 
 
 @pytest.mark.parametrize("line", ["Connection: close", None], ids=["close", "http10"])

@@ -185,6 +185,7 @@ async def send_whole(cycle: RequestResponseCycle, status: int, headers: list[tup
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
+    cycle.scope.pop("extensions", None)  # which holds the cycle: both would wait for the garbage collector
 
 
 async def read_body(headers: dict[bytes, bytes], receive: Any, limit: int) -> bytes | bytearray:
