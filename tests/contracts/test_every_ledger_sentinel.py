@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from queen.core.certify import records_bound
 from queen.ledger import Ledger, RedisLedger, SqliteLedger
-from queen.ledger.base import Budget, Judgement, make_rows
+from queen.ledger.base import Budget, Judgement, Standing, make_rows
 from queen.sentinel.sketch import SIZE as SKETCH_SIZE
 from queen.sentinel.sketch import Memory
 from queen.types import FORMS, ClientError, Group, LabelError, Limits, LimitsError, OptionError, QueenError
@@ -38,6 +38,10 @@ class Reopened:
                 return getattr(ledger, name)(*args, **options)
 
         return call
+
+    def each_standing(self) -> Iterator[Standing]:
+        with closing(self._open()) as ledger:
+            yield from ledger.each_standing()
 
 
 def sqlite_reopened() -> Reopened:
@@ -432,6 +436,19 @@ def test_the_highest_wealth_stands_first(ledger):
     tell(ledger, Rules(PLENTY, bar=1e9), stream)
     assert [s.name for s in ledger.standings()] == ["also high", "high", "middle", "low", "none"]
     assert list(ledger.clients()) == sorted([*bets, "also high"])
+
+
+def test_standings_can_be_read_one_after_the_other_while_judging_goes_on(ledger):
+    names = [f"c{i}" for i in range(30)]
+    tell(ledger, Rules(PLENTY, bar=1e9), [picture(0, client=name) for name in names])
+    ledger.pardon("nobody", "boss")  # who is not on record
+    expected = ledger.standings()
+    reading = ledger.each_standing()
+    found = [next(reading)]
+    tell(ledger, Rules(PLENTY, bar=1e9), [picture(1, client="meanwhile")])
+    found += [standing for standing in reading if standing.name != "meanwhile"]
+    assert sorted(found, key=lambda s: s.name) == sorted(expected, key=lambda s: s.name)
+    assert [s.name for s in ledger.standings() if s.name == "meanwhile"] == ["meanwhile"]
 
 
 # Operators

@@ -354,8 +354,8 @@ def test_a_ledger_that_fails_is_no_crash(desk, http):
 
 def test_many_dashboards_cost_one_reading_a_second(desk, http, monkeypatch):
     readings = []
-    real = desk.guard.ledger.standings
-    monkeypatch.setattr(desk.guard.ledger, "standings", lambda: readings.append(time.monotonic()) or real())
+    real = desk.guard.ledger.each_standing
+    monkeypatch.setattr(desk.guard.ledger, "each_standing", lambda: readings.append(time.monotonic()) or real())
     began = time.monotonic()
     for _ in range(10):
         assert http.get("clients").status_code == http.get("overview").status_code == 200
@@ -431,9 +431,9 @@ def test_a_failed_reading_is_told_and_tried_again():
 
 def test_what_is_not_known_yet_is_said_to_be_so(desk, http, monkeypatch):
     gate = threading.Event()
-    real = desk.guard.ledger.standings
+    real = desk.guard.ledger.each_standing
     monkeypatch.setattr(recent_module, "PATIENCE", 0.05)
-    monkeypatch.setattr(desk.guard.ledger, "standings", lambda: gate.wait(20) and real())
+    monkeypatch.setattr(desk.guard.ledger, "each_standing", lambda: gate.wait(20) and real())
     with listening(desk.app()) as url:
         told = httpx.Client(base_url=f"{url}/admin/", headers=http.headers)
         assert told.get("overview").json()["totals"] == {
@@ -489,7 +489,7 @@ def test_among_very_many_a_whole_name_is_found(desk, http, monkeypatch):
 def test_of_many_clients_only_the_first_are_sent(tmp_path, monkeypatch):
     guard = small_guard(limits=Limits(threshold=0.5))
     many = [Standing(f"client {i}", False, i, float(i % 977), coverage={i % 10: i / 1e5}) for i in range(30_000)]
-    monkeypatch.setattr(guard.ledger, "standings", lambda: many)
+    monkeypatch.setattr(guard.ledger, "each_standing", lambda: iter(many))
     desk = Desk(guard, tmp_path)
     headers = {"Authorization": f"Bearer {desk.admin_key}"}
     with listening(desk.app()) as url, httpx.Client(base_url=url, headers=headers, timeout=30) as http:

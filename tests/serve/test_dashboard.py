@@ -454,8 +454,8 @@ def test_a_server_that_nobody_has_asked_yet(tmp_path, new_page):
 
 @in_browser
 def test_with_very_many_clients_the_page_says_what_it_does_not_know(desk, url, new_page, monkeypatch):
-    gate, real = threading.Event(), desk.guard.ledger.standings
-    monkeypatch.setattr(desk.guard.ledger, "standings", lambda: gate.wait(60) and real())
+    gate, real = threading.Event(), desk.guard.ledger.each_standing
+    monkeypatch.setattr(desk.guard.ledger, "each_standing", lambda: gate.wait(60) and real())
     monkeypatch.setattr(accounts, "KEPT", 4)
     monkeypatch.setattr(accounts, "RANKED", 2)
     page = log_in(new_page(url), desk.admin_key)

@@ -97,7 +97,11 @@ def test_the_alarm_is_posted_and_signed(server, hook):
 
 
 def test_requests_are_logged_without_answers_or_keys(server):
-    lines = [line for line in server.lines() if line["event"] == "request" and line["rows"]]
+    def logged():
+        return [line for line in server.lines() if line["event"] == "request" and line["rows"]]
+
+    wait_for(lambda: len(logged()) >= 10)  # a line follows its answer
+    lines = logged()
     assert len(lines) == 10
     assert {line["rows"] for line in lines} == {20}
     assert len({line["key_id"] for line in lines}) == 2

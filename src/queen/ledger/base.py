@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf, isfinite
@@ -153,6 +153,11 @@ class Standing:
     budget: Budget | None = None  # its own, if an operator gave it one
     coverage: Mapping[int, float] = field(default_factory=dict)
 
+    @property
+    def on_record(self) -> bool:
+        """Whether it asked, or an operator gave it something; one that operators only ever pardoned is not."""
+        return bool(self.queries or self.allowed or self.budget)
+
 
 class Ledger(Protocol):
     """Judges rows in arrival order and remembers; several clients may mix in one call."""
@@ -186,7 +191,14 @@ class Ledger(Protocol):
         ...
 
     def standings(self) -> list[Standing]:
-        """Where all clients and groups stand, the highest wealth first."""
+        """Where all clients and groups on record stand, the highest wealth first."""
+        ...
+
+    def each_standing(self) -> Iterator[Standing]:
+        """The same in no order, one after the other, for whoever cannot hold a million of them.
+
+        Each is as it was when it was read, and one may come twice (a Redis cluster moves them).
+        """
         ...
 
     def events(self) -> list[Event]:
@@ -218,14 +230,13 @@ class Ledger(Protocol):
         ...
 
 
-def by_wealth(found: Iterable[Standing]) -> list[Standing]:
-    """Those on record, the highest wealth first, then by name; one that operators only ever pardoned is not."""
-    known = (s for s in found if s.queries or s.allowed or s.budget)
-    return sorted(known, key=lambda s: (-s.wealth, s.group, s.name))
+class Derived:
+    """What every ledger makes of the rest of it."""
 
-
-class OneClient:
-    """Gives every ledger `judge` as the one-client case of its `judge_rows`."""
+    def standings(self: Ledger) -> list[Standing]:
+        """Where all stand, the highest wealth first, then by name."""
+        found = {(standing.group, standing.name): standing for standing in self.each_standing()}
+        return sorted(found.values(), key=lambda s: (-s.wealth, s.group, s.name))
 
     def judge(self: Ledger, client: str, labels: ArrayLike, points: ArrayLike, limits: Limits) -> Judgement:
         """Judge the rows of one client: labels (n,), points (n, 2) relative to the class disc."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +12,12 @@ import numpy as np
 from queen.core.sensitivity import Floats
 from queen.ledger.base import (
     Budget,
+    Derived,
     Event,
     Judgement,
-    OneClient,
     Rows,
     Scope,
     Standing,
-    by_wealth,
     check_budget,
     check_client,
 )
@@ -28,7 +27,7 @@ from queen.types import OptionError
 PAGE = 256
 
 
-class MemoryLedger(OneClient):
+class MemoryLedger(Derived):
     """Keeps every client in a dictionary; safe to share between threads."""
 
     def __init__(self) -> None:
@@ -77,22 +76,21 @@ class MemoryLedger(OneClient):
 
     def clients(self) -> Iterable[str]:
         """Clients on record, sorted."""
-        return sorted(found.name for found in self.standings() if not found.group)
+        return sorted(found.name for found in self.each_standing() if not found.group)
 
     def standing(self, name: str, *, group: bool = False) -> Standing:
         """Where a client or group stands."""
         with self._lock:
             return self._peek(name, group=group).standing(name, group=group)
 
-    def standings(self) -> list[Standing]:
-        """Where all stand, the highest wealth first."""
+    def each_standing(self) -> Iterator[Standing]:
+        """Where all stand, one after the other."""
         with self._lock:
             states = list(self._states.items())
-        found: list[Standing] = []
         for first in range(0, len(states), PAGE):  # judging goes on between two pages
             with self._lock:
-                found += [s.standing(name, group=group) for (group, name), s in states[first : first + PAGE]]
-        return by_wealth(found)
+                found = [s.standing(name, group=group) for (group, name), s in states[first : first + PAGE]]
+            yield from (standing for standing in found if standing.on_record)
 
     def events(self) -> list[Event]:
         """Alarms and what operators did, oldest first."""

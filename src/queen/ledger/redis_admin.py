@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from queen.core.sensitivity import Floats
-from queen.ledger.base import Budget, Event, OneClient, Standing, by_wealth, check_budget, check_client
+from queen.ledger.base import Budget, Derived, Event, Standing, check_budget, check_client
 from queen.ledger.packed import (
     STATE,
     pack_budget,
@@ -29,7 +29,7 @@ WAITING = 10_000  # events at most that wait for a server to come back
 PAGE = 1000  # keys asked for at a time
 
 
-class RedisAdmin(OneClient):
+class RedisAdmin(Derived):
     """Standings, events and operators' orders; a scope is the hash `PREFIX:{TAG}`, where TAG is a hash of its name."""
 
     def __init__(self, url: str, *, allow_volatile: bool = False, timeout: float = 2.0, prefix: str = "queen") -> None:
@@ -77,14 +77,13 @@ class RedisAdmin(OneClient):
         with self._shards.named_errors():
             return unpack_standing(self._shards.client_of(scope).hgetall(scope), name, group=group)
 
-    def standings(self) -> list[Standing]:
-        """Where all stand, the highest wealth first; each as it was when it was read."""
-        found = {}
+    def each_standing(self) -> Iterator[Standing]:
+        """Where all stand, one after the other, each as it was when it was read."""
         for fields in self._scan("HGETALL"):
             group = bool(fields[b"s"][0] & GROUP_FLAG)
             standing = unpack_standing(fields, fields[b"n"].decode(), group=group)
-            found[group, standing.name] = standing
-        return by_wealth(found.values())
+            if standing.on_record:
+                yield standing
 
     def _scan(self, command: str, *arguments: str) -> Iterator[Any]:
         """What a command says of the hash of every scope."""

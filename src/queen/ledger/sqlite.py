@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from os import PathLike, fspath, stat
 from os.path import abspath
 from pathlib import Path
@@ -17,13 +17,12 @@ from queen.core.sensitivity import Floats
 from queen.ledger import tables
 from queen.ledger.base import (
     Budget,
+    Derived,
     Event,
     Judgement,
-    OneClient,
     Rows,
     Scope,
     Standing,
-    by_wealth,
     check_budget,
     check_client,
 )
@@ -32,7 +31,7 @@ from queen.ledger.tables import Key, Touched, number
 from queen.types import LedgerError, OptionError
 
 
-class SqliteLedger(OneClient):
+class SqliteLedger(Derived):
     """Write-ahead log, synchronous FULL: an acknowledged record survives a power cut.
 
     Decisions are made by the same scan as in memory; the file holds the records in order, and CQS is their areas
@@ -103,14 +102,19 @@ class SqliteLedger(OneClient):
         """Where a client or group stands."""
         return self._peek(name, group=group).standing(name, group=group)
 
-    def standings(self) -> list[Standing]:
-        """Where all stand, the highest wealth first."""
-        with self._named_errors(), self._reading() as db:
-            keys = db.execute("SELECT name, is_group FROM name")
-            return by_wealth(
-                tables.load(db, name, group=bool(group), with_memory=False).standing(name, group=bool(group))
-                for name, group in keys
-            )
+    def each_standing(self) -> Iterator[Standing]:
+        """Where all stand, one after the other, as they stood when this began.
+
+        A file is read over a connection of its own, so that nobody has to wait to be judged meanwhile.
+        """
+        with self._named_errors():
+            if self.path in ("", ":memory:"):
+                with self._lock:
+                    found = list(tables.each_standing(self._db))
+                yield from found
+                return
+            with closing(self._connect_to_read()) as db:
+                yield from tables.each_standing(db)
 
     def events(self) -> list[Event]:
         """Alarms and what operators did, oldest first."""
@@ -172,18 +176,9 @@ class SqliteLedger(OneClient):
                     self._db.execute("ROLLBACK")
                 raise
 
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection of its own, so that reading everybody's standing keeps nobody from being judged."""
-        if self.path in ("", ":memory:"):
-            with self._lock:
-                yield self._db
-            return
-        db = sqlite3.connect(f"{Path(self.path).absolute().as_uri()}?mode=ro", uri=True, timeout=self._timeout)
-        try:
-            yield db
-        finally:
-            db.close()
+    def _connect_to_read(self) -> sqlite3.Connection:
+        where = f"{Path(self.path).absolute().as_uri()}?mode=ro"
+        return sqlite3.connect(where, uri=True, timeout=self._timeout)
 
     def _refuse_another_file(self) -> None:
         """What was just written is lost at the next start if the file is no longer where it was."""

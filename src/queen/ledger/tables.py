@@ -6,7 +6,7 @@ import json
 import sqlite3
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from queen.ledger.base import Budget, Event, Standing
@@ -111,6 +111,15 @@ def load(db: sqlite3.Connection, name: str, *, group: bool, with_memory: bool = 
                 f"the entry of '{name}' is damaged ({error}): restore the ledger from a backup"
             ) from error
     return state
+
+
+def each_standing(db: sqlite3.Connection) -> Iterator[Standing]:
+    """Where everybody on record stands."""
+    for name, group in db.execute("SELECT name, is_group FROM name"):
+        state = load(db, name, group=bool(group), with_memory=False)
+        standing = state.standing(name, group=bool(group))
+        if standing.on_record:
+            yield standing
 
 
 def _fill(db: sqlite3.Connection, state: ScopeState, found: tuple[Any, ...], *, with_memory: bool) -> None:

@@ -115,7 +115,7 @@ class Desk:
             return await self._service.blocking(function, *args)
 
     def _read_accounts(self) -> Accounts:
-        return Accounts.read(self._ledger.standings(), self._bundle)
+        return Accounts.read(self._ledger.each_standing(), self._bundle)
 
     async def overview(self, request: Request, caller: Caller) -> Json:
         """Facts about the bundle and the server, and totals."""
