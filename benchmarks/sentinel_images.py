@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import queen
-from queen.bench.sentinel import Replay
+from queen.bench.orders import Replay
 from queen.core.certify import certify
 from queen.sentinel.sketch import Memory
 from queen.types import Limits

@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.redis_server import shared_server
+from tests.support.redis_server import shared_server
 
 settings.register_profile("queen", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("queen")

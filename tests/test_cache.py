@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from queen import cache as cache_module
-from queen.bench.data import digits
+from queen.bench.datasets.load import digits
 from queen.cache import Cache, fingerprint, write_whole
 from queen.training import Schedule, train
 from queen.types import OptionError

@@ -5,7 +5,7 @@ import torch
 
 import queen
 from queen.core.mapping import MapRecipe
-from queen.fit import ShadowRecipe
+from queen.fit.protect import ShadowRecipe
 from queen.types import Limits
 from queen.zoo import Recipe, build, seeded
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import queen
-from queen import Guard, Verdict, keyed, protect
+from queen import Guard, Verdict, protect
+from queen import secret as keyed
 from queen.core.perturb import move_feature, reverse_gradient
 from queen.ledger import MemoryLedger, SqliteLedger
 from queen.types import (
@@ -28,7 +29,8 @@ from queen.types import (
     SecretError,
     ShapeError,
 )
-from tests.helpers import (
+from tests.reference.judge import judge_stream
+from tests.support.guards import (
     ALL_LETTERS,
     QUICK,
     SECRET,
@@ -40,7 +42,6 @@ from tests.helpers import (
     train_set,
     trained,
 )
-from tests.reference.judge import judge_stream
 from tests.test_policy import TABLES
 
 PAPER_POLICIES = [name for name in TABLES if name != "sentinel"]  # which has tests/test_guard_sentinel.py

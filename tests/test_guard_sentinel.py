@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from queen import Guard, keyed, load, protect
+from queen import Guard, load, protect
+from queen import secret as keyed
 from queen.core.perturb import reverse_gradient
 from queen.core.shadows import draw_mean
 from queen.ledger import MemoryLedger, SqliteLedger
@@ -26,8 +27,8 @@ from queen.types import (
     Reply,
     Sentinel,
 )
-from tests.helpers import QUICK, SECRET, digits, fitted, make_mlp, on_simplex, queries, train
 from tests.reference.judge import judge_stream
+from tests.support.guards import QUICK, SECRET, digits, fitted, make_mlp, on_simplex, queries, train
 
 TRAIN, KNOWN = slice(0, 600), slice(600, 1500)
 WIDE = Limits(threshold=100.0, extra_answers=10**6)  # nobody runs out
@@ -49,7 +50,7 @@ def fit(**options) -> Guard:
 
 @cache
 def _guard() -> Guard:
-    return fit(factory="tests.helpers:make_mlp")
+    return fit(factory="tests.support.guards:make_mlp")
 
 
 def guard(**options) -> Guard:

@@ -12,7 +12,7 @@ from queen.core.split import find_split
 from queen.training import Schedule, predict, train
 from queen.types import OptionError
 from queen.zoo import NETWORKS, Recipe, recipe_of
-from tests.helpers import held_out, images, train_set
+from tests.support.guards import held_out, images, train_set
 
 NETWORK_INPUTS = [
     ("small_cnn", 1, 28),

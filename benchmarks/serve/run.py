@@ -34,10 +34,10 @@ from rich.console import Console
 from servers import HERE, Server, lit_server, queen_server, redis_server
 from summary import check_targets, show
 
-from queen.bundle import Bundle
+from queen.bundle.bundle import Bundle
 from queen.guard import load
+from queen.serve.protocol.wire import read_query, write_answer
 from queen.serve.types import describe
-from queen.serve.wire import read_query, write_answer
 
 PACKAGES = ("queen", "torch", "numpy", "starlette", "uvicorn", "uvloop", "httptools", "orjson", "redis", "litserve")
 console = Console(stderr=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from models import Served
 
-from queen.serve.keys import open_keys
+from queen.serve.access.key_store import open_keys
 
 HERE = Path(__file__).parent
 PATIENCE = 120.0  # seconds that a start may take on a busy machine

@@ -7,7 +7,7 @@ from typing import Any
 
 from queen.cli import main
 from queen.serve import app
-from queen.serve.limits import read_body
+from queen.serve.http import read_body
 
 
 async def read_all(headers: dict[bytes, bytes], receive: Any, limit: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from queen.cli import main
-from queen.serve.auth import Authenticator
+from queen.serve.access.auth import Authenticator
 from queen.serve.types import Caller, ServeError
 
 strict = Authenticator.caller

@@ -13,9 +13,9 @@ import grpc
 from qa.serving.h2 import PATH
 from qa.serving.rest import HANG, HOST, ask, get, post
 from qa.serving.state import body_of
-from tests.serve.grpc_stub import message
-from tests.serve.server import Server
-from tests.serve.small import digits
+from tests.support.grpc_stub import message
+from tests.support.server import Server
+from tests.support.serving import digits
 
 PATIENCE = 30.0
 AT_ONCE = 8

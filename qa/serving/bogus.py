@@ -21,11 +21,11 @@ from qa.serving.memory import MIB, resident
 from qa.serving.rest import HOST, PATIENCE, ask, get, post, talk
 from qa.serving.scenario import Check, none_of
 from qa.serving.state import body_of, state_of
-from queen.serve.auth import Authenticator
-from queen.serve.keys import FileKeys
+from queen.serve.access.auth import Authenticator
+from queen.serve.access.key_store import FileKeys
 from queen.serve.types import ServeError
-from tests.serve.grpc_stub import message
-from tests.serve.server import Server, started
+from tests.support.grpc_stub import message
+from tests.support.server import Server, started
 
 MARK = "BoGuSkEy"  # in every key's text, so that one search finds them all
 LETTERS = string.ascii_letters + string.digits + "_-"

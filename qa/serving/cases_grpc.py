@@ -27,8 +27,8 @@ from qa.serving.h2 import (
     sent,
     start,
 )
-from tests.serve.grpc_stub import message
-from tests.serve.test_grpc_hostile import HOSTILE
+from tests.serve.protocol.test_grpc_hostile import HOSTILE
+from tests.support.grpc_stub import message
 
 GOOD = message().SerializeToString()
 FORGIVEN = ("content type of a page", "time-out of a nanosecond")  # the second may be recorded before its time is up

@@ -17,8 +17,8 @@ from pathlib import Path
 from qa.serving.attempts import Tally, attempt, is_ready, total, wait_until
 from qa.serving.scenario import Check
 from queen.ledger import open_ledger
-from tests import redis_server
-from tests.serve.server import Server, started
+from tests.support import redis_server
+from tests.support.server import Server, started
 
 OUTAGE = 1.5  # seconds, so that also the keys that are in Redis become too old
 SETTLE = 40  # requests after a fault, of which some may still be told that the server is overloaded: it just was

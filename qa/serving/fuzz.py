@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from qa.serving.h2 import call_fields, opened, packed, sent, start
 from qa.serving.rest import head, post
-from queen.serve import oip_pb2 as oip
-from tests.serve.grpc_stub import message, typed, wanting
-from tests.serve.wire_bodies import ask as ask_json
-from tests.serve.wire_bodies import ask_raw, pictures
+from queen.serve.protocol import oip_pb2 as oip
+from tests.support.grpc_stub import message, typed, wanting
+from tests.support.rest_bodies import ask as ask_json
+from tests.support.rest_bodies import ask_raw, pictures
 
 SPICE = (
     b"NaN", b"Infinity", b"-1", b"1e999", b"null", b"true", b"[]", b"{}", b'"', b"\\u0000", b"\x00", b"\xff", b"[" * 50,

@@ -18,9 +18,9 @@ from qa.serving.h2 import PATH, exchange
 from qa.serving.rest import HANG, HOST, SILENCE, ask
 from qa.serving.scenario import Check, none_of
 from qa.serving.state import State, failures_of, golden, queries_of, state_of
-from queen.serve.keys import open_keys
-from tests.redis_server import redis_server
-from tests.serve.server import Server, started
+from queen.serve.access.key_store import open_keys
+from tests.support.redis_server import redis_server
+from tests.support.server import Server, started
 
 MAX_BODY = 1 << 20
 SETTINGS: dict[str, Any] = {"max_body": MAX_BODY, "max_rows": 4, "request_timeout": 2.0, "keep_alive": 2.0}

@@ -20,10 +20,10 @@ from qa.serving.h2 import PATH, call_fields, frame, opened, start
 from qa.serving.rest import HANG, HOST, INFER, SILENCE, head, post, talk
 from qa.serving.scenario import Check
 from qa.serving.state import body_of
-from tests import redis_server
-from tests.serve.grpc_stub import message
-from tests.serve.server import Server, started
-from tests.serve.small import digits
+from tests.support import redis_server
+from tests.support.grpc_stub import message
+from tests.support.server import Server, started
+from tests.support.serving import digits
 
 SECONDS = 5.0  # to be gone
 LOAD = 1.5  # seconds of load before the end

@@ -17,9 +17,9 @@ from qa.serving.memory import MIB, resident, watched
 from qa.serving.rest import HOST, ask, chunked, head, post
 from qa.serving.scenario import Check
 from qa.serving.wide import SHAPE, pictures, wide_bundle
-from queen.serve import oip_pb2 as oip
-from queen.serve.wire import BYTES_A_VALUE
-from tests.serve.server import Server, started
+from queen.serve.protocol import oip_pb2 as oip
+from queen.serve.protocol.wire import BYTES_A_VALUE
+from tests.support.server import Server, started
 
 INFER = "/v2/models/wide/infer"
 ROW = 3 * 32 * 32  # numbers in a picture

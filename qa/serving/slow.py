@@ -14,7 +14,7 @@ import numpy as np
 from qa.serving.rest import ask, post
 from qa.serving.scenario import Check, none_of
 from qa.serving.state import body_of
-from tests.serve.server import ROOT, Server, started
+from tests.support.server import ROOT, Server, started
 
 WITHIN = 10.0  # seconds: the server's own limit is 8
 BASELINE = 10.0

@@ -11,8 +11,8 @@ from pathlib import Path
 from redis import Redis
 
 from qa.serving.rest import ask, get, post
-from tests.serve.server import Server
-from tests.serve.small import digits
+from tests.support.server import Server
+from tests.support.serving import digits
 
 ROWS = 4  # of the golden query
 CLIENTS = ("alice", "attacker", "bystander")

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from queen import protect
 from queen.types import Limits
-from tests.helpers import QUICK, SECRET, make_mlp, train
-from tests.helpers import digits as flat_digits
+from tests.support.guards import QUICK, SECRET, make_mlp, train
+from tests.support.guards import digits as flat_digits
 
 SHAPE = (3, 32, 32)
 WIDE = Limits(threshold=100.0, extra_answers=10**6)  # nobody runs out

@@ -1,8 +1,8 @@
 """QUEEN: answers every client of a classifier so that nobody can steal the model through its answers."""
 
-from queen.calibration import calibrate
 from queen.core.certify import certify
-from queen.fit import protect
+from queen.fit.calibrate import calibrate
+from queen.fit.protect import protect
 from queen.guard import Guard, load
 from queen.types import Verdict
 

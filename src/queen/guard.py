@@ -13,19 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queen import keyed
-from queen.bundle import Bundle, with_options
+from queen import secret as keyed
+from queen.bundle.bundle import Bundle, with_options
+from queen.bundle.store import Model, load_bundle, save_bundle
 from queen.core import inputs
 from queen.core.perturb import move_feature, move_feature_any_head, reverse_gradient
 from queen.core.shadows import draw_mean
 from queen.core.split import id_bounds
-from queen.folder import Model, load_bundle, save_bundle
 from queen.ledger import Ledger, MemoryLedger
 from queen.ledger.base import Judgement, check_client, make_rows
 from queen.policy import Action, find_policy
 from queen.sentinel.evidence import Bets
+from queen.sentinel.runtime import Watch
 from queen.types import Group, Inputs, LedgerError, ModelError, NotFiniteError, OptionError, Oracle, RefusedError, Reply
-from queen.watch import Watch
 
 
 @dataclass(frozen=True)

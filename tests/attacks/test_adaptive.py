@@ -20,7 +20,7 @@ from queen.attacks.adaptive import (
     warm_up,
 )
 from queen.types import Group, Limits, OptionError
-from tests.helpers import fitted, queries
+from tests.support.guards import fitted, queries
 
 NUMBERED = torch.arange(60.0).view(60, 1, 1, 1)  # images that are their own number
 BENIGN = 1000 + torch.arange(200.0).view(200, 1, 1, 1)

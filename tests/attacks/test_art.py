@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from queen.attacks.art import as_art_classifier
-from queen.bench.data import digits, load_set, mnist5k
+from queen.bench.datasets.load import digits, load_set, mnist5k
 from queen.cache import Cache
 from queen.defenses import DEFENSES, Service, Victim
 from queen.training import Schedule, train
 from queen.types import OptionError, Oracle, RefusedError, Reply, Verdict
 from queen.zoo import build, seeded
-from tests.attacks.toy import seed
+from tests.support.attackers import seed
 
 SHAPE, CLASSES, BUDGET = (1, 8, 8), 10, 600
 ATTACKS = {"knockoff": partial(KnockoffNets, verbose=False), "copycat": CopycatCNN}

@@ -10,7 +10,7 @@ import torch
 from queen.attacks import ATTACKS, QUERIES, find_attack, find_queries
 from queen.attacks.base import Attack, Knowledge, Sizes, Transcript
 from queen.types import OptionError
-from tests.attacks.toy import QUICK, SMALL, desk, knowledge, new_network, seed, stubborn_desk
+from tests.support.attackers import QUICK, SMALL, desk, knowledge, new_network, seed, stubborn_desk
 
 PAIRS = [(query, name) for query in QUERIES for name, attack in ATTACKS.items() if query in attack.queries]
 BUDGET = 132  # can be divided by what every attack takes for an image

@@ -16,8 +16,8 @@ from queen.attacks.strategies import ddae, pbayes, replay
 from queen.attacks.strategies.tables import Pairs, dirichlet, draw_pairs, told_prior
 from queen.training import Schedule, train
 from queen.types import OptionError
-from tests.attacks.toy import SMALL, clean, desk, knowledge, new_network, seed, service, squeezed
-from tests.helpers import digits, images
+from tests.support.attackers import SMALL, clean, desk, knowledge, new_network, seed, service, squeezed
+from tests.support.guards import digits, images
 
 BIG = replace(SMALL, table=20_000, generator_epochs=15, generator_batch=256)
 RECOVERY = [name for name in ATTACKS if name.startswith(("ddae", "pbayes", "informed"))]

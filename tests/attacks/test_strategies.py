@@ -20,7 +20,7 @@ from queen.defenses import emdp
 from queen.training import Schedule, train
 from queen.types import ShapeError
 from tests.attacks.test_queries import rows_in
-from tests.attacks.toy import SMALL, clean, desk, held_out, knowledge, new_network, seed, stubborn_desk
+from tests.support.attackers import SMALL, clean, desk, held_out, knowledge, new_network, seed, stubborn_desk
 
 LONG = Schedule(epochs=12, lr=0.1, batch=32)
 

@@ -23,7 +23,7 @@ from queen.defenses import DEFENSES
 from queen.defenses.base import Defense, Mapped, Victim
 from queen.training import Schedule, predict
 from queen.types import RefusedError, Reply, Verdict
-from tests.bench.small import setting, tiny_spec
+from tests.support.benchmarks import setting, tiny_spec
 
 FIELDS = {
     "version", "protectee", "column", "defense", "query", "attack", "seed", "oracle_prior", "knows", "queries",

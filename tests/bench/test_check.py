@@ -11,7 +11,7 @@ from queen import cli
 from queen.bench.check import problems
 from queen.bench.run import write_result
 from queen.types import OptionError
-from tests.bench.small import result
+from tests.support.benchmarks import result
 
 
 def test_good_results_pass():

@@ -12,7 +12,7 @@ from PIL import Image
 from queen.bench import plots
 from queen.bench.plots import draw_matrix, draw_tradeoff
 from queen.bench.table import tables
-from tests.bench.small import result
+from tests.support.benchmarks import result
 
 RESULTS = [
     result("none", accuracy=0.8), result("rounding", accuracy=0.7, flags=("flagged",)), result(benign=0.8),

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 import yaml
 
-from queen.bench import cluster
-from queen.bench.cluster import Place, on_ray
+from queen.bench import ray as cluster
+from queen.bench.ray import Place, on_ray
 from queen.bench.run import read_results, run_spec, work
 from queen.bench.spec import as_json, make_spec
 from queen.types import OptionError
@@ -291,7 +291,7 @@ def alive(mark: str) -> list[str]:
 
 NOBODY = """
 import sys
-from queen.bench.cluster import Place, on_ray
+from queen.bench.ray import Place, on_ray
 from queen.types import OptionError
 for address in sys.argv[1:]:
     try:

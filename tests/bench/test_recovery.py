@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from queen.bench.recovery import recovery_by_verdict
-from tests.helpers import fitted, queries
+from tests.support.guards import fitted, queries
 
 
 @pytest.mark.parametrize("kind", ["head", "network"])

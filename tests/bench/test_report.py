@@ -11,7 +11,7 @@ import pytest
 
 from queen.bench.report import html_report
 from queen.bench.table import tables
-from tests.bench.small import result
+from tests.support.benchmarks import result
 
 EVIL = "<script>&\"'"
 VOID = {"meta", "img", "br", "link", "hr"}

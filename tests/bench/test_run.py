@@ -19,7 +19,7 @@ from queen.bench import run as run_module
 from queen.bench.run import is_finished, missing_results, read_result, read_results, run_spec, write_result
 from queen.bench.spec import SpecError
 from queen.types import OptionError, QueenError
-from tests.bench.small import content, result, tiny_spec
+from tests.support.benchmarks import content, result, tiny_spec
 
 TIMES = {"seconds", "training_seconds", "images_per_second"}
 PATHS = [f"digits8/{c}/knockoff-{a}-s0.json" for c in ("label_only", "none") for a in ("direct", "label_only")]

@@ -16,7 +16,7 @@ from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import Sizes
 from queen.bench.spec import ImageSet, SpecError, as_json, make_spec, read_spec
 from queen.defenses import DEFENSES
-from tests.bench.small import content, tiny_spec
+from tests.support.benchmarks import content, tiny_spec
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = sorted((ROOT / "benchmarks").glob("*.yaml"))

@@ -14,7 +14,7 @@ from queen.bench.spec import Utility
 from queen.bench.utility import calibration_error, distances, measure_utility
 from queen.defenses.base import Mapped
 from queen.types import Oracle, RefusedError, Reply, Verdict
-from tests.bench.small import setting
+from tests.support.benchmarks import setting
 
 TWO = Utility(clients=2, queries=30)
 

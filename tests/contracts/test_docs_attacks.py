@@ -14,7 +14,7 @@ import torch
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import Knowledge, Sizes
 from queen.types import OptionError
-from tests.attacks.toy import desk, knowledge, seed
+from tests.support.attackers import desk, knowledge, seed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text()
 FIELDS = ("pool_labels", "simulate", "benign", "rebuild", "clean")

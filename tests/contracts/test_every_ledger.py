@@ -28,8 +28,8 @@ from queen.types import (
     ShapeError,
     Verdict,
 )
-from tests.redis_server import shared_server
 from tests.reference.judge import BruteForce, judge_stream
+from tests.support.redis_server import shared_server
 
 NUMBERS = count()
 

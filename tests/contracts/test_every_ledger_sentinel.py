@@ -22,8 +22,8 @@ from queen.sentinel.sketch import SIZE as SKETCH_SIZE
 from queen.sentinel.sketch import Memory
 from queen.types import FORMS, ClientError, Group, LabelError, Limits, LimitsError, OptionError, QueenError
 from tests.contracts.test_every_ledger import BAD_CLIENTS, CLASSES, LEDGERS, NUMBERS, cut, cuts_of, place, spot_of
-from tests.redis_server import shared_server
 from tests.reference.watch import Query, Rules, Watcher, radius_of
+from tests.support.redis_server import shared_server
 
 
 class Reopened:

@@ -14,7 +14,7 @@ from queen import cache as cache_module
 from queen.cache import Cache
 from queen.defenses import adaptive_misinformation as am
 from queen.training import Schedule, probabilities
-from tests.defenses.rows import F64, generator, simplex, small_victim
+from tests.support.defenses import F64, generator, simplex, small_victim
 
 ALPHAS = {0.69: 0.999955, 0.699: 0.731059, 0.7: 0.5, 0.701: 0.268941, 0.71: 0.000045}
 

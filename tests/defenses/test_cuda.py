@@ -9,8 +9,8 @@ import torch
 
 from queen.cache import Cache
 from queen.training import Schedule
-from tests.defenses.rows import F64, all_kinds, generator, small_victim
 from tests.defenses.test_pure_maps import MAPS, MODULES
+from tests.support.defenses import F64, all_kinds, generator, small_victim
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

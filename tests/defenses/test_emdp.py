@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queen.defenses import emdp
-from tests.defenses.rows import F64, all_kinds, vectors
+from tests.support.defenses import F64, all_kinds, vectors
 
 
 def test_the_fixed_vectors():

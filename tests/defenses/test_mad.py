@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from queen.bench.rivals_speed import worst_by_autograd
 from queen.defenses import mad
 from queen.training import probabilities
-from tests.defenses.rows import (
+from tests.reference.mad import best_grown, best_of_all, candidate, mixed, objective
+from tests.support.defenses import (
     F64,
     all_kinds,
     generator,
@@ -22,7 +23,6 @@ from tests.defenses.rows import (
     small_victim,
     vectors,
 )
-from tests.reference.mad import best_grown, best_of_all, candidate, mixed, objective
 
 
 def gradients(p: np.ndarray) -> np.ndarray:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queen.defenses import modelguard_s
-from tests.defenses.rows import F64, all_kinds, generator, is_tied, simplex, small_victim, vectors
 from tests.reference.modelguard import repeat_one_by_one
+from tests.support.defenses import F64, all_kinds, generator, is_tied, simplex, small_victim, vectors
 
 NO_TIES = pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5, 1.0, 2.0])
 

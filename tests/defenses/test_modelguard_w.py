@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from queen.bench.rivals_speed import answer_by_lp
 from queen.defenses import modelguard_w
 from queen.types import OptionError
-from tests.defenses.rows import F64, all_kinds, keeps_top, odd_rows, simplex, vectors
 from tests.reference.modelguard import MARGIN, costs, minimum_by_highs
+from tests.support.defenses import F64, all_kinds, keeps_top, odd_rows, simplex, vectors
 
 FEASIBLE, OPTIMAL = 1e-9, 1e-7
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from queen.defenses import none
-from tests.defenses.rows import generator, small_victim
+from tests.support.defenses import generator, small_victim
 
 
 def test_no_defense_answers_what_the_model_says():

@@ -19,7 +19,7 @@ from queen.defenses import (
     rounding,
 )
 from queen.types import OptionError, QueenError
-from tests.defenses.rows import F64, all_kinds, generator, is_tied, keeps_top, on_simplex, simplex, small_victim
+from tests.support.defenses import F64, all_kinds, generator, is_tied, keeps_top, on_simplex, simplex, small_victim
 
 MODULES = {
     "none": none,

@@ -11,7 +11,7 @@ import torch
 from queen.cache import Cache
 from queen.defenses import DEFENSES
 from queen.defenses import queen as module
-from tests.defenses.rows import small_victim
+from tests.support.defenses import small_victim
 
 
 def started(victim, name="queen", **options):

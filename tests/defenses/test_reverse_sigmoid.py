@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.special import expit, logit
 
 from queen.defenses import reverse_sigmoid
-from tests.defenses.rows import F64, all_kinds, keeps_top, on_simplex, simplex, vectors
+from tests.support.defenses import F64, all_kinds, keeps_top, on_simplex, simplex, vectors
 
 
 def test_the_fixed_vector():

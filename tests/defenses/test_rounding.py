@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queen.defenses import rounding
-from tests.defenses.rows import F64, all_kinds
+from tests.support.defenses import F64, all_kinds
 
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, F64])
 

@@ -15,8 +15,8 @@ from queen.ledger import MemoryLedger, RedisLedger
 from queen.types import Group, LedgerError
 from tests.contracts.test_every_ledger_sentinel import PLENTY, events, flags, picture, standings, tell, traffic
 from tests.ledger.test_sentinel import RULES
-from tests.redis_server import redis_cluster
 from tests.reference.watch import Rules
+from tests.support.redis_server import redis_cluster
 
 CLIENTS = [f"client {i}" for i in range(24)]
 

@@ -16,8 +16,8 @@ from queen.core.sensitivity import query_area
 from queen.ledger import Ledger, RedisLedger, SqliteLedger
 from queen.types import Limits
 from tests.contracts.test_every_ledger_sentinel import PLENTY, picture, tell
-from tests.redis_server import redis_server
 from tests.reference.watch import Rules
+from tests.support.redis_server import redis_server
 
 PROCESSES, QUERIES, BATCH = 4, 2000, 4
 RADIUS = 0.02

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from queen.ledger import MemoryLedger, RedisLedger
-from queen.ledger.shards import DURABLE
+from queen.ledger.redis_client import DURABLE
 from queen.types import LedgerError, Limits, OptionError
 from tests.contracts.test_every_ledger_sentinel import NAMES, PLENTY, events, flags, picture, pictures, standings, tell
 from tests.contracts.test_every_ledger_sentinel import traffic as traffic_of
 from tests.ledger.test_sentinel import RULES
-from tests.redis_server import redis_server
 from tests.reference.watch import Rules
+from tests.support.redis_server import redis_server
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from queen.ledger import MemoryLedger, SqliteLedger
 from queen.ledger.base import Budget
-from queen.ledger.tables import load
+from queen.ledger.sqlite_schema import load
 from queen.sentinel.sketch import Memory
 from queen.types import Group, LedgerError, Limits
 from tests.contracts.test_every_ledger import cut

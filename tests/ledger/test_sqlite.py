@@ -15,8 +15,8 @@ import pytest
 
 from queen.ledger import MemoryLedger, SqliteLedger
 from queen.ledger.base import make_rows
-from queen.ledger.scan import ScopeState
-from queen.ledger.tables import APPLICATION_ID, SCHEMA_VERSION
+from queen.ledger.decide import ScopeState
+from queen.ledger.sqlite_schema import APPLICATION_ID, SCHEMA_VERSION
 from queen.sentinel.evidence import Bets
 from queen.types import LedgerError, Limits
 from tests.reference.judge import BruteForce, judge_stream

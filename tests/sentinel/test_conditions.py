@@ -13,7 +13,7 @@ from torch import Tensor
 
 from queen.sentinel.conditions import CLEAN, CONDITIONS, apply, check_condition
 from queen.types import OptionError, ShapeError
-from tests.helpers import digits, images
+from tests.support.guards import digits, images
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from queen.sentinel.decoy import decoy
 from queen.sentinel.sketch import SIZE, directions, measure_scales
-from tests.helpers import TRAIN, digits, fitted, images
+from tests.support.guards import TRAIN, digits, fitted, images
 
 KEYS = [bytes([k]) * 32 for k in range(5)]
 

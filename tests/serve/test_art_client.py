@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from queen.bench.data import load_set
+from queen.bench.datasets.load import load_set
 from queen.policy import POLICIES
-from tests.helpers import digits as flat_digits
-from tests.serve.server import ROOT, started
-from tests.serve.small import REST, digits, honest
+from tests.support.guards import digits as flat_digits
+from tests.support.server import ROOT, started
+from tests.support.serving import REST, digits, honest
 
 BUDGET = 800
 LIMITS = {"threshold": 0.2, "extra_answers": 2000}  # the defaults; the test's bundle has none to speak of
@@ -53,7 +53,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def thief() -> Iterator[subprocess.Popen[str]]:
     """One process for all thefts: importing ART takes longer than stealing."""
-    command = [sys.executable, "-m", "tests.serve.clients.art_thief"]
+    command = [sys.executable, "-m", "tests.support.clients.art_thief"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.stdin.close()

@@ -15,7 +15,7 @@ from queen.policy import POLICIES
 from queen.serve.batcher import Batcher, Outcome
 from queen.serve.types import Caller, Query, ServeError
 from queen.types import Group, LedgerError, Limits
-from tests.serve.small import WIDE, digits, honest, noise, small_guard
+from tests.support.serving import WIDE, digits, honest, noise, small_guard
 
 TIGHT = Limits(radius=0.3, threshold=0.1, extra_answers=5)
 POLICY_NAMES = sorted(POLICIES)

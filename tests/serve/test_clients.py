@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from queen.serve.keys import open_keys
-from tests.serve.server import ROOT, Server, started
-from tests.serve.small import digits, honest, noise
+from queen.serve.access.key_store import open_keys
+from tests.support.server import ROOT, Server, started
+from tests.support.serving import digits, honest, noise
 
 ROWS = 7
 CLIENTS = {

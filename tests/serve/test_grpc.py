@@ -19,12 +19,12 @@ import pytest
 from numpy.typing import NDArray
 
 from queen.serve import grpc as served
-from queen.serve import oip_pb2 as oip
+from queen.serve.protocol import oip_pb2 as oip
+from queen.serve.protocol.grpc_messages import read_message, write_message
 from queen.serve.types import LARGE, Caller, Query, ServeError
-from queen.serve.wire_grpc import read_message, write_message
 from queen.types import OptionError
-from tests.serve.grpc_stub import CODE, KEY, MAX_BYTES, PATH, Stub, answer_to, call, message, refused, talk, typed
-from tests.serve.wire_bodies import DIGITS, MAX_ROWS, TEXT, pictures
+from tests.support.grpc_stub import CODE, KEY, MAX_BYTES, PATH, Stub, answer_to, call, message, refused, talk, typed
+from tests.support.rest_bodies import DIGITS, MAX_ROWS, TEXT, pictures
 
 
 def test_health_and_metadata() -> None:
@@ -352,7 +352,7 @@ def test_generated_messages_are_those_of_the_proto_file(tmp_path: Path) -> None:
     from grpc_tools import protoc
 
     source = Path(oip.__file__).with_name("oip.proto")
-    root, out = source.parents[2], tmp_path / "set"
+    root, out = source.parents[3], tmp_path / "set"
     assert protoc.main(["", f"-I{root}", f"--descriptor_set_out={out}", str(source)]) == 0
     fresh = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file[0]
     mine = descriptor_pb2.FileDescriptorProto.FromString(oip.DESCRIPTOR.serialized_pb)

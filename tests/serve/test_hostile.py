@@ -15,15 +15,15 @@ from qa.serving.rest import ask, get, head, post
 from qa.serving.scenario import Check, failed
 from qa.serving.state import body_of
 from queen.ledger import SqliteLedger
+from queen.serve.protocol.grpc_messages import read_message
 from queen.serve.service import Service
 from queen.serve.settings import read_settings
 from queen.serve.types import ServeError
-from queen.serve.wire_grpc import read_message
 from queen.types import LedgerError
-from tests.serve.grpc_stub import message, typed
-from tests.serve.server import ROOT, Server, started
-from tests.serve.small import small_bundle
-from tests.serve.wire_bodies import DIGITS, pictures
+from tests.support.grpc_stub import message, typed
+from tests.support.rest_bodies import DIGITS, pictures
+from tests.support.server import ROOT, Server, started
+from tests.support.serving import small_bundle
 
 PATIENCE = 30.0
 

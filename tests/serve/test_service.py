@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from queen.ledger import Budget, MemoryLedger
-from queen.serve.granted import GrantedKeys
-from queen.serve.keys import FileKeys
+from queen.serve.access.budgets import GrantedKeys
+from queen.serve.access.key_store import FileKeys
 from queen.serve.run import running
 from queen.serve.service import MAX_PARSES, Service
 from queen.serve.settings import read_settings
 from queen.serve.types import Caller, Query, ServeError
 from queen.types import LedgerError, OptionError
-from tests.serve.small import digits, honest, small_bundle
-from tests.serve.test_limits import answer, body
+from tests.serve.test_http import answer, body
+from tests.support.serving import digits, honest, small_bundle
 
 
 class Shard(MemoryLedger):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import Attack, Desk, Knowledge, Sizes, Transcript
-from queen.bench.setting import Setting
+from queen.bench.protectee import Setting
 from queen.bench.spec import VERSION, Cell, Utility, as_json, digest
 from queen.bench.utility import distances, measure_utility
 from queen.cache import Cache, fingerprint

@@ -14,8 +14,8 @@ import torch
 
 from queen.attacks import ATTACKS
 from queen.bench.cell import Run, run_cell
-from queen.bench.cluster import Found, Place, Task, on_ray
-from queen.bench.setting import Setting, make_setting
+from queen.bench.protectee import Setting, make_setting
+from queen.bench.ray import Found, Place, Task, on_ray
 from queen.bench.spec import VERSION, Cell, Spec, SpecError, as_json, make_spec
 from queen.cache import Cache, make_folder, write_whole
 from queen.core.inputs import find_device

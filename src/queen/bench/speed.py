@@ -23,7 +23,7 @@ from queen.bench.untrained import CLASSES, images, network
 from queen.core.geometry import Geometry
 from queen.core.mapping import MapRecipe
 from queen.core.perturb import move_feature, reverse_gradient
-from queen.fit import ShadowRecipe, protect
+from queen.fit.protect import ShadowRecipe, protect
 from queen.guard import Guard
 from queen.ledger import Ledger, MemoryLedger, SqliteLedger
 from queen.ledger.base import make_rows

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from queen.attacks.base import Desk
-from queen.bench.setting import Setting
+from queen.bench.protectee import Setting
 from queen.bench.spec import Utility
 from queen.defenses.base import Service
 

@@ -13,8 +13,8 @@ from queen.cli.shared import Device, Folder, Json, ModelOption, app, err, out, p
 from queen.types import OptionError
 
 if TYPE_CHECKING:
-    from queen.serve.audit import Audited, AuditReport
-    from queen.serve.record import Damage
+    from queen.serve.querylog.audit import Audited, AuditReport
+    from queen.serve.querylog.writer import Damage
 
 HEADER = ("who", "queries", "wealth", "accused at query", "accused on", "coverage", "extra answers", "honest answers")
 
@@ -35,8 +35,8 @@ def audit(
     """Replay recorded queries under the policy sentinel, to find past extractors."""
     from queen.guard import load
     from queen.progress import Progress
-    from queen.serve import audit as replay
-    from queen.serve.record import read_log
+    from queen.serve.querylog import audit as replay
+    from queen.serve.querylog.writer import read_log
 
     damaged: list[Damage] = []
     recorded = read_log(queries, _seconds("--since", since), _seconds("--until", until), on_damage=damaged.append)

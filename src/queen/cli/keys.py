@@ -16,7 +16,7 @@ from queen.cli.shared import Json, app, err, out, print_json, table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from queen.serve.keys import Key, KeyStore
+    from queen.serve.access.key_store import Key, KeyStore
 
 keys = typer.Typer(
     help="Make, list and revoke the keys of a server.", no_args_is_help=True, rich_markup_mode="markdown"
@@ -113,7 +113,7 @@ def revoke(
 
 @contextmanager
 def _opened(home: Path, ledger: str) -> Iterator[KeyStore]:
-    from queen.serve.keys import open_keys
+    from queen.serve.access.key_store import open_keys
 
     store = open_keys(home, ledger)
     try:

@@ -29,7 +29,7 @@ SOLVERS = (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from queen.bundle import Bundle
+    from queen.bundle.bundle import Bundle
 
 
 @app.command(epilog="Example: `queen demo --json > demo.json`, `queen demo --adaptive`")
@@ -45,7 +45,7 @@ def demo(
     from queen.demo import run_demo
     from queen.demo.report import html_report
     from queen.demo.table import ADAPTIVE_HEADER, HEADER, adaptive_notes, adaptive_rows, notes, rows
-    from queen.files import check_folder, write_image
+    from queen.fit.files import check_folder, write_image
 
     check_folder(folder)  # before the work, not after it
     found = run_demo(seed=seed, adaptive=adaptive)
@@ -105,8 +105,8 @@ def protect(
     """Fit a defense around a trained model and write it as a bundle."""
     import queen
     from queen.core.inputs import find_device
-    from queen.files import attempt, check_folder, factory_args, read_data, read_weights
-    from queen.fit import ShadowRecipe
+    from queen.fit.files import attempt, check_folder, factory_args, read_data, read_weights
+    from queen.fit.protect import ShadowRecipe
     from queen.types import Limits, Sentinel
     from queen.zoo import NETWORKS, Recipe
 
@@ -153,7 +153,7 @@ def ask(
     as_json: Json = False,
 ) -> None:
     """Ask a bundle as a client would."""
-    from queen.files import read_query
+    from queen.fit.files import read_query
     from queen.guard import load
     from queen.ledger import SqliteLedger
 
@@ -205,7 +205,7 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Show a bundle: policy, classes, spreads, budgets, the map's health."""
-    from queen.folder import load_bundle
+    from queen.bundle.store import load_bundle
 
     bundle = load_bundle(folder, model)
     if picture:
@@ -232,7 +232,7 @@ def inspect(
     if as_json:
         print_json(facts | {"classes": classes, "report": report})
         return
-    from queen.report import Report
+    from queen.bundle.report import Report
 
     for name, value in facts.items():
         out.print(f"{name:<22}{value}")
@@ -263,7 +263,7 @@ def certify(
     """What limits promise: Theorem 2 as printed and made sound, the record bound, Theorem 3's estimate."""
     from queen.bench.recovery import recovery_by_verdict
     from queen.core import certify as maths
-    from queen.files import read_query
+    from queen.fit.files import read_query
     from queen.guard import load
 
     guard = load(folder, model) if folder else None
@@ -325,7 +325,7 @@ def calibrate(
 ) -> None:
     """Calibrate a bundle's sentinel again, for clients with worse cameras; rewrites the bundle."""
     import queen
-    from queen.files import read_data
+    from queen.fit.files import read_data
 
     guard = queen.calibrate(
         queen.load(folder, model, device=device),
@@ -403,8 +403,8 @@ def _sentinel_statements(bundle: Bundle) -> Iterator[str]:
 
 
 def _draw(bundle: Bundle, path: Path) -> None:
-    from queen.files import attempt
-    from queen.picture import draw_map, plane_points
+    from queen.fit.files import attempt
+    from queen.plots import draw_map, plane_points
 
     benign = None
     if bundle.calibration:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from queen.ledger import Ledger, Standing
-    from queen.serve.remote import Remote
+    from queen.serve.admin.client import Remote
 
     Books = Ledger | Remote
 
@@ -150,9 +150,9 @@ def revoke(
     key: AdminKey = None,
 ) -> None:
     """Revoke a key, or all keys of a client; every server knows within a second."""
-    from queen.serve.held import holder
-    from queen.serve.keys import open_keys
-    from queen.serve.remote import Remote
+    from queen.serve.access.key_store import open_keys
+    from queen.serve.admin.client import Remote
+    from queen.serve.lease import holder
 
     address = server or (holder(ledger or f"sqlite:///{home / 'ledger.sqlite'}") if key else None)
     if address is not None:
@@ -170,8 +170,8 @@ def revoke(
 def _opened(ledger: str | None, server: str | None, key: str | None, *, changes: bool = False) -> Iterator[Books]:
     """The ledger of a server, or a ledger that exists; changes go through the server that has it, if one runs."""
     from queen.ledger import open_ledger
-    from queen.serve.held import holder, sidecar
-    from queen.serve.remote import Remote
+    from queen.serve.admin.client import Remote
+    from queen.serve.lease import holder, sidecar
 
     if (ledger is None) == (server is None):
         raise OptionError("say which clients: --ledger sqlite:///FILE (or redis://...), or --server http://HOST:PORT")

@@ -39,7 +39,7 @@ def serve(config: Path | None, **given: Any) -> None:
     if settings.policy == "none":
         err.print("warning: policy none protects nothing; every answer is the model's own", style="yellow")
     if settings.ray:
-        from queen.serve.scale import serve_on_ray
+        from queen.serve.ray.deploy import serve_on_ray
 
         serve_on_ray(settings, on_start=lambda address: err.print(f"serving on {address}"))
         return

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from queen.bundle import Bundle, with_options
+from queen.bundle.bundle import Bundle, with_options
+from queen.bundle.store import load_bundle, save_bundle
 from queen.cache import fingerprint
 from queen.core.mapping import MapRecipe
 from queen.defenses.base import Defense, Need, Service, Victim
-from queen.fit import ShadowRecipe, protect
-from queen.folder import load_bundle, save_bundle
+from queen.fit.protect import ShadowRecipe, protect
 from queen.guard import Guard, Measured
 from queen.ledger import Judgement
 from queen.types import MAX_ANSWERS, BundleError, Limits, Oracle, RefusedError, Reply, Sentinel

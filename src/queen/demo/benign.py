@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from queen.attacks.adaptive import carry_out, plain
-from queen.bench.sentinel import Replay
+from queen.bench.orders import Replay
 from queen.guard import Guard
 
 ORDERS, ATTACK_ORDERS, ATTACK_QUERIES, RETRIES, ODD = 1000, 300, 400, 1000, 20

@@ -10,7 +10,7 @@ from typing import Any
 from queen.demo.plot import draw_cost
 from queen.demo.run import Demo
 from queen.demo.table import ADAPTIVE_HEADER, HEADER, adaptive_notes, adaptive_rows, notes, rows
-from queen.picture import draw_map
+from queen.plots import draw_map
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c22; --soft: #62626d; --line: #dcdce2; --card: #ffffff; --page: #f5f5f8;

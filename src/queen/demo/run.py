@@ -22,16 +22,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from queen.attacks.adaptive import Loot, carry_out, plain
-from queen.bench.data import digits, mnist5k
+from queen.bench.datasets.load import digits, mnist5k
 from queen.bench.recovery import recovery_by_verdict
 from queen.bench.speed import paired_ratio
 from queen.core.certify import certify
 from queen.demo.adaptive import try_adaptive
 from queen.demo.benign import alarm_orders, cost_by_queries, false_accusations
 from queen.demo.thieves import accuracy, new_network, rob
-from queen.fit import protect
+from queen.fit.protect import protect
 from queen.guard import Guard
-from queen.picture import Queries
+from queen.plots import Queries
 from queen.progress import Progress
 from queen.training import Schedule, one_thread, predict, train
 from queen.types import Limits, Oracle, Sentinel

@@ -6,9 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from queen.files import read_query
+from queen.fit.files import read_query
 from queen.guard import load
-from queen.serve.keys import open_keys
+from queen.serve.access.key_store import open_keys
 from queen.serve.run import Ports, serve
 from queen.serve.service import Service
 from queen.serve.settings import Settings, read_settings

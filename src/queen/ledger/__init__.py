@@ -1,8 +1,8 @@
 """The only mutable thing: what each client has seen of each class."""
 
-from queen.ledger.address import open_ledger
 from queen.ledger.base import Budget, Event, Judgement, Ledger, Rows, Standing
 from queen.ledger.memory import MemoryLedger
+from queen.ledger.open import open_ledger
 from queen.ledger.redis import RedisLedger
 from queen.ledger.sqlite import SqliteLedger
 

@@ -21,7 +21,7 @@ from queen.ledger.base import (
     check_budget,
     check_client,
 )
-from queen.ledger.scan import Journal, ScopeState, scan
+from queen.ledger.decide import Journal, ScopeState, scan
 from queen.types import OptionError
 
 PAGE = 256

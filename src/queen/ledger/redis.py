@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from queen.ledger.base import Judgement, Rows, Scope, Standing
-from queen.ledger.packed import Packed, pack_event, unpack_coverage
+from queen.ledger.decide import mean_wealth
 from queen.ledger.redis_admin import RedisAdmin
-from queen.ledger.scan import mean_wealth
-from queen.ledger.shards import Call, Script
+from queen.ledger.redis_client import Call, Script
+from queen.ledger.redis_codec import Packed, pack_event, unpack_coverage
 
 JUDGE = Script("judge.lua")
 LETTERS = "ABCD"

@@ -11,7 +11,8 @@ import numpy as np
 
 from queen.core.sensitivity import Floats
 from queen.ledger.base import Budget, Derived, Event, Standing, check_budget, check_client
-from queen.ledger.packed import (
+from queen.ledger.redis_client import Call, Script, Shards
+from queen.ledger.redis_codec import (
     STATE,
     pack_budget,
     pack_event,
@@ -20,7 +21,6 @@ from queen.ledger.packed import (
     unpack_records,
     unpack_standing,
 )
-from queen.ledger.shards import Call, Script, Shards
 from queen.types import LedgerError, OptionError
 
 OPERATE = Script("operate.lua")

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from queen.core.sensitivity import Floats
-from queen.ledger import tables
+from queen.ledger import sqlite_schema as tables
 from queen.ledger.base import (
     Budget,
     Derived,
@@ -26,8 +26,8 @@ from queen.ledger.base import (
     check_budget,
     check_client,
 )
-from queen.ledger.scan import Journal, ScopeState, scan
-from queen.ledger.tables import Key, Touched, number
+from queen.ledger.decide import Journal, ScopeState, scan
+from queen.ledger.sqlite_schema import Key, Touched, number
 from queen.types import LedgerError, OptionError
 
 

@@ -14,13 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queen.serve.admin import admin_routes, dashboard_routes
-from queen.serve.limits import WHOLE, read_body
-from queen.serve.log import log
-from queen.serve.openapi import openapi
-from queen.serve.service import Service, addresses
-from queen.serve.types import LARGE, Query, ServeError
-from queen.serve.wire import (
+from queen.serve.admin.routes import admin_routes, dashboard_routes
+from queen.serve.http import WHOLE, read_body
+from queen.serve.protocol.openapi import openapi
+from queen.serve.protocol.wire import (
     BYTES_A_VALUE,
     error_body,
     inflate,
@@ -30,6 +27,9 @@ from queen.serve.wire import (
     to_json,
     write_answer,
 )
+from queen.serve.service import Service, addresses
+from queen.serve.telemetry.log import log
+from queen.serve.types import LARGE, Query, ServeError
 from queen.types import QueenError
 
 Message = MutableMapping[str, Any]

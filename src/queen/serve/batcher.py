@@ -23,8 +23,8 @@ from torch import Tensor
 from queen.core import inputs
 from queen.guard import Guard, Measured
 from queen.ledger import Judgement
+from queen.serve.protocol.wire import clean
 from queen.serve.types import Caller, Query, ServeError
-from queen.serve.wire import clean
 from queen.types import Group, Inputs, LedgerError, QueenError, Reply
 
 REFUSED = "no answer: this client's budget of answers is spent, or it stands accused of extraction; ask the operator"

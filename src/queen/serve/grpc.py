@@ -17,11 +17,11 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError
 
-from queen.serve import oip_pb2 as oip
-from queen.serve.log import log
+from queen.serve.protocol import oip_pb2 as oip
+from queen.serve.protocol.grpc_messages import check_model, model_message, read_message, server_message, write_message
+from queen.serve.protocol.wire import BYTES_A_VALUE
+from queen.serve.telemetry.log import log
 from queen.serve.types import LARGE, ServeError
-from queen.serve.wire import BYTES_A_VALUE
-from queen.serve.wire_grpc import check_model, model_message, read_message, server_message, write_message
 from queen.types import OptionError
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queen.serve import log
 from queen.serve.app import App
 from queen.serve.grpc import start_grpc
-from queen.serve.held import hold
-from queen.serve.limits import strict_protocol
+from queen.serve.http import strict_protocol
+from queen.serve.lease import hold
 from queen.serve.service import Service
 from queen.serve.settings import Settings
+from queen.serve.telemetry import log
 from queen.types import OptionError
 
 

@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 
 from queen.guard import Guard, load
 from queen.ledger import Event, Standing, open_ledger
-from queen.serve.auth import Authenticator, UnknownKeyError
+from queen.serve.access.auth import Authenticator, UnknownKeyError
+from queen.serve.access.budgets import GrantedKeys
+from queen.serve.access.key_store import KeyStore, open_keys
 from queen.serve.batcher import Batcher, Outcome
-from queen.serve.granted import GrantedKeys
-from queen.serve.keys import KeyStore, open_keys
-from queen.serve.log import access, log
-from queen.serve.metrics import Metrics
-from queen.serve.record import QueryLog
-from queen.serve.series import Series
+from queen.serve.querylog.writer import QueryLog
+from queen.serve.release import Ticks
 from queen.serve.settings import Settings
-from queen.serve.ticks import Ticks
+from queen.serve.telemetry.log import access, log
+from queen.serve.telemetry.metrics import Metrics
+from queen.serve.telemetry.series import Series
+from queen.serve.telemetry.webhook import Webhook
 from queen.serve.types import Caller, Query, ServeError, describe
 from queen.serve.unprotected import Unprotected
-from queen.serve.webhook import Webhook
 from queen.types import CalibrationError, LedgerError, OptionError
 
 if TYPE_CHECKING:

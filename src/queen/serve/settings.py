@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
 
-from queen.ledger.address import SERVERS
+from queen.ledger.open import SERVERS
 from queen.types import Group, Limits, OptionError
 
 MIB = 1 << 20

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from queen.bundle import Bundle
+from queen.bundle.bundle import Bundle
 from queen.core import inputs
 from queen.types import Inputs
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from queen.bench.setting import make_setting
+from queen.bench.protectee import make_setting
 from queen.bench.spec import read_spec
 from queen.bench.studies.base import Lab
 from queen.bench.studies.run import one_thread

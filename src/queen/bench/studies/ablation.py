@@ -95,7 +95,7 @@ def draw_sweep(result: Result, limit: str, symbol: str) -> bytes:
 
 
 def _draw_shares(axis: Any, rows: Sequence[Result]) -> None:
-    from queen.picture import VERDICT_COLOURS, VERDICT_WORDS  # noqa: PLC0415  (needs matplotlib)
+    from queen.plots import VERDICT_COLOURS, VERDICT_WORDS  # noqa: PLC0415  (needs matplotlib)
 
     base = [0.0] * len(rows)
     words = {**VERDICT_WORDS, "B": "B spent (reversed)", "C": "C fresh (recorded)"}

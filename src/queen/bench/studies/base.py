@@ -11,7 +11,7 @@ import torch
 
 from queen.attacks import find_attack
 from queen.bench.cell import Run, run_cell
-from queen.bench.setting import Labelled, Setting
+from queen.bench.protectee import Labelled, Setting
 from queen.bench.spec import (
     VERSION,
     Spec,

@@ -14,7 +14,7 @@ from queen.bench.plots import png
 from queen.bench.studies.base import Lab, Result, Study
 from queen.bench.studies.quartiles import recipe
 from queen.bench.studies.words import markdown_table
-from queen.bundle import Bundle
+from queen.bundle.bundle import Bundle
 from queen.core.geometry import nearest_centre
 from queen.defenses.queen import fitted
 from queen.types import OptionError
@@ -104,7 +104,7 @@ def draw(result: Result) -> bytes:
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
     from matplotlib.patches import Circle  # noqa: PLC0415  (an extra)
 
-    from queen.picture import CLASS_COLOURS  # noqa: PLC0415  (needs matplotlib)
+    from queen.plots import CLASS_COLOURS  # noqa: PLC0415  (needs matplotlib)
 
     figure = Figure(figsize=(12, 5.8), layout="constrained")
     axes = figure.subplots(1, 2)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from queen.bench.cell import hardware
+from queen.bench.protectee import make_setting
 from queen.bench.run import read_result, write_result
-from queen.bench.setting import make_setting
 from queen.bench.spec import VERSION, SpecError, as_json, digest
 from queen.bench.studies.base import Lab, Study, borrowed, read_study
 from queen.cache import Cache, write_whole

@@ -1,0 +1,119 @@
+"""Real images by name: sets that install with a package, and published ones that are read from a local folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from queen.bench.datasets.npy_cache import kept
+from queen.bench.datasets.packaged import digits, mnist5k
+from queen.bench.datasets.pixels import Pixels, Wanted, fitted
+from queen.bench.datasets.registry import SETS, Packaged, Published
+from queen.bench.datasets.trees import DataError
+from queen.defenses.base import nearest
+from queen.types import OptionError
+
+__all__ = ["SETS", "DataError", "Images", "digits", "load_set", "mnist5k"]
+
+SPLITS = ("train", "test", "all")
+ROOT_VARIABLE = "QUEEN_DATA"
+Reader = Callable[[Path, Wanted], Pixels]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images x (n, C, H, W) in 0..1 as float32, labels y (n,) as int64, the names of the classes and the source.
+
+    `source` is the file or package they came from; results made with packed images must say so.
+    """
+
+    x: Tensor
+    y: Tensor
+    classes: tuple[str, ...]
+    source: str
+
+
+def load_set(
+    name: str,
+    split: str,
+    *,
+    root: Path | str | None = None,
+    size: int | None = None,
+    channels: int | None = None,
+    count: int | None = None,
+    cache: Path | str | None = None,
+) -> Images:
+    """The images of a split ("train", "test", or "all": one after the other) of one of `SETS`.
+
+    `root` is the folder of published sets, else that of the environment variable QUEEN_DATA, else ./data. `size` takes
+    the middle square in so many pixels, `channels` 1 or 3 makes them grey or coloured, `count` is how many are drawn,
+    always the same. `cache` is a folder where decoded images are kept, for many processes that read the same set.
+    """
+    wanted = Wanted(split, size, channels, count)
+    _check(name, wanted)
+    found = SETS[name]
+    key: dict[str, object] = {"name": name, **asdict(wanted)}
+    if isinstance(found, Packaged):
+        source, read = found.source, found.read
+    else:
+        path, source, read_from = _locate(name, found, root)
+        read = partial(read_from, path)
+        state = path.stat()
+        key |= {"path": str(path.resolve()), "bytes": state.st_size, "changed": state.st_mtime_ns}
+    pixels = kept(None if cache is None else Path(cache), key, lambda: fitted(_read(read, wanted), wanted))
+    return _images(pixels, source)
+
+
+def _check(name: str, wanted: Wanted) -> None:
+    if name not in SETS:
+        raise OptionError(f"no data set '{name}'{nearest(name, SETS)}")
+    if wanted.split not in SPLITS:
+        raise OptionError(f"no split '{wanted.split}'{nearest(wanted.split, dict.fromkeys(SPLITS))}")
+    for option in ("size", "channels", "count"):
+        value = getattr(wanted, option)
+        if value is not None and (type(value) is not int or value < 1):
+            raise OptionError(f"{option} must be a whole number of at least 1, got {value!r}")
+    if wanted.channels not in (None, 1, 3):
+        raise OptionError(f"channels must be 1 or 3, got {wanted.channels}")
+
+
+def _locate(name: str, found: Published, root: Path | str | None) -> tuple[Path, str, Reader]:
+    """The first place under the root where the set lies, its name there and how to read it; packs come last."""
+    top = Path(root or os.environ.get(ROOT_VARIABLE) or "data")
+    readers: dict[str, Reader] = dict.fromkeys(found.places, found.read)
+    if found.pack is not None:
+        readers[found.pack.file] = found.pack.read
+    for place, read in readers.items():
+        for folder in (top, top / name):
+            path = min(folder.glob(place), default=None)
+            if path is not None:
+                packed = " (packed)" if read != found.read else ""
+                return path, f"{path.relative_to(top).as_posix()}{packed}", read
+    raise OptionError(
+        f"the data set '{name}' is not in '{top}': looked there and in '{top / name}' for {', '.join(readers)}. "
+        f"It is published by {found.publisher}. Put one of these files into that folder, or name the folder where "
+        f"they are with root=... or the environment variable {ROOT_VARIABLE}; docs/data.md says more"
+    )
+
+
+def _read(read: Callable[[Wanted], Pixels], wanted: Wanted) -> Pixels:
+    """One split, or both one after the other."""
+    if wanted.split != "all":
+        return read(wanted)
+    train, test = (read(replace(wanted, split=split, count=None)) for split in ("train", "test"))
+    if train.x.shape[1:] != test.x.shape[1:] or train.classes != test.classes:
+        raise OptionError("the splits 'train' and 'test' have images of other sizes or other classes: take one of them")
+    return Pixels(np.concatenate([train.x, test.x]), np.concatenate([train.y, test.y]), train.classes)
+
+
+def _images(pixels: Pixels, source: str) -> Images:
+    scale = 255 if pixels.x.dtype == np.uint8 else 1
+    x = np.divide(pixels.x, scale, dtype=np.float32, order="C")
+    return Images(torch.from_numpy(x), torch.from_numpy(pixels.y), pixels.classes, source)

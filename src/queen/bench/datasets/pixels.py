@@ -1,0 +1,155 @@
+"""Pixels of a data set: which rows are wanted, in which size, and how image files become arrays."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from queen.bench.datasets.trees import DataError, Tree, reading
+from queen.types import OptionError
+
+SEED = 123  # of every split or selection that no publisher fixed
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP")  # not all that Pillow knows: some run programs
+SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+LUMA = (0.299, 0.587, 0.114)
+CHUNK = 4096
+PILLOW = "images are read with Pillow: pip install 'queen[bench]'"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of a set: the split, and where not None the side in pixels, 1 or 3 channels and how many images."""
+
+    split: str
+    size: int | None = None
+    channels: int | None = None
+    count: int | None = None
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Images (n, C, H, W), uint8 or float32 in 0..1, their labels (n,) and the names of the classes."""
+
+    x: NDArray[np.uint8] | NDArray[np.float32]
+    y: NDArray[np.int64]
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.x.ndim != 4 or len(self.x) != len(self.y):
+            raise DataError(f"expected images (n, C, H, W) and n labels, got {self.x.shape} and {self.y.shape}")
+        if len(self.y) == 0:
+            raise DataError("there are no images")
+        if self.y.min() < 0 or self.y.max() >= len(self.classes):
+            raise DataError(
+                f"expected labels from 0 to {len(self.classes) - 1}, got {self.y.min()} to {self.y.max()}: "
+                "images and names of classes do not belong together"
+            )
+
+    def take(self, rows: NDArray[np.intp]) -> Pixels:
+        """Some of the rows."""
+        return self if len(rows) == len(self.y) else Pixels(self.x[rows], self.y[rows], self.classes)
+
+
+def chosen(total: int, count: int | None) -> NDArray[np.intp]:
+    """The rows of a fixed random selection, in order; all of them without a count."""
+    if count is None or count >= total:
+        return np.arange(total)
+    return np.sort(np.random.default_rng(SEED).permutation(total)[:count])
+
+
+def in_split(y: NDArray[np.int64], split: str, per_class: int | None = None) -> NDArray[np.intp]:
+    """The rows of "train" or "test" in a set without official split: `per_class`, else a fifth of each class, is test.
+
+    The draw is fixed, and a class keeps at least one training image.
+    """
+    generator = np.random.default_rng(SEED)
+    test = np.zeros(len(y), bool)
+    for label in np.unique(y):
+        rows = np.flatnonzero(y == label)
+        held_out = min(len(rows) // 5 if per_class is None else per_class, len(rows) - 1)
+        test[generator.permutation(rows)[:held_out]] = True
+    return np.flatnonzero(test == (split == "test"))
+
+
+def decode(tree: Tree, listed: Sequence[tuple[str, int]], classes: tuple[str, ...], wanted: Wanted) -> Pixels:
+    """The (name, label) pairs' image files, selected before and resized while they are decoded."""
+    if not listed:
+        raise DataError(f"'{tree.path.name}' has no images of the split '{wanted.split}'; is the copy complete?")
+    listed = [listed[row] for row in chosen(len(listed), wanted.count)]
+    rows = {name: row for row, (name, _) in enumerate(listed)}
+    if len(rows) < len(listed):
+        raise DataError(f"'{tree.path.name}' lists an image twice")
+    x: NDArray[np.uint8] | None = None
+    for name, data in tree.read(rows):
+        with reading(f"{tree.path.name}, {name}"):
+            image = _picture(data, wanted)
+        if x is None:
+            x = np.empty((len(rows), *image.shape), np.uint8)
+        if x.shape[1:] != image.shape:
+            raise OptionError(
+                f"images of '{tree.path.name}' have different sizes, such as {x.shape[-2]}x{x.shape[-1]} and "
+                f"{image.shape[-2]}x{image.shape[-1]}: choose one with size=..."
+            )
+        x[rows[name]] = image
+    assert x is not None  # noqa: S101  (read() yields every name or raises)
+    return Pixels(x, np.array([label for _, label in listed], np.int64), classes)
+
+
+def _picture(data: bytes, wanted: Wanted) -> NDArray[np.uint8]:
+    """(C, H, W): the whole image, or its middle square in the wanted size."""
+    try:
+        from PIL import Image, ImageOps  # noqa: PLC0415  (an extra)
+    except ImportError as error:
+        raise OptionError(PILLOW) from error
+    opened = Image.open(io.BytesIO(data), formats=FORMATS)
+    if opened.mode.startswith(("I", "F")):
+        raise DataError(f"expected 8 bits a colour, got an image of mode '{opened.mode}'")
+    image = opened.convert("L" if wanted.channels == 1 else "RGB")
+    if wanted.size is not None and image.size != (wanted.size, wanted.size):
+        image = ImageOps.fit(image, (wanted.size, wanted.size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def fitted(pixels: Pixels, wanted: Wanted) -> Pixels:
+    """The selection, size and channels that are wanted, as far as the reader did not see to them."""
+    pixels = pixels.take(chosen(len(pixels.y), wanted.count))
+    shape = (
+        wanted.channels or pixels.x.shape[1],
+        wanted.size or pixels.x.shape[2],
+        wanted.size or pixels.x.shape[3],
+    )
+    if shape == pixels.x.shape[1:]:
+        return pixels
+    x = np.empty((len(pixels.x), *shape), pixels.x.dtype)
+    for start in range(0, len(x), CHUNK):
+        part = torch.from_numpy(pixels.x[start : start + CHUNK].astype(np.float32))
+        part = resized(recoloured(part, shape[0]), wanted.size)
+        x[start : start + CHUNK] = (part.round() if x.dtype == np.uint8 else part).numpy()
+    return Pixels(x, pixels.y, pixels.classes)
+
+
+def resized(x: Tensor, size: int | None) -> Tensor:
+    """The middle square of images (n, C, H, W) in another size, smoothed where they shrink, as Pillow does."""
+    if size is None:
+        return x
+    side = min(x.shape[2:])
+    top, left = (x.shape[2] - side) // 2, (x.shape[3] - side) // 2
+    x = x[..., top : top + side, left : left + side]
+    return x if side == size else F.interpolate(x, (size, size), mode="bilinear", antialias=True)
+
+
+def recoloured(x: Tensor, channels: int) -> Tensor:
+    """Images (n, C, H, W) in grey (their brightness) or in three equal colours."""
+    if x.shape[1] == channels:
+        return x
+    if channels == 3:
+        return x.expand(-1, 3, -1, -1)
+    return (x * torch.tensor(LUMA)[:, None, None]).sum(1, keepdim=True)

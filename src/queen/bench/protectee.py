@@ -1,0 +1,135 @@
+"""A protectee made real: images loaded and split, the victim trained, all on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from queen.bench.datasets.load import Images, load_set
+from queen.bench.spec import DEFAULT_NETWORK, ImageSet, Protectee, SpecError, Thief, as_json, digest
+from queen.cache import Cache, fingerprint
+from queen.defenses.base import Victim
+from queen.training import Schedule, predict, train
+from queen.zoo import build, seeded
+
+Labelled = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Who is attacked with what: the victim, images to try everybody on, and all that an attacker owns.
+
+    `key` names the victim and its data, for whatever is kept about them.
+    """
+
+    name: str
+    key: str
+    victim: Victim
+    test: Labelled
+    pool: Tensor
+    make_thief: Callable[[torch.Generator], nn.Module]
+    schedule: Schedule
+    classes: int
+    pool_labels: Tensor | None = None
+    benign: Labelled | None = None
+    sources: tuple[str, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """What a result says of it."""
+        x, y = self.test
+        guess = predict(self.victim.model, x)
+        return {
+            "name": self.name,
+            "classes": self.classes,
+            "accuracy": (guess == y).double().mean().item(),
+            "chance": y.bincount().max().item() / len(y),
+            "images": {"train": len(self.victim.train[0]), "test": len(x), "pool": len(self.pool)}
+            | {"calibration": len(self.victim.calibration[0]) if self.victim.calibration else 0},
+            "sources": list(self.sources),
+        }
+
+
+def make_setting(protectee: Protectee, thief: Thief, cache: Cache, device: str, root: Path | None) -> Setting:
+    """Load, split and train; the victim is trained once and kept in the cache."""
+
+    def load(wanted: ImageSet) -> Images:
+        inner = wanted.size - 2 * wanted.margin if wanted.size else None
+        kept = cache.folder / "sets"
+        images = load_set(wanted.set, wanted.split, root=root, size=inner, channels=wanted.channels, cache=kept)
+        count = len(images.y) if wanted.count is None else wanted.count
+        if count > len(images.y):
+            raise SpecError(f"set '{wanted.set}' has {len(images.y)} images ({wanted.split}), {count} are asked for")
+        rows = torch.randperm(len(images.y), generator=torch.Generator().manual_seed(protectee.seed))[:count]
+        x = F.pad(images.x[rows], (wanted.margin,) * 4)
+        return Images(x.to(device), images.y[rows].to(device), images.classes, images.source)
+
+    owned, pool = load(protectee.data), load(protectee.pool)
+    outliers = load(protectee.outliers) if protectee.outliers else None
+    sizes = [protectee.train, protectee.calibration, protectee.benign]
+    if isinstance(protectee.test, int):
+        sizes.append(protectee.test)
+    if sum(sizes) > len(owned.y):
+        raise SpecError(f"set '{protectee.data.set}' has {len(owned.y)} images, {sum(sizes)} are asked for")
+    rows = torch.arange(sum(sizes)).split_with_sizes(sizes)  # `load` has shuffled them
+    parts = [(owned.x[part], owned.y[part]) for part in rows]
+    if isinstance(protectee.test, int):
+        test = parts[3]
+    else:
+        tried = load(protectee.test)
+        test = (tried.x, tried.y)
+    classes = len(owned.classes)
+    sources = list(dict.fromkeys(found.source for found in (owned, pool, outliers) if found))
+    images = fingerprint(*(part for found in (owned, pool, outliers) if found for part in (found.x, found.y)), *test)
+    key = f"victim-{digest([as_json(protectee), images, device.partition(':')[0]])}"
+    victim = Victim(
+        model=_victim(protectee, classes, parts[0], outliers.x if outliers else None, cache, key).to(device),
+        train=parts[0],
+        make_network=maker(protectee.network, classes, owned.x.shape[1]),
+        schedule=protectee.schedule,
+        calibration=parts[1] if protectee.calibration else None,
+        outliers=outliers.x if outliers else None,
+        cache=cache,
+    )
+    return Setting(
+        name=protectee.name,
+        key=key,
+        victim=victim,
+        test=test,
+        pool=pool.x,
+        make_thief=maker(thief.network or protectee.network, classes, owned.x.shape[1]),
+        schedule=thief.schedule,
+        classes=classes,
+        pool_labels=pool.y,
+        benign=parts[2] if protectee.benign else None,
+        sources=tuple(sources),
+    )
+
+
+def maker(network: Mapping[str, Any], classes: int, channels: int) -> Callable[[torch.Generator], nn.Module]:
+    """How to build an untrained network of `queen.zoo`."""
+    arguments = {"name": DEFAULT_NETWORK, "classes": classes, "channels": channels, **network}
+
+    def make(generator: torch.Generator) -> nn.Module:
+        with seeded(generator):
+            return build(**arguments)
+
+    return make
+
+
+def _victim(
+    protectee: Protectee, classes: int, data: Labelled, outliers: Tensor | None, cache: Cache, key: str
+) -> nn.Module:
+    generator = torch.Generator().manual_seed(protectee.seed)
+    blank = maker(protectee.network, classes, data[0].shape[1])(generator)
+
+    def teach(network: nn.Module) -> nn.Module:
+        weight = protectee.outlier_weight
+        return train(network, *data, protectee.schedule, generator, outliers=outliers, outlier_weight=weight)
+
+    return cache.network(key, blank, teach)

@@ -1,0 +1,219 @@
+"""Everything fitted: the model, its map and discs, the shadows, and how to use them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from queen.bundle.report import Benign, budget
+from queen.core.geometry import Geometry
+from queen.core.inputs import tensors
+from queen.core.mapping import MappingNet
+from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
+from queen.core.split import Split
+from queen.policy import find_policy
+from queen.sentinel import evidence
+from queen.sentinel.conditions import CLEAN
+from queen.sentinel.evidence import Evidence
+from queen.types import SCORES, CalibrationError, Inputs, Limits, LimitsError, OptionError, Sentinel
+from queen.zoo import Recipe
+
+NO_CALIBRATION = (
+    "policy 'sentinel' needs held-out images that did not train the model: protect(..., calibration=(x, y)), or "
+    "calibration='train' to go without a certificate"
+)
+NO_REFERENCE = "score 'knn' must be named when fitting: protect(..., sentinel=Sentinel(scores=[...]))"
+MODES = ("mixture", "max")
+SHORTCUTS = ("alpha", "on_alarm", "on_spent", "groups")  # of `Sentinel`, as options of their own
+OPTIONS = ("policy", "observe", "limits", "keep_label", "draw", "input_range", "sentinel", *SHORTCUTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Benign images as the guard sees them, to tell what is usual.
+
+    Predicted `labels` (n,), relative `points` (n, 2), `scores` (n, 3 or 4) in the order of `SCORES`, and the number
+    (n,) of each image's condition in `conditions`. Mode "mixture": every image was seen once, under a random
+    condition; "max": under every condition, each certified by itself. Not `certified`: these images trained the model.
+    """
+
+    labels: Tensor
+    points: Tensor
+    scores: Tensor
+    condition: Tensor
+    tolerance: float  # see `sentinel.sketch.measure_scales`
+    cell: float
+    conditions: tuple[str, ...] = (CLEAN,)
+    mode: str = "mixture"
+    certified: bool = True
+    repeated: int = 0  # images left out because they repeat others
+    reference: Tensor | None = None  # normalised training features (m, D) for the knn score
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise OptionError(f"no conditions_mode '{self.mode}'; known: {', '.join(MODES)}")
+        if not self.conditions or not isinstance(self.certified, bool):
+            raise CalibrationError("a calibration needs conditions, and must say whether it is certified")
+        for length in (self.tolerance, self.cell):
+            if not isinstance(length, float) or not 0 < length < math.inf:
+                raise CalibrationError(f"tolerance and cell must be positive lengths, got {length!r}")
+        if len(self.labels) == 0:
+            raise CalibrationError("a calibration needs images")
+
+    @property
+    def benign(self) -> Benign:
+        """One view of every image, for counting."""
+        once = slice(None) if self.mode == "mixture" else (self.condition == 0).cpu()
+        return Benign(self.labels.cpu()[once].numpy(), self.points.cpu()[once].numpy())
+
+    def evidence(self, classes: int, settings: Sentinel) -> Evidence:
+        """The p-values these images give."""
+        if "knn" in settings.scores and self.reference is None:
+            raise OptionError(NO_REFERENCE)
+        columns = [SCORES.index(name) for name in settings.scores]
+        each = self.condition if self.mode == "max" else torch.zeros_like(self.condition)
+        scores = self.scores[:, columns].double().cpu().numpy()
+        return Evidence(self.labels.cpu().numpy(), scores, each.cpu().numpy(), classes, settings)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A random input and what the model made of it, to recognise the model again."""
+
+    x: Inputs
+    features: Tensor
+    logits: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """A fitted defense: the model, its map and discs, the shadows, and how to use them."""
+
+    split: Split
+    mapping: MappingNet
+    geometry: Geometry
+    shadows: Shadows
+    probe: Probe
+    limits: Limits = field(default_factory=Limits)
+    policy: str = "paper"
+    observe: bool = False
+    keep_label: bool = False
+    draw: int = 5
+    sentinel: Sentinel = field(default_factory=Sentinel)
+    recipe: Recipe | None = None
+    class_names: tuple[str, ...] | None = None
+    pixel_mean: tuple[float, ...] | None = None
+    pixel_std: tuple[float, ...] | None = None
+    input_range: tuple[float, float] | None = None
+    calibration: Calibration | None = None
+    report: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        find_policy(self.policy)
+        if self.policy == "sentinel" and self.calibration is None:
+            raise CalibrationError(NO_CALIBRATION)
+        check_settings(self.sentinel)
+        classes = self.geometry.classes
+        for name in ("observe", "keep_label"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if not isinstance(self.limits, Limits):
+            raise LimitsError(f"limits must be queen.types.Limits, got {type(self.limits).__name__}")
+        for limits in (self.limits, *(group.limits for group in self.sentinel.groups.values())):
+            if isinstance(limits.radius, tuple) and len(limits.radius) != classes:
+                raise OptionError(f"limits name {len(limits.radius)} radii, the model has {classes} classes")
+        if self.calibration is not None and "knn" in self.sentinel.scores and self.calibration.reference is None:
+            raise OptionError(NO_REFERENCE)
+        if self.class_names is not None and len(self.class_names) != classes:
+            raise OptionError(f"{len(self.class_names)} class names given, the model has {classes} classes")
+        span = self.input_range
+        if span is not None and not (
+            isinstance(span, tuple) and len(span) == 2 and -math.inf < span[0] <= span[1] < math.inf
+        ):
+            raise OptionError(f"input_range must be (smallest, largest) or None, got {span!r}")
+        if (self.pixel_mean is None) != (self.pixel_std is None):
+            raise OptionError("pixel_mean and pixel_std go together")
+        if not isinstance(self.draw, int) or not 1 <= self.draw <= len(self.shadows):
+            raise OptionError(f"draw must lie between 1 and the {len(self.shadows)} shadows, got {self.draw}")
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """P-values of queries under the sentinel's settings."""
+        if self.calibration is None:
+            raise CalibrationError("there is no evidence without calibration images")
+        return self.calibration.evidence(self.geometry.classes, self.sentinel)
+
+    @property
+    def statement(self) -> str:
+        """What may be said about false accusations."""
+        found = self.calibration
+        if found is None:
+            return "No certificate: without calibration images nobody can be accused."
+        return evidence.statement(
+            self.sentinel, certified=found.certified, mode=found.mode, conditions=found.conditions
+        )
+
+    @cached_property
+    def identity(self) -> str:
+        """SHA-256 of what was fitted; stays the same when policy, limits or calibration change."""
+        digest = hashlib.sha256()
+        fitted = {k: t for k, t in guard_tensors(self).items() if not k.startswith("calibration.")}
+        for name, tensor in sorted(fitted.items()):
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\0".encode())
+            digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def name_of(self, label: int) -> str:
+        """A class's name, or its number."""
+        return self.class_names[label] if self.class_names else str(label)
+
+
+def check_settings(settings: object) -> Sentinel:
+    """The sentinel's settings, if they are some."""
+    if not isinstance(settings, Sentinel):
+        raise OptionError(f"sentinel must be queen.types.Sentinel, got {type(settings).__name__}")
+    return settings
+
+
+def with_options(bundle: Bundle, **changes: Any) -> Bundle:
+    """The same fit with other options."""
+    unknown = sorted(set(changes) - set(OPTIONS))
+    if unknown:
+        raise OptionError(f"no option '{unknown[0]}'; known: {', '.join(OPTIONS)}")
+    settings = {name: changes.pop(name) for name in SHORTCUTS if name in changes}
+    if settings:
+        changes["sentinel"] = replace(check_settings(changes.get("sentinel", bundle.sentinel)), **settings)
+    changed = replace(bundle, **changes)
+    report = bundle.report
+    if "limits" in changes:  # the budgets in the report are those of the limits
+        benign = bundle.calibration.benign if bundle.calibration else None
+        report = report | budget(changed.limits, report, benign)
+    if changed.sentinel != bundle.sentinel and "alarm_rates" in report:  # these were another test's
+        report = report | {"alarm_rates": {}}
+    return replace(changed, report=report)
+
+
+def guard_tensors(bundle: Bundle) -> dict[str, Tensor]:
+    """Everything but the model's own weights, by name, on the CPU and each in memory of its own."""
+    parts: dict[str, Tensor] = {f"map.{name}": t for name, t in bundle.mapping.state_dict().items()}
+    for name in ("centres", "spreads", "feature_centres"):
+        parts[f"geometry.{name}"] = getattr(bundle.geometry, name)
+    if isinstance(bundle.shadows, NetworkShadows):
+        for i, network in enumerate(bundle.shadows.networks):
+            parts |= {f"shadow.{i}.{name}": t for name, t in network.state_dict().items()}
+    elif isinstance(bundle.shadows, HeadShadows):
+        parts |= {"shadows.weight": bundle.shadows.weight, "shadows.bias": bundle.shadows.bias}
+    parts |= {f"probe.input.{name}": t for name, t in tensors(bundle.probe.x).items()}
+    parts |= {"probe.features": bundle.probe.features, "probe.logits": bundle.probe.logits}
+    if bundle.calibration:
+        for name in ("labels", "points", "scores", "condition"):
+            parts[f"calibration.{name}"] = getattr(bundle.calibration, name)
+        if bundle.calibration.reference is not None:
+            parts["calibration.reference"] = bundle.calibration.reference
+    return {name: t.detach().cpu().contiguous().clone() for name, t in parts.items()}

@@ -1,0 +1,336 @@
+"""A bundle as a folder: JSON, safetensors and SHA-256; nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from queen.bundle.bundle import Bundle, Calibration, Probe, guard_tensors, with_options
+from queen.bundle.report import Report
+from queen.core.geometry import Geometry
+from queen.core.inputs import find_device
+from queen.core.mapping import MappingNet
+from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
+from queen.core.split import TOLERANCE, Split
+from queen.types import BundleError, BundleModelError, Group, Inputs, Limits, OptionError, QueenError, Sentinel
+from queen.zoo import Recipe
+
+FORMAT = 2
+MANIFEST = "bundle.json"
+FILE_NAME = re.compile(r"(model|guard)-[0-9a-f]{16}\.safetensors")
+PLAIN = ("policy", "observe", "keep_label", "draw", "report")  # fields that are JSON as they are
+TUPLES = ("class_names", "pixel_mean", "pixel_std", "input_range")
+Model = nn.Module | Callable[[], nn.Module] | str
+
+
+def save_bundle(bundle: Bundle, path: str | os.PathLike[str]) -> None:
+    """Write the folder so that a reader sees the old bundle or the new one, whenever this process is killed.
+
+    Weight files carry their hash in their name; `bundle.json` is replaced last, in one atomic step.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BundleError(f"cannot write a bundle to '{folder}': {error.strerror}") from error
+    model = bundle.split.model
+    files = {
+        "model": _write_hashed(folder, "model", safetensors.torch.save(_model_tensors(model))),
+        "guard": _write_hashed(folder, "guard", safetensors.torch.save(guard_tensors(bundle))),
+    }
+    shadows = bundle.shadows
+    content = {
+        "format": FORMAT,
+        "identity": bundle.identity,
+        "files": files,
+        "model": {
+            "recipe": asdict(bundle.recipe) if bundle.recipe else None,
+            "head": bundle.split.head_name,
+            "channels_last": _is_channels_last(model),
+        },
+        "map": {"normalize": bundle.mapping.normalize},
+        "shadows": [asdict(r) for r in shadows.recipes] if isinstance(shadows, NetworkShadows) else "head",
+        "limits": asdict(bundle.limits),
+        "sentinel": asdict(bundle.sentinel),
+        "calibration": _calibration_facts(bundle.calibration) if bundle.calibration else None,
+        **{key: getattr(bundle, key) for key in (*PLAIN, *TUPLES)},
+    }
+    content["sha256"] = _digest_of(content)
+    _write_atomically(folder / MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
+    for old in folder.iterdir():
+        if FILE_NAME.fullmatch(old.name) and old.name not in {f["name"] for f in files.values()}:
+            old.unlink()
+
+
+def load_bundle(
+    path: str | os.PathLike[str],
+    model: Model | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    **changes: Any,
+) -> Bundle:
+    """Read a folder, check every hash, rebuild the model and prove that it is the one the bundle was made for.
+
+    `model` (a module, a factory, or "package.module:factory") replaces the recipe in the bundle; `changes` replace
+    options (`OPTIONS`) such as policy, observe or limits.
+    """
+    folder = Path(path)
+    device = find_device(device)
+    content = _read_manifest(folder)
+    with _named_errors(folder), torch.random.fork_rng(devices=[]):  # fresh layers draw weights, replaced at once
+        guard = _read_hashed(folder, content["files"]["guard"])
+        weights = _read_hashed(folder, content["files"]["model"])
+        network = _build(content["model"]["recipe"], model)
+        _fill(network, weights)
+        if content["model"]["channels_last"]:
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network.requires_grad_(False).to(device)
+        recipe = content["model"]["recipe"]
+        limits = content["limits"]
+        placed = {name: tensor.to(device) for name, tensor in guard.items()}
+        fields = {key: content[key] for key in PLAIN}
+        fields |= {key: None if content[key] is None else tuple(content[key]) for key in TUPLES}
+        fields["limits"], fields["sentinel"] = _limits(limits), _sentinel(content["sentinel"])
+        bundle = Bundle(
+            split=Split(network, content["model"]["head"]),
+            mapping=_load_map(placed, normalize=content["map"]["normalize"]),
+            geometry=_load_geometry(placed),
+            shadows=_load_shadows(placed, content["shadows"]),
+            probe=_load_probe(placed),
+            recipe=Recipe(**recipe) if recipe else None,
+            calibration=_load_calibration(placed, content["calibration"]),
+            **fields,
+        )
+        if bundle.identity != content["identity"]:
+            raise BundleError(f"bundle '{folder}' is inconsistent: its tensors do not match its identity")
+        _check_shapes(bundle, guard)
+        Report(**bundle.report)  # another version may have told other things
+    _recognise(bundle)
+    return with_options(bundle, **changes)
+
+
+def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict with every tensor in memory of its own, as safetensors wants it (tied weights twice)."""
+    return {name: t.detach().cpu().contiguous().clone() for name, t in model.state_dict().items()}
+
+
+def _load_map(guard: dict[str, Tensor], *, normalize: bool) -> MappingNet:
+    state = _under("map.", guard)
+    weights = [state[f"layers.{i}.weight"] for i in range(sum(k.endswith("weight") for k in state))]
+    net = MappingNet(weights[0].shape[1], tuple(len(w) for w in weights[:-1]), normalize=normalize)
+    net.load_state_dict(state)
+    return net.to(weights[0].device).eval().requires_grad_(False)
+
+
+def _load_geometry(guard: dict[str, Tensor]) -> Geometry:
+    return Geometry(guard["geometry.centres"], guard["geometry.spreads"], guard["geometry.feature_centres"])
+
+
+def _load_shadows(guard: dict[str, Tensor], kind: str | list[dict[str, Any]]) -> Shadows:
+    if isinstance(kind, str):
+        return HeadShadows(guard["shadows.weight"], guard["shadows.bias"])
+    recipes = tuple(Recipe(**recipe) for recipe in kind)
+    networks = []
+    for i, recipe in enumerate(recipes):
+        network = recipe.build()
+        network.load_state_dict(_under(f"shadow.{i}.", guard))
+        networks.append(network.to(guard["probe.logits"].device).eval().requires_grad_(False))
+    return NetworkShadows(tuple(networks), recipes)
+
+
+def _load_probe(guard: dict[str, Tensor]) -> Probe:
+    named = _under("probe.input.", guard)
+    x: Inputs = named["x"] if set(named) == {"x"} else named
+    return Probe(x, guard["probe.features"], guard["probe.logits"])
+
+
+def _limits(stored: dict[str, Any]) -> Limits:
+    radius = stored["radius"]
+    return Limits(**(stored | {"radius": tuple(radius) if isinstance(radius, list) else radius}))
+
+
+def _sentinel(stored: dict[str, Any]) -> Sentinel:
+    groups = {
+        kind: Group(limits=_limits(group["limits"]), enforce_alarm=group["enforce_alarm"])
+        for kind, group in stored["groups"].items()
+    }
+    return Sentinel(**(stored | {"groups": groups}))
+
+
+def _calibration_facts(found: Calibration) -> dict[str, Any]:
+    """What is not a tensor."""
+    return {
+        "tolerance": found.tolerance,
+        "cell": found.cell,
+        "conditions": list(found.conditions),
+        "mode": found.mode,
+        "certified": found.certified,
+        "repeated": found.repeated,
+    }
+
+
+def _load_calibration(guard: dict[str, Tensor], facts: dict[str, Any] | None) -> Calibration | None:
+    if facts is None:
+        return None
+    parts: dict[str, Any] = _under("calibration.", guard)
+    return Calibration(**(facts | {"conditions": tuple(facts["conditions"])}), **parts)
+
+
+def _check_shapes(bundle: Bundle, guard: dict[str, Tensor]) -> None:
+    """Every part must be finite and fit the others; a well-formed file can still hold nonsense."""
+    (_, dims), (_, classes) = bundle.probe.features.shape, bundle.probe.logits.shape
+    expected: dict[str, tuple[int, ...]] = {
+        "geometry.centres": (classes, 2),
+        "geometry.spreads": (classes,),
+        "geometry.feature_centres": (classes, dims),
+        "map.layers.0.weight": (len(guard["map.layers.0.weight"]), dims),
+    }
+    if isinstance(bundle.shadows, HeadShadows):
+        count = len(bundle.shadows)
+        expected |= {"shadows.weight": (count, classes, dims), "shadows.bias": (count, classes)}
+    if bundle.calibration:
+        count, reference = len(bundle.calibration.labels), bundle.calibration.reference
+        expected |= {f"calibration.{name}": (count,) for name in ("labels", "condition")}
+        expected |= {"calibration.points": (count, 2), "calibration.scores": (count, 3 + (reference is not None))}
+        if reference is not None:
+            expected["calibration.reference"] = (len(reference), dims)
+    for name, shape in expected.items():
+        if tuple(guard[name].shape) != shape:
+            raise BundleError(f"the bundle's {name} has shape {tuple(guard[name].shape)}, expected {shape}")
+    for name, tensor in guard.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise BundleError(f"the bundle's {name} is not finite")
+    if not (bundle.geometry.spreads > 0).all():
+        raise BundleError("the bundle's spreads must be positive")
+    if bundle.calibration:
+        for name, count in (("labels", classes), ("condition", len(bundle.calibration.conditions))):
+            numbers = guard[f"calibration.{name}"]
+            if numbers.is_floating_point() or numbers.min() < 0 or numbers.max() >= count:
+                raise BundleError(f"the bundle's calibration.{name} must be whole numbers from 0 to {count - 1}")
+
+
+def _under(prefix: str, guard: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in guard.items() if name.startswith(prefix)}
+
+
+def _build(recipe: dict[str, Any] | None, model: Model | None) -> nn.Module:
+    try:
+        if isinstance(model, str):
+            return Recipe(model).build()
+        if model is not None:
+            # A copy: filling in weights must not change the caller's own module.
+            network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+            if not isinstance(network, nn.Module):
+                raise OptionError(f"model must be or return a torch.nn.Module, got {type(network).__name__}")
+            return network
+        if recipe is not None:
+            return Recipe(**recipe).build()
+    except Exception as error:  # whatever a factory may raise
+        raise BundleModelError(f"cannot rebuild the bundle's model: {type(error).__name__}: {error}") from error
+    raise BundleModelError("this bundle does not say how to build its model: queen.load(path, model=your_factory)")
+
+
+def _fill(network: nn.Module, weights: dict[str, Tensor]) -> None:
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise BundleModelError(f"the bundle belongs to another model: {' '.join(str(error).split())[:300]}") from error
+
+
+def _recognise(bundle: Bundle) -> None:
+    """Run the probe: a model with the same weights but another forward pass must not pass."""
+    probe = bundle.probe
+    try:
+        with torch.inference_mode():
+            features, logits = bundle.split(probe.x)
+    except Exception as error:  # whatever a stranger's forward pass may raise
+        raise BundleModelError(f"the bundle belongs to another model: {error}") from error
+    for name, now, then in (("features", features, probe.features), ("logits", logits, probe.logits)):
+        scale = then.abs().max().clamp(min=1.0)
+        # A GPU may round tensor products to 10 bits, hence the slack; a wrong model is off by far more.
+        if now.shape != then.shape or not (now.float() - then).abs().max() <= 100 * TOLERANCE * scale:
+            raise BundleModelError(f"the bundle belongs to another model: its {name} differ on the stored probe")
+
+
+def _is_channels_last(model: nn.Module) -> bool:
+    images = [p for p in model.parameters() if p.ndim == 4 and not p.is_contiguous()]
+    return any(p.is_contiguous(memory_format=torch.channels_last) for p in images)
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise BundleError(f"no bundle at '{folder}': {error.strerror} ({MANIFEST})") from error
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"'{path}' is truncated or not JSON") from error
+    if not isinstance(content, dict) or content.pop("sha256", None) != _digest_of(content):
+        raise BundleError(f"'{path}' was changed after it was saved: its checksum does not match")
+    if content.get("format") != FORMAT:
+        raise BundleError(f"'{path}' has format {content.get('format')}, this version reads {FORMAT}")
+    return content
+
+
+def _digest_of(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _write_hashed(folder: Path, kind: str, data: bytes) -> dict[str, str]:
+    digest = hashlib.sha256(data).hexdigest()
+    name = f"{kind}-{digest[:16]}.safetensors"
+    _write_atomically(folder / name, data)
+    return {"name": name, "sha256": digest}
+
+
+def _read_hashed(folder: Path, entry: dict[str, str]) -> dict[str, Tensor]:
+    name = entry["name"]
+    if not FILE_NAME.fullmatch(name):
+        raise BundleError(f"bundle '{folder}' names a file '{name}' that no bundle has")
+    data = (folder / name).read_bytes()
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise BundleError(f"'{folder / name}' is truncated or was changed: its checksum does not match")
+    return safetensors.torch.load(data)
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+@contextmanager
+def _named_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except QueenError as error:
+        if isinstance(error, BundleError):
+            raise
+        raise BundleError(f"bundle '{folder}' is malformed: {error}") from error
+    except (
+        OSError,
+        SafetensorError,
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        RuntimeError,
+        AttributeError,
+    ) as error:
+        raise BundleError(f"bundle '{folder}' is damaged: {type(error).__name__}: {error}") from error

@@ -1,0 +1,235 @@
+"""What is usual: held-out images, and how often benign clients like them would be accused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from queen.bundle.bundle import MODES, Bundle, Calibration, with_options
+from queen.bundle.report import Report
+from queen.core.geometry import Geometry, check_range
+from queen.core.mapping import MappingNet
+from queen.core.sensitivity import Floats
+from queen.fit.data import Data, batches
+from queen.fit.features import Seen, View, look
+from queen.guard import Guard
+from queen.progress import Progress
+from queen.sentinel.conditions import CLEAN, apply, check_condition
+from queen.sentinel.evidence import all_scores, first_alarm
+from queen.sentinel.sketch import JITTER, measure_scales, repeats
+from queen.types import SCORES, CalibrationError, Inputs, OptionError, Sentinel, ShapeError
+
+ENOUGH = 100  # images a class, from which on evidence is worth having
+FOLDS, ORDERS = 5, 10
+
+
+def calibrate(
+    guard: Guard,
+    data: Data,
+    *,
+    conditions: Sequence[str] = (),
+    conditions_mode: str = "mixture",
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Guard:
+    """The same guard, ledger and secret, calibrated on other held-out images, which must not have trained the model.
+
+    `conditions` are what honest clients may do to images: noise, blur, brightness, contrast, downscale, jpeg, each with
+    an optional strength ("noise:0.06"). Mode "mixture": every image gets one of them or none at random, and the
+    certificate is for clients who send such a mixture. Mode "max": every condition is certified by itself, at a cost in
+    power. The report gains the share of simulated benign clients accused under each condition.
+    """
+    if conditions_mode not in MODES:
+        raise OptionError(f"no conditions_mode '{conditions_mode}'; known: {', '.join(MODES)}")
+    if isinstance(conditions, str):
+        raise OptionError(f"conditions must be a list of names, got {conditions!r}")
+    names = (CLEAN, *dict.fromkeys(map(check_condition, conditions)))
+    bundle, generator = guard.bundle, torch.Generator().manual_seed(seed)
+    reference = bundle.calibration.reference if bundle.calibration else None
+    with Progress(progress) as show:
+        pixels = _pixels(bundle, data) if conditions else None
+        views: list[View] = [partial(_through, name, pixels, generator) for name in names]
+        views.append(jitter)
+        *seen, jittered = look(bundle.split, data, bundle.probe.x, show, "calibration", views=views)
+        found = summarise(
+            seen, jittered, bundle.mapping, bundle.geometry, names, conditions_mode, generator, reference=reference
+        )
+        rates = alarm_rates(found, bundle.geometry.classes, bundle.sentinel, seed)
+        bundle = with_calibration(bundle, found.calibration, rates)
+    show.say(Report(**bundle.report).lines())
+    return guard.with_bundle(bundle)
+
+
+class Views:
+    """Calibration images under every condition, and the `Calibration` drawn from them."""
+
+    def __init__(self, calibration: Calibration, labels: list[Tensor], scores: list[Tensor], chosen: Tensor) -> None:
+        self.calibration = calibration
+        self.labels: list[NDArray[np.int64]] = [t.cpu().numpy() for t in labels]
+        self.scores: list[Floats] = [t.double().cpu().numpy() for t in scores]
+        self.chosen: NDArray[np.int64] = chosen.cpu().numpy()
+
+
+def jitter(x: Inputs) -> Inputs:
+    """A batch as re-encoding might change it: uniform noise of a thousandth of its range; token ids stay."""
+    generator = torch.Generator().manual_seed(0)
+
+    def shaken(t: Tensor) -> Tensor:
+        if not t.is_floating_point():
+            return t
+        noise = 2 * torch.rand(t.shape, generator=generator) - 1
+        return t + (JITTER * (t.max() - t.min()) * noise.to(t.device)).to(t.dtype)
+
+    return {name: shaken(t) for name, t in x.items()} if isinstance(x, Mapping) else shaken(x)
+
+
+def summarise(
+    seen: Sequence[Seen],
+    jittered: Seen,
+    net: MappingNet,
+    geometry: Geometry,
+    names: Sequence[str],
+    mode: str,
+    generator: torch.Generator,
+    *,
+    certified: bool = True,
+    reference: Tensor | None = None,
+) -> Views:
+    """From one pass under every condition (and one jittered) to what the guard stores."""
+    check_range(seen[0].labels, geometry.classes)
+    tolerance, cell = measure_scales(seen[0].features, seen[0].logits.argmax(1), jittered.features)
+    # A client's repeats place no bet, so what is usual must be measured without repeats too.
+    new = ~repeats(seen[0].features, seen[0].logits.argmax(1), tolerance)
+    seen = [Seen(s.features[new], s.logits[new], s.labels[new]) for s in seen]
+    with torch.inference_mode():
+        labels = [s.logits.argmax(1) for s in seen]
+        points = [geometry.relative(net(s.features), k) for s, k in zip(seen, labels, strict=True)]
+        scores = [all_scores(s.features, s.logits, p, reference) for s, p in zip(seen, points, strict=True)]
+    count = len(labels[0])
+    each = torch.arange(len(names)).repeat_interleave(count).view(len(names), count)
+    rows = torch.arange(count)
+    if mode == "mixture":
+        chosen = torch.randint(len(names), (count,), generator=generator)
+        rows, each = rows[None], chosen[None]
+    else:
+        chosen = torch.zeros(count, dtype=torch.int64)
+        rows = rows.expand_as(each)
+    rows, each = rows.flatten(), each.flatten()
+
+    def pick(views: list[Tensor]) -> Tensor:
+        stacked = torch.stack(views)
+        return stacked[each.to(stacked.device), rows.to(stacked.device)].clone()
+
+    calibration = Calibration(
+        labels=pick(labels),
+        points=pick(points),
+        scores=pick(scores),
+        condition=each.to(labels[0].device),
+        tolerance=tolerance,
+        cell=cell,
+        conditions=tuple(names),
+        mode=mode,
+        certified=certified,
+        repeated=int((~new).sum()),
+        reference=reference,
+    )
+    return Views(calibration, labels, scores, chosen)
+
+
+def alarm_rates(views: Views, classes: int, settings: Sentinel, seed: int = 0) -> dict[str, float]:
+    """Share of simulated benign clients accused under each condition.
+
+    Five times, four fifths of the images calibrate and clients send the other fifth, all of it under one condition, in
+    ten random orders. So a client never meets its own image in the calibration; one longer than its fifth is not tried.
+    """
+    found, rng = views.calibration, np.random.default_rng(seed)
+    count = len(views.chosen)
+    folds = rng.permutation(count) % FOLDS
+    columns = [SCORES.index(name) for name in settings.scores]
+    accused = dict.fromkeys(found.conditions, 0)
+    for fold in range(FOLDS):
+        mine = np.tile(folds, 1 if found.mode == "mixture" else len(found.conditions)) != fold
+        evidence = _only(found, mine).evidence(classes, settings)
+        bar = evidence.size / settings.share
+        for number, name in enumerate(found.conditions):
+            labels, scores = views.labels[number], views.scores[number][:, columns]
+            for _ in range(ORDERS):
+                order = rng.permutation(np.flatnonzero(folds == fold))
+                bets = evidence.bets(labels[order].tolist(), scores[order].T.tolist())
+                accused[name] += first_alarm(bets, settings.form, evidence.size, bar) is not None
+    return {name: number / (FOLDS * ORDERS) for name, number in accused.items()}
+
+
+def _only(found: Calibration, rows: NDArray[np.bool_]) -> Calibration:
+    keep = torch.from_numpy(rows).to(found.labels.device)
+    parts = {name: getattr(found, name)[keep] for name in ("labels", "points", "scores", "condition")}
+    return replace(found, **parts)
+
+
+def with_calibration(bundle: Bundle, found: Calibration, rates: dict[str, float]) -> Bundle:
+    """The bundle with another calibration, and a report that tells of it."""
+    report = bundle.report | {
+        "calibration_images": len(found.benign.labels),
+        "calibration_outside": found.benign.outside,
+        "alarm_rates": rates,
+        "warnings": [w for w in bundle.report["warnings"] if not w.startswith("calibration")]
+        + _warnings(bundle, found),
+    }
+    return with_options(replace(bundle, calibration=found, report=report), limits=bundle.limits)
+
+
+def _warnings(bundle: Bundle, found: Calibration) -> list[str]:
+    told = []
+    if found.repeated:
+        told.append(f"calibration: {found.repeated} images repeat others and were left out")
+    if not found.certified:
+        told.append("calibration: these images trained the model, so there is no certificate")
+    labels, each = found.labels.cpu().numpy(), found.condition.cpu().numpy() * (found.mode == "max")
+    classes = bundle.geometry.classes
+    counts = np.min([np.bincount(labels[each == c], minlength=classes) for c in np.unique(each)], axis=0)
+    mute = found.evidence(bundle.geometry.classes, bundle.sentinel).weak_classes()
+    few = [k for k in np.flatnonzero(counts < ENOUGH).tolist() if k not in mute]
+    if mute:
+        told.append(
+            f"calibration: too few images to ever accuse on queries predicted as {_list(bundle, mute)} "
+            f"({min(counts[mute])} to {max(counts[mute])} images; want {ENOUGH})"
+        )
+    if few:
+        told.append(
+            f"calibration: fewer than {ENOUGH} images predicted as {_list(bundle, few)}: evidence grows slowly there"
+        )
+    return told
+
+
+def _list(bundle: Bundle, classes: Sequence[int], most: int = 10) -> str:
+    named = ", ".join(bundle.name_of(k) for k in classes[:most])
+    return named + (f" and {len(classes) - most} more" if len(classes) > most else "")
+
+
+def _pixels(bundle: Bundle, data: Data) -> tuple[Tensor, Tensor]:
+    """Black and the way to white, in the model's units: the bundle's pixel statistics, or the first batch's range."""
+    like = bundle.probe.x
+    if not isinstance(like, Tensor) or like.ndim != 4 or not like.is_floating_point():
+        raise ShapeError("conditions are for images (n, C, H, W); calibrate this model without them")
+    if bundle.pixel_mean and bundle.pixel_std:
+        mean, std = (torch.tensor(v, device=like.device)[:, None, None] for v in (bundle.pixel_mean, bundle.pixel_std))
+        return -mean / std, 1 / std
+    first = next(iter(batches(data)), None)
+    if first is None or not isinstance(first[0], Tensor):
+        raise CalibrationError("the calibration data holds no images")
+    low, high = first[0].min().to(like.device, torch.float32), first[0].max().to(like.device, torch.float32)
+    return low, (high - low).clamp(min=1e-6)
+
+
+def _through(name: str, pixels: tuple[Tensor, Tensor] | None, generator: torch.Generator, x: Inputs) -> Inputs:
+    """A batch under a condition, in the units the model takes."""
+    if name == CLEAN or pixels is None or not isinstance(x, Tensor):
+        return x
+    black, range_ = pixels
+    return (apply(name, (x.float() - black) / range_, generator) * range_ + black).to(x.dtype)

@@ -1,0 +1,111 @@
+"""Files a user hands to the command line: weights, data, queries, images. Whatever is wrong with them is one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from queen.bundle.bundle import Bundle
+from queen.types import OptionError, ShapeError
+
+Result = TypeVar("Result")
+UNREADABLE = (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
+
+
+def attempt(action: Callable[[], Result], what: str, *errors: type[Exception]) -> Result:
+    """Run something on the user's behalf and turn what may go wrong into an error of one line."""
+    try:
+        return action()
+    except errors as error:
+        raise OptionError(f"{what}: {' '.join(str(error).split())[:300]}") from error
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that cannot be written, without making it."""
+    above = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise OptionError(f"cannot write to '{path}': '{above}' is not a folder that can be written")
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """A state dict from .safetensors; pickled checkpoints are refused because loading one may run its code."""
+    if path.suffix != ".safetensors":
+        raise OptionError(
+            f"expected weights as .safetensors, got '{path.name}': convert them once with "
+            "safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
+        )
+    return attempt(lambda: safetensors.torch.load_file(path), f"cannot read weights '{path}'", OSError, SafetensorError)
+
+
+def read_data(path: Path) -> tuple[Tensor, Tensor]:
+    """(x, y) from an .npz file."""
+    arrays = attempt(lambda: np.load(path, allow_pickle=False), f"cannot read data '{path}'", *UNREADABLE)
+    if not hasattr(arrays, "files") or not {"x", "y"} <= set(arrays.files):
+        raise OptionError(f"expected '{path}' to be an .npz file with arrays x and y")
+    what = f"cannot use x and y of '{path}'"
+    return attempt(lambda: (_tensor(arrays["x"]), _tensor(arrays["y"])), what, *UNREADABLE)
+
+
+def _tensor(array: Any) -> Tensor:
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+def read_query(path: Path, bundle: Bundle) -> Tensor:
+    """One query or a batch from .npy, or an image prepared as the bundle says."""
+    like = bundle.probe.x
+    if not isinstance(like, Tensor):
+        raise OptionError("this model takes several named tensors: use the Python library to ask it")
+    if path.suffix != ".npy":
+        return _read_image(path, like, bundle)
+    x = attempt(lambda: _tensor(np.load(path, allow_pickle=False)), f"cannot read '{path}'", *UNREADABLE)
+    return x[None] if x.ndim == like.ndim - 1 else x
+
+
+def _read_image(path: Path, like: Tensor, bundle: Bundle) -> Tensor:
+    """(1, C, H, W) in 0..1, resized to the model's size, then (x - mean) / std if the bundle has them."""
+    from PIL import Image, UnidentifiedImageError  # noqa: PLC0415  (an extra)
+
+    if like.ndim != 4 or like.shape[1] not in (1, 3):
+        raise ShapeError(f"this model takes inputs (n, {', '.join(map(str, like.shape[1:]))}), not images: use .npy")
+    channels, height, width = like.shape[1:]
+    what = f"cannot read image '{path}'"
+    opened = attempt(lambda: Image.open(path), what, OSError, UnidentifiedImageError)
+    if opened.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip
+        opened = Image.fromarray((np.asarray(opened) / 257).round().astype(np.uint8))  # type: ignore[assignment]
+    image = attempt(lambda: opened.convert("L" if channels == 1 else "RGB").resize((width, height)), what, OSError)
+    x = torch.from_numpy(np.asarray(image, np.float32) / 255).view(height, width, channels).permute(2, 0, 1)
+    if bundle.pixel_mean and bundle.pixel_std:
+        x = (x - torch.tensor(bundle.pixel_mean)[:, None, None]) / torch.tensor(bundle.pixel_std)[:, None, None]
+    return x[None].contiguous()
+
+
+def write_image(x: Tensor, path: Path) -> None:
+    """A grey image (1, H, W) in 0..1 as PNG."""
+    from PIL import Image  # noqa: PLC0415  (an extra)
+
+    Image.fromarray((x[0] * 255).round().byte().numpy()).save(path)
+
+
+def factory_args(pairs: list[str]) -> dict[str, Any]:
+    """`name=value` pairs as keyword arguments; a value is JSON where it parses and a string otherwise."""
+    args = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise OptionError(f"expected --arg name=value, got '{pair}'")
+        try:
+            args[name] = json.loads(value)
+        except ValueError:
+            args[name] = value
+    return args

@@ -1,0 +1,303 @@
+"""From a trained model and its data to a guard: features, map, discs, shadows, report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from queen.bundle.bundle import NO_CALIBRATION, Bundle, Probe, check_settings, with_options
+from queen.bundle.report import Benign, Report, mean_square_sensitivity
+from queen.core import inputs
+from queen.core.geometry import Geometry, check_labels, measure, nearest_centre
+from queen.core.mapping import MappingNet, MapRecipe, train_map
+from queen.core.shadows import Shadows, disjoint_subsets, train_heads, train_networks
+from queen.core.split import Split, find_split
+from queen.fit.calibrate import alarm_rates, jitter, summarise, with_calibration
+from queen.fit.data import Data, batches
+from queen.fit.features import Seen, look
+from queen.guard import Guard
+from queen.ledger import Ledger
+from queen.policy import find_policy
+from queen.progress import Progress
+from queen.sentinel.conditions import CLEAN
+from queen.types import (
+    CalibrationError,
+    DtypeError,
+    EmptyBatchError,
+    Inputs,
+    Limits,
+    LimitsError,
+    MapError,
+    OptionError,
+    Sentinel,
+)
+from queen.zoo import Recipe, recipe_of
+
+ShadowKind = Literal["head", "network"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShadowRecipe:
+    """How the simulated pirates are made; see `core/shadows.py` for the two kinds."""
+
+    kind: ShadowKind = "head"
+    count: int = 10
+    draw: int = 5
+    per_class: int = 500
+    networks: Sequence[Recipe] = ()
+    epochs: int = 5
+    steps: int = 5
+
+
+def protect(
+    model: nn.Module,
+    train_data: Data,
+    *,
+    calibration: Data | Literal["train"] | None = None,
+    head: str | None = None,
+    policy: str = "paper",
+    alpha: float | None = None,
+    sentinel: Sentinel | None = None,
+    observe: bool = False,
+    limits: Limits | None = None,
+    absolute_radius: float | None = None,
+    keep_label: bool = False,
+    mapping: MapRecipe | None = None,
+    shadows: ShadowRecipe | ShadowKind = "head",
+    min_agreement: float = 0.5,
+    input_range: tuple[float, float] | Literal["data"] | None = "data",
+    factory: str | None = None,
+    factory_args: Mapping[str, Any] | None = None,
+    class_names: Sequence[str] | None = None,
+    pixel_mean: Sequence[float] | None = None,
+    pixel_std: Sequence[float] | None = None,
+    ledger: Ledger | None = None,
+    secret: bytes | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Guard:
+    """Fit QUEEN around a trained classifier and return a guard that answers per client.
+
+    `train_data` and `calibration` are (x, y) tensors, a Dataset or a DataLoader, un-augmented; calibration images must
+    not have trained the model ("train" takes the training images all the same, which voids the sentinel's certificate).
+    `alpha` is the sentinel's false-accusation bound, 1e-3 unless `sentinel` says otherwise. `head` names the last layer
+    if it is not the last Linear. `factory` ("package.module:function") with `factory_args` lets a saved bundle rebuild
+    the model by itself; networks of `queen.zoo` need none. Images outside `input_range` are refused ("data": the range
+    of the training images; other inputs are not checked). Runs on the device the model is on, deterministic given
+    `seed`.
+    """
+    find_policy(policy)
+    if policy == "sentinel" and calibration is None:  # before the work, not after it
+        raise CalibrationError(NO_CALIBRATION)
+    if isinstance(calibration, str) and calibration != "train":
+        raise OptionError(f"calibration must be held-out data or 'train', got '{calibration}'")
+    settings = Sentinel() if sentinel is None else check_settings(sentinel)
+    settings = settings if alpha is None else replace(settings, alpha=alpha)
+    if not isinstance(model, nn.Module):
+        raise DtypeError(f"expected the model as a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(seed, int):
+        raise OptionError(f"seed must be an integer, got {seed!r}")
+    recipe = _shadow_recipe(shadows)
+    generator = torch.Generator().manual_seed(seed)
+    with Progress(progress) as show:
+        sample = _sample(train_data, model)
+        split = find_split(model, sample, head)
+        with show.timed("features"):
+            [seen] = look(split, train_data, sample, show, "features", keep_inputs=recipe.kind == "network")
+        classes = seen.logits.shape[1]
+        check_labels(seen.labels, classes)
+        with show.timed("map"):
+            net = _fit_map(seen, mapping or MapRecipe(), generator, show)
+        points = net(seen.features)
+        geometry = measure(seen.features, points, seen.labels, classes)
+        agreement = _agreement(points, geometry, seen, min_agreement)
+        warnings: list[str] = []
+        with show.timed("shadows"):
+            made = _fit_shadows(seen, classes, recipe, generator, show, warnings)
+        chosen = _limits(limits, absolute_radius, geometry)
+        report = _report(seen, points, geometry, agreement, recipe, made)
+        report.warnings, report.seconds = warnings, show.seconds
+        bundle = Bundle(
+            split=split,
+            mapping=net,
+            geometry=geometry,
+            shadows=made,
+            probe=_probe(split, sample, generator),
+            observe=observe,
+            keep_label=keep_label,
+            sentinel=settings,
+            input_range=seen.span if input_range == "data" else input_range,
+            draw=recipe.draw,
+            recipe=Recipe(factory, dict(factory_args or {})) if factory else recipe_of(model),
+            class_names=tuple(class_names) if class_names else None,
+            pixel_mean=tuple(pixel_mean) if pixel_mean else None,
+            pixel_std=tuple(pixel_std) if pixel_std else None,
+            report=vars(report),
+        )
+        bundle = with_options(bundle, limits=chosen)
+        if calibration is not None:
+            with show.timed("calibration"):
+                certified = not isinstance(calibration, str)
+                data = train_data if isinstance(calibration, str) else calibration
+                own, jittered = look(split, data, sample, show, "calibration", views=[lambda x: x, jitter])
+                reference = _reference(seen, generator) if "knn" in settings.scores else None
+                views = summarise(
+                    [own],
+                    jittered,
+                    net,
+                    geometry,
+                    (CLEAN,),
+                    "mixture",
+                    generator,
+                    certified=certified,
+                    reference=reference,
+                )
+                rates = alarm_rates(views, classes, settings, seed) if policy == "sentinel" else {}
+                bundle = with_calibration(bundle, views.calibration, rates)
+        bundle = with_options(bundle, policy=policy)
+    show.say(Report(**bundle.report).lines())
+    return Guard(bundle, ledger=ledger, secret=secret)
+
+
+def _shadow_recipe(shadows: ShadowRecipe | ShadowKind) -> ShadowRecipe:
+    recipe = ShadowRecipe(kind=shadows) if isinstance(shadows, str) else shadows
+    if recipe.kind not in ("head", "network"):
+        raise OptionError(f"no shadow kind '{recipe.kind}'; known: head, network")
+    if min(recipe.per_class, recipe.epochs, recipe.steps) < 1:
+        raise OptionError("per_class, epochs and steps of the shadows must be at least 1")
+    if not 1 <= recipe.draw <= recipe.count:
+        raise OptionError(f"draw must lie between 1 and the {recipe.count} shadows, got {recipe.draw}")
+    return recipe
+
+
+def _sample(data: Data, model: nn.Module) -> Inputs:
+    """A few rows as the model wants them, on its device, to look at the network with and to compare the rest to."""
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        raise OptionError("the model has no parameters: give the trained network")
+
+    def as_wanted(t: Tensor) -> Tensor:
+        return t.to(parameter.dtype) if t.is_floating_point() else t
+
+    for x, _ in batches(data):
+        few = inputs.take(x, slice(0, 4))
+        like = {k: as_wanted(t) for k, t in few.items()} if isinstance(few, Mapping) else as_wanted(few)
+        return inputs.to(inputs.check(few, like), parameter.device)
+    raise EmptyBatchError("the data holds no images")
+
+
+def _reference(seen: Seen, generator: torch.Generator, rows: int = 2000) -> Tensor:
+    """Some normalised training features (m, D), for the knn score."""
+    few = torch.randperm(len(seen.features), generator=generator)[:rows].to(seen.features.device)
+    return torch.nn.functional.normalize(seen.features[few])
+
+
+def _fit_map(seen: Seen, recipe: MapRecipe, generator: torch.Generator, show: Progress) -> MappingNet:
+    if recipe.loss not in ("out", "in"):
+        raise OptionError(f"no contrastive loss '{recipe.loss}'; known: out, in")
+    with show.bar("map", recipe.epochs) as advance:
+        return train_map(seen.features, seen.labels, recipe, generator, advance)
+
+
+def _agreement(points: Tensor, geometry: Geometry, seen: Seen, floor: float) -> float:
+    """The map's health: how often the nearest centre is the classifier's own answer."""
+    agreement = (nearest_centre(points, geometry) == seen.logits.argmax(1)).double().mean().item()
+    if agreement < floor:
+        raise MapError(
+            f"the 2-D map agrees with the model on {agreement:.1%} of the training images, at least {floor:.0%} are "
+            "needed: train it longer (mapping=MapRecipe(epochs=...)), with another seed, or lower min_agreement"
+        )
+    return agreement
+
+
+def _fit_shadows(
+    seen: Seen,
+    classes: int,
+    recipe: ShadowRecipe,
+    generator: torch.Generator,
+    show: Progress,
+    warnings: list[str],
+) -> Shadows:
+    subsets, disjoint = disjoint_subsets(seen.labels, classes, recipe.count, recipe.per_class, generator)
+    if not disjoint:
+        warnings.append(f"some class has fewer than {recipe.count} images, so shadow subsets overlap (bootstrap)")
+    if recipe.kind == "head" or seen.inputs is None:
+        with show.bar("shadows", 1) as advance:
+            heads = train_heads(seen.features, seen.labels, classes, subsets, generator, steps=recipe.steps)
+            advance()
+        return heads
+    networks = recipe.networks or _default_networks(seen.inputs, classes)
+    with show.bar("shadows", recipe.count) as advance:
+        return train_networks(
+            seen.inputs, seen.labels, subsets, networks, generator, epochs=recipe.epochs, on_model=advance
+        )
+
+
+def _default_networks(x: Tensor, classes: int) -> list[Recipe]:
+    """Two architectures in turn, for images; anything else must be named."""
+    if x.ndim != 4:
+        raise OptionError("network shadows for inputs that are not images need ShadowRecipe(networks=[Recipe(...)])")
+    names = ("vgg11_bn", "resnet18") if x.shape[-1] >= 32 else ("small_cnn", "vgg11_bn")
+    return [Recipe("queen.zoo:build", {"name": n, "classes": classes, "channels": x.shape[1]}) for n in names]
+
+
+def _limits(limits: Limits | None, absolute_radius: float | None, geometry: Geometry) -> Limits:
+    """Relative limits; an absolute radius r becomes r / d^k for every class."""
+    if absolute_radius is None:
+        return limits or Limits()
+    if limits is not None:
+        raise LimitsError("give either limits or absolute_radius, not both")
+    absolute = Limits(radius=absolute_radius).radius  # says so if it is no number
+    return Limits(radius=tuple(absolute / d for d in geometry.spreads.tolist()))
+
+
+def _report(
+    seen: Seen, points: Tensor, geometry: Geometry, agreement: float, recipe: ShadowRecipe, shadows: Shadows
+) -> Report:
+    labels = seen.logits.argmax(1)
+    train = Benign(labels.cpu().numpy(), geometry.relative(points, labels).cpu().numpy())
+    accuracy, confidence = _try_shadows(shadows, seen)
+    return Report(
+        classes=geometry.classes,
+        training_images=len(seen.labels),
+        agreement=agreement,
+        outside=train.outside,
+        spreads=geometry.spreads.tolist(),
+        mean_square_sensitivity=mean_square_sensitivity(train),
+        shadow_kind=f"{len(shadows)} {recipe.kind}",
+        shadow_accuracy=accuracy,
+        shadow_confidence=confidence,
+    )
+
+
+@torch.inference_mode()
+def _try_shadows(shadows: Shadows, seen: Seen, rows: int = 512) -> tuple[float, float]:
+    """Accuracy and mean confidence of the averaged shadows on some training images."""
+    pick = torch.linspace(0, len(seen.labels) - 1, min(rows, len(seen.labels))).long().to(seen.labels.device)
+    x = seen.features[pick] if seen.inputs is None else seen.inputs[pick]
+    confidence, guess = shadows.probabilities(seen.features[pick], x).mean(1).max(1)
+    return (guess == seen.labels[pick]).double().mean().item(), confidence.double().mean().item()
+
+
+@torch.inference_mode()
+def _probe(split: Split, sample: Inputs, generator: torch.Generator) -> Probe:
+    """Random rows shaped like the data (no training image is stored) and the model's features and logits for them."""
+    device = next(split.model.parameters()).device
+
+    def noise(t: Tensor) -> Tensor:
+        if not t.is_floating_point():
+            high = int(t.max())
+            if high <= 1:  # a mask or a type: random ones could hide everything
+                return torch.full_like(t, high)
+            return torch.randint(0, high + 1, t.shape, generator=generator).to(t.dtype)  # token ids that surely exist
+        scaled = torch.randn(t.shape, generator=generator) * t.float().std(correction=0)
+        return (scaled + t.float().mean()).to(t.dtype)
+
+    x = {k: noise(t.cpu()) for k, t in sample.items()} if isinstance(sample, Mapping) else noise(sample.cpu())
+    placed = inputs.to(x, device)
+    features, logits = split(placed)
+    return Probe(placed, features.float(), logits.float())

@@ -1,0 +1,176 @@
+"""Rows as bytes for a store that judges by itself: numbers are packed, since its script would round them in text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queen.core.sensitivity import query_area
+from queen.ledger.base import Budget, Event, Rows, Scope, Standing
+from queen.ledger.decide import mean_wealth
+from queen.sentinel.evidence import Bets
+from queen.sentinel.sketch import SIZE, Memory
+from queen.types import FORMS, Limits
+
+SETTINGS = struct.Struct("<BBBBIIddd")
+POINT = struct.Struct("<Idddd")
+STATE = struct.Struct("<BIdddd")
+BUDGET = struct.Struct("<Bdd")
+RECORD = struct.Struct("<Idd")
+TEST = struct.Struct("<q")
+
+KEYS = 4  # numbers of a sketch that name its cell
+WIDTH = 4.0  # of a cell, so that what is nearer than 1 lies in one of two; wide, so that mostly one is to be searched
+FAR = 2.0**40  # beyond, all cells are one
+SIDES = np.array(list(product((0, 1), repeat=KEYS)), np.uint64)  # (16, KEYS): the lower or the upper cell
+MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], np.uint64)
+QUERY = np.dtype([
+    ("digest", "<i8"), ("sketch", "<f4", SIZE), ("code", "<u4"), ("bets", "u1"), ("looks", "u1"),
+    ("look", "<u4", len(SIDES)),
+])  # fmt: skip
+
+
+def tag(name: str, *, group: bool) -> str:
+    """What all keys of a scope have in common: a cluster keeps them together, and names may hold anything."""
+    told = f"{'group' if group else 'client'}\0{name}"
+    return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+
+
+class Packed:
+    """A batch, row by row as the script wants it."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._points: dict[int, list[bytes]] = {}
+        self._queries = _queries(rows.bets) if rows.bets else []
+
+    def arguments(self, scope: Scope, rows: Sequence[int]) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+        """What the script is told of these rows of a scope."""
+        bets, limits = self._rows.bets, scope.limits
+        points = self._points.get(id(limits))
+        if points is None:
+            points = self._points[id(limits)] = self._pack_points(limits)
+        settings = SETTINGS.pack(
+            bets is not None,
+            FORMS.index(bets.form) if bets else 0,
+            scope.enforce,
+            scope.group,
+            bets.size if bets else 0,
+            Memory.CAPACITY,
+            limits.threshold,
+            limits.extra_answers,
+            scope.bar,
+        )
+        test = TEST.pack(bets.test) if bets else b""
+        queries = b"".join([self._queries[row] for row in rows]) if bets else b""
+        return settings, test, scope.name.encode(), b"".join([points[row] for row in rows]), queries
+
+    def _pack_points(self, limits: Limits) -> list[bytes]:
+        packed = []
+        radius = limits.radius
+        for label, x, y in zip(self._rows.labels, self._rows.x, self._rows.y, strict=True):
+            r = radius[label] if isinstance(radius, tuple) else radius
+            area = query_area(x, y, r) if x * x + y * y < 1.0 else 0.0
+            packed.append(POINT.pack(label, x, y, r, area))
+        return packed
+
+
+def _queries(bets: Bets) -> list[bytes]:
+    """What the sentinel knows of every row, and its factors."""
+    table = np.zeros(len(bets.digests), QUERY)
+    sketches = np.array(bets.sketches, np.float32)
+    table["digest"], table["sketch"] = bets.digests, sketches
+    table["code"], table["looks"], table["look"] = _codes(sketches)
+    table["bets"] = [bool(factors) for factors in bets.factors]
+    whole, width, factors_of = table.tobytes(), QUERY.itemsize, struct.Struct(f"<{bets.size}d")
+    none = bytes(factors_of.size)
+    return [
+        whole[i * width : (i + 1) * width] + (factors_of.pack(*factors) if factors else none)
+        for i, factors in enumerate(bets.factors)
+    ]
+
+
+def _codes(sketches: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.uint32]]:
+    """The code (n,) of each sketch's cell, and how many codes (n,), and which (n, 16), all that is near may have."""
+    keys = sketches[:, :KEYS].astype(np.float64)
+    low, own, high = (_cells(numbers) for numbers in (keys - 1.0, keys, keys + 1.0))
+    code = (own * MIX).sum(1, dtype=np.uint64) >> np.uint64(32)
+    look = ((low * MIX) @ (1 - SIDES).T + (high * MIX) @ SIDES.T) >> np.uint64(32)
+    double = (low == high).astype(np.uint64) @ SIDES.T > 0  # the upper cell where there is but one
+    order = np.argsort(double, axis=1, kind="stable")
+    return (
+        code.astype(np.uint32),
+        (~double).sum(1),
+        np.take_along_axis(look, order, 1).astype(np.uint32),
+    )
+
+
+def _cells(numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
+    return np.floor(np.clip(numbers, -FAR, FAR) / WIDTH).astype(np.int64).view(np.uint64)
+
+
+def pack_budget(budget: Budget | None) -> bytes:
+    """A budget for the scope's hash; nothing for the guard's."""
+    if budget is None:
+        return b""
+    which = (budget.threshold is not None) + 2 * (budget.extra_answers is not None)
+    return BUDGET.pack(which, budget.threshold or 0.0, budget.extra_answers or 0)
+
+
+def unpack_standing(fields: Mapping[bytes, bytes], name: str, *, group: bool) -> Standing:
+    """Where a scope stands, from its hash; an empty one stands at the beginning."""
+    if b"s" not in fields:
+        return Standing(name, group)
+    flags, size, queries, _, extra, _ = STATE.unpack(fields[b"s"][: STATE.size])
+    wealth = b"".join(fields[b"w%d" % i] for i in range(1, -(-size // 8) + 1))
+    return Standing(
+        name,
+        group,
+        int(queries),
+        mean_wealth(struct.unpack(f"<{size}d", wealth)),
+        bool(flags & 1),
+        bool(flags & 2),
+        int(extra),
+        _unpack_budget(fields[b"b"]) if b"b" in fields else None,
+        unpack_coverage(b"".join(key + value[:8] for key, value in fields.items() if len(key) == 4)),
+    )
+
+
+def _unpack_budget(packed: bytes) -> Budget:
+    which, threshold, extra = BUDGET.unpack(packed)
+    return Budget(threshold=threshold if which & 1 else None, extra_answers=int(extra) if which & 2 else None)
+
+
+def unpack_coverage(packed: bytes) -> dict[int, float]:
+    """CQS by class from (label, CQS) pairs."""
+    return dict(sorted(struct.iter_unpack("<Id", packed)))
+
+
+def pack_event(what: str, of: Standing, *, client: str = "", actor: str = "") -> bytes:
+    """An event as it is stored; its number is its place in the list."""
+    told = {"what": what, "name": of.name, "group": of.group, "client": client, "wealth": of.wealth}
+    told |= {"queries": of.queries, "coverage": of.coverage, "actor": actor, "at": time.time()}
+    return json.dumps(told).encode()
+
+
+def unpack_event(number: int, packed: bytes, acknowledged: str | None) -> Event:
+    """An event from the list."""
+    told = json.loads(packed)
+    told["coverage"] = {int(label): cqs for label, cqs in told["coverage"].items()}
+    return Event(id=number, acknowledged=acknowledged, **told)
+
+
+def unpack_records(fields: Mapping[bytes, bytes]) -> dict[int, list[tuple[float, float]]]:
+    """Points by class in the order in which they were recorded, from the hash of cells."""
+    found: dict[int, list[tuple[int, float, float]]] = {}
+    for cell, entries in fields.items():
+        (label,) = struct.unpack("<I", cell[:4])
+        found.setdefault(label, []).extend(RECORD.iter_unpack(entries))
+    return {label: [(x, y) for _, x, y in sorted(records)] for label, records in sorted(found.items())}

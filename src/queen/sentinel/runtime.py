@@ -1,0 +1,74 @@
+"""The sentinel at work: what the ledger is told of a batch, which groups a client belongs to, and decoys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from queen import secret as keyed
+from queen.bundle.bundle import Bundle
+from queen.core.inputs import is_finite
+from queen.ledger.base import check_client
+from queen.sentinel.decoy import decoy
+from queen.sentinel.evidence import Bets, score
+from queen.sentinel.sketch import Sketch, directions
+from queen.types import Group, Inputs, NotFiniteError, OptionError
+
+
+class Watch:
+    """A bundle's evidence and a secret: bets, sketches and decoys for batches of queries."""
+
+    def __init__(self, bundle: Bundle, secret: bytes) -> None:
+        self._settings, self._calibration = bundle.sentinel, bundle.calibration
+        self._enforce = bundle.sentinel.on_alarm != "observe" and not bundle.observe
+        self._evidence = bundle.evidence if bundle.policy == "sentinel" else None
+        self._key = keyed.derive(secret, f"sentinel {bundle.identity}")
+        centres = bundle.geometry.feature_centres
+        tolerance, cell = (bundle.calibration.tolerance, bundle.calibration.cell) if bundle.calibration else (1.0, 1.0)
+        self._directions = directions(self._key, centres.shape[1], tolerance).to(centres.device)
+        self._cell = cell / tolerance
+
+    def groups(self, names: Sequence[str]) -> dict[str, Group]:
+        """The groups by name, if the operator has named their kinds and limits."""
+        if isinstance(names, str):
+            raise OptionError(f"groups must be a list of names, got '{names}'")
+        known = self._settings.groups
+        kinds = [check_client(name).partition(":")[0] for name in names]
+        for name, kind in zip(names, kinds, strict=True):
+            if kind not in known:
+                listed = ", ".join(known) or "none"
+                raise OptionError(f"no limits for group '{name}'; kinds with limits: {listed} (option groups=...)")
+        if len(set(kinds)) != len(kinds):
+            raise OptionError(f"expected at most one group of a kind, got {list(names)}")
+        return {name: known[kind] for name, kind in zip(names, kinds, strict=True)}
+
+    def bets(
+        self, x: Inputs, labels: list[int], features: Tensor, logits: Tensor, honest: Tensor, points: Tensor
+    ) -> Bets | None:
+        """What the ledger needs to know of every row; None unless the policy is the sentinel's."""
+        evidence, settings = self._evidence, self._settings
+        if evidence is None:
+            return None
+        reference = self._calibration.reference if self._calibration else None
+        scores = [score(name, features, logits, honest, points, reference).tolist() for name in settings.scores]
+        return Bets(
+            factors=evidence.bets(labels, scores),
+            digests=keyed.query_numbers(self._key, x),
+            sketches=self._sketch(features),
+            form=settings.form,
+            size=evidence.size,
+            bar=evidence.size / settings.share,
+            enforce=self._enforce,
+            test=evidence.test,
+        )
+
+    def decoys(self, honest: Tensor, labels: list[int], sketches: list[Sketch]) -> Tensor:
+        """The honest rows (n, K), each in a secret order."""
+        return decoy(honest, labels, sketches, self._key, self._cell)
+
+    def _sketch(self, features: Tensor) -> list[Sketch]:
+        found = features @ self._directions
+        if not is_finite(found):  # here, where one client's query is not yet judged with others'
+            raise NotFiniteError("the model's features are too large for this input")
+        return [tuple(row) for row in found.tolist()]

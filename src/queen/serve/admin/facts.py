@@ -1,0 +1,105 @@
+"""Plain facts about the bundle, the server, events and keys, as JSON for operators."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import queen
+from queen.guard import Guard
+from queen.ledger import Event, Ledger
+from queen.policy import find_policy
+from queen.serve.access.key_store import Key
+from queen.serve.admin.accounts import bar_of
+from queen.serve.types import ModelSpec
+from queen.serve.unprotected import Unprotected
+from queen.types import Limits, Verdict
+
+
+def bundle_facts(guard: Guard, spec: ModelSpec) -> dict[str, Any]:
+    """What is served, and how it is protected."""
+    bundle = guard.bundle
+    settings, calibration = bundle.sentinel, bundle.calibration
+    return {
+        "model": spec.name,
+        "version": spec.version,
+        "inputs": [vars(tensor) for tensor in spec.inputs],
+        "classes": spec.classes,
+        "class_names": bundle.class_names,
+        "policy": "none" if isinstance(guard, Unprotected) else bundle.policy,
+        "observe": bundle.observe,
+        "answers": _answers(guard),
+        "limits": _limits(bundle.limits),
+        "sentinel": {
+            "alpha": settings.alpha,
+            "bar": bar_of(bundle),
+            "on_alarm": settings.on_alarm,
+            "on_spent": settings.on_spent,
+            "scores": settings.scores,
+            "form": settings.form,
+            "groups": {
+                kind: {**_limits(group.limits), "enforce_alarm": group.enforce_alarm}
+                for kind, group in settings.groups.items()
+            },
+        },
+        "certified": calibration is not None and calibration.certified,
+        "statement": bundle.statement,
+        "warnings": list(bundle.report.get("warnings", [])),
+        "device": str(bundle.probe.logits.device),
+        "identity": bundle.identity[:12],
+    }
+
+
+def server_facts(ledger: Ledger, *, ready: bool, started: float) -> dict[str, Any]:
+    """Which program runs, since when, on which ledger, and whether it answers."""
+    now = time.time()
+    kind = type(ledger).__name__.removesuffix("Ledger").lower()
+    return {"version": queen.__version__, "now": now, "uptime": now - started, "ledger": kind, "ready": ready}
+
+
+class History:
+    """All events, oldest first, and how many alarms nobody has seen yet."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self.events = events
+        self.unseen = sum(1 for event in events if event.what == "alarm" and event.acknowledged is None)
+        self._about: dict[tuple[bool, str], list[Event]] = defaultdict(list)
+        for event in events:
+            self._about[event.group, event.name].append(event)
+
+    def about(self, name: str, *, group: bool) -> list[Event]:
+        """Those about one client or group."""
+        return self._about.get((group, name), [])
+
+
+def event_facts(event: Event) -> dict[str, Any]:
+    """An event; coverage by class, the most covered first."""
+    return {**vars(event), "coverage": sorted(event.coverage.items(), key=lambda item: (-item[1], item[0]))}
+
+
+def keys_by_name(keys: Mapping[str, Key]) -> dict[str, list[dict[str, Any]]]:
+    """Keys without their digests, by the client that they belong to."""
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for key in sorted(keys.values(), key=lambda key: key.created):
+        found[key.name].append({
+            "id": key.id,
+            "groups": list(key.groups),
+            "admin": key.admin,
+            "created": key.created,
+            "revoked": key.revoked,
+        })  # fmt: skip
+    return dict(found)
+
+
+def _answers(guard: Guard) -> dict[str, list[str]]:
+    """What each verdict is answered with: while there is budget, and without."""
+    if isinstance(guard, Unprotected):
+        return {verdict.value: ["honest", "honest"] for verdict in Verdict}
+    table = find_policy(guard.bundle.policy, guard.bundle.sentinel).table
+    return {letter: [action.name.lower() for action in pair] for letter, pair in table.items()}
+
+
+def _limits(limits: Limits) -> dict[str, Any]:
+    return {"radius": limits.radius, "threshold": limits.threshold, "extra_answers": limits.extra_answers}

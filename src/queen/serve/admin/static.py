@@ -1,0 +1,72 @@
+"""The dashboard's files: a static page that asks for the admin key itself, so it is served without one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from queen.serve.types import ServeError
+
+TYPES: Mapping[str, str] = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+    "txt": "text/plain; charset=utf-8",
+}
+
+CSP = "; ".join([
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "img-src 'self' data:",
+    "connect-src 'self'",
+    "base-uri 'none'",
+    "frame-ancestors 'none'",
+    "form-action 'none'",
+    "require-trusted-types-for 'script'",  # no text becomes markup, whoever forgets it
+    "trusted-types 'none'",
+])  # fmt: skip
+
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": CSP,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+def dashboard_routes() -> list[Route]:
+    """GET /dashboard and its files."""
+    files = _files()  # read once: a name is looked up among them and never becomes a path
+
+    async def page(request: Request) -> Response:
+        return _reply("index.html", files["index.html"])
+
+    async def slash(request: Request) -> Response:
+        return RedirectResponse("../dashboard", headers=dict(HEADERS))
+
+    async def file(request: Request) -> Response:
+        name = request.path_params["file"]
+        if name not in files:
+            raise ServeError(404, "the dashboard has no such file")
+        return _reply(name, files[name])
+
+    return [Route("/dashboard", page), Route("/dashboard/", slash), Route("/dashboard/{file}", file)]
+
+
+def _files() -> dict[str, bytes]:
+    folder = resources.files("queen.serve.admin") / "dashboard"
+    return {item.name: item.read_bytes() for item in folder.iterdir() if _ending(item.name) in TYPES}
+
+
+def _reply(name: str, content: bytes) -> Response:
+    return Response(content, media_type=TYPES[_ending(name)], headers=dict(HEADERS))
+
+
+def _ending(name: str) -> str:
+    return name.rpartition(".")[2]

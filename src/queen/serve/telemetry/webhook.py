@@ -1,0 +1,195 @@
+"""Alarms told to another service: signed JSON, sent by a thread of its own, so that no answer ever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import socket
+import sys
+import threading
+import time
+import urllib.request
+from collections import deque
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from queen.ledger import Event
+from queen.serve.telemetry.log import log
+from queen.types import OptionError
+
+if TYPE_CHECKING:
+    from queen.serve.telemetry.metrics import Metrics, Outcome
+
+DRAIN = 2.0  # seconds at shutdown
+MAX_PAUSE = 30.0  # seconds between two attempts
+AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses after which another attempt may succeed
+
+
+@dataclass(frozen=True)
+class Post:
+    """One event on its way: its idempotency key and the JSON body."""
+
+    key: str
+    body: bytes
+
+
+class Webhook:
+    """Posts events to one URL in order of arrival, each up to 1 + `retries` times with growing pauses.
+
+    At most `size` events wait; then the oldest is dropped. `secret` signs every body: X-Queen-Signature holds "sha256="
+    and the HMAC-SHA256 in hexadecimal. Redirects are not followed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        secret: str | None = None,
+        timeout: float = 5.0,
+        retries: int = 5,
+        size: int = 256,
+        pause: float = 0.5,
+        server: str | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.host = _check_url(url)
+        if timeout <= 0 or retries < 0 or size < 1 or pause < 0:
+            raise OptionError("a webhook needs a timeout above 0, retries and pause of 0 or more, room for an event")
+        self._url, self._secret, self._timeout, self._retries = url, secret, timeout, retries
+        self._size, self._pause, self._metrics = size, pause, metrics
+        self._server = socket.gethostname() if server is None else server
+        self._waiting: deque[Post] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._deadline = 0.0  # of the last attempts
+        self._thread = threading.Thread(target=self._run, name="queen-webhook", daemon=True)
+        # Neither redirects nor errors of urllib's own: a response is a response, whatever its status.
+        self._opener = urllib.request.OpenerDirector()
+        for handler in (urllib.request.ProxyHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+            self._opener.add_handler(handler())
+
+    async def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Send what still waits, for two seconds at most; then nothing is sent any more."""
+        with self._changed:
+            self._closing, self._deadline = True, time.monotonic() + DRAIN
+            self._changed.notify()
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join, DRAIN)
+        with self._changed:
+            left = len(self._waiting)
+            self._waiting.clear()
+        for _ in range(left):
+            self._count("dropped")
+        if left:
+            log("webhook_dropped", level="warning", host=self.host, events=left, why="the server shut down")
+
+    def submit(self, event: Event) -> None:
+        """Have an event sent soon; never waits, from whatever thread it is called."""
+        post = make_post(event, self._server)
+        with self._changed:
+            full = len(self._waiting) >= self._size
+            if full:
+                self._waiting.popleft()
+            self._waiting.append(post)
+            self._changed.notify()
+        if full:
+            self._count("dropped")
+            log("webhook_dropped", level="warning", host=self.host, events=1, why="too many events wait")
+
+    def _run(self) -> None:
+        while (post := self._next()) is not None:
+            self._count("sent" if self._deliver(post) else "failed")
+
+    def _next(self) -> Post | None:
+        """The oldest event; None once there will be no more."""
+        with self._changed:
+            while not self._waiting and not self._closing:
+                self._changed.wait()
+            if not self._waiting or self._is_late():
+                return None
+            return self._waiting.popleft()
+
+    def _deliver(self, post: Post) -> bool:
+        """Try until it is taken, refused for good, or tried often enough."""
+        attempt = 0
+        while True:
+            status = self._attempt(post)
+            if isinstance(status, int) and 200 <= status < 300:
+                return True
+            final = attempt == self._retries or (isinstance(status, int) and status not in AGAIN) or self._is_late()
+            attempt += 1
+            level = "error" if final else "warning"
+            log("webhook_failed", level=level, host=self.host, attempt=attempt, final=final, status=status)
+            if final:
+                return False
+            with self._changed:  # at shutdown there is no time for pauses
+                self._changed.wait_for(lambda: self._closing, min(self._pause * 2 ** (attempt - 1), MAX_PAUSE))
+
+    def _attempt(self, post: Post) -> int | str:
+        """The status of one attempt, or what went wrong."""
+        headers = {"Content-Type": "application/json", "User-Agent": "queen", "Idempotency-Key": post.key}
+        if self._secret is not None:
+            headers["X-Queen-Signature"] = sign(self._secret, post.body)
+        request = urllib.request.Request(self._url, post.body, headers, method="POST")  # noqa: S310 (http or https)
+        left = self._deadline - time.monotonic() if self._closing else self._timeout
+        try:
+            with self._opener.open(request, timeout=max(0.01, min(self._timeout, left))) as response:
+                return int(response.status)
+        except (OSError, HTTPException, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    def _is_late(self) -> bool:
+        return self._closing and time.monotonic() >= self._deadline
+
+    def _count(self, outcome: Outcome) -> None:
+        if self._metrics is not None:
+            self._metrics.webhook(outcome)
+
+
+def make_post(event: Event, server: str) -> Post:
+    """An event as it is sent. The idempotency key is the same whoever sends the event, and however often."""
+    facts = json.dumps([event.what, event.id, event.name, event.group, event.at])
+    key = hashlib.sha256(facts.encode()).hexdigest()[:32]
+    content = {
+        "event": event.what,
+        "id": event.id,
+        "name": event.name,
+        "group": event.group,
+        "client": event.client,
+        "wealth": min(event.wealth, sys.float_info.max),  # JSON knows no infinity
+        "queries": event.queries,
+        "coverage": {str(label): share for label, share in event.coverage.items()},
+        "at": event.at,
+        "server": server,
+        "idempotency_key": key,
+    }
+    return Post(key, json.dumps(content, separators=(",", ":")).encode())
+
+
+def sign(secret: str, body: bytes) -> str:
+    """The signature of a body, for the receiver to compare with `hmac.compare_digest`."""
+    return f"sha256={hmac.new(secret.encode(), body, 'sha256').hexdigest()}"
+
+
+def _check_url(url: str) -> str:
+    """The host of a URL that may be posted to. The rest of a URL can be a secret and is never logged."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise OptionError("the webhook is not a URL; expected https://HOST/PATH") from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise OptionError(f"expected a webhook as https://HOST/PATH, got scheme '{parts.scheme}'")
+    if parts.username or parts.password:
+        raise OptionError("a webhook's URL may not hold a password: use --webhook-secret, which signs every post")
+    if not url.isascii() or any(c.isspace() or ord(c) < 32 for c in url):
+        raise OptionError("a webhook's URL must be plain ASCII without spaces")
+    return host if port is None else f"{host}:{port}"

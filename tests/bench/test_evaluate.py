@@ -1,0 +1,220 @@
+"""An own model in three lines: what it says, what it refuses, and that it leaves the model alone."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import queen.bench
+from queen.attacks.base import BudgetError, Sizes
+from queen.bench.datasets.load import digits
+from queen.bench.evaluate import Evaluation, fresh_copy
+from queen.bench.spec import Utility
+from queen.training import Schedule, train
+from queen.types import OptionError
+from queen.zoo import build, seeded
+
+torch.set_num_threads(1)
+
+QUICK = {
+    "schedule": Schedule(epochs=15, lr=0.1, batch=16),
+    "utility": Utility(clients=2, queries=20),
+    "sizes": Sizes(mirror=False),
+}
+
+
+def seed(number: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(number)
+
+
+def plain(generator: torch.Generator) -> nn.Module:
+    with seeded(generator):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 10))
+
+
+@pytest.fixture(scope="module")
+def data():
+    x, y = digits()
+    rows = torch.randperm(len(x), generator=seed(3)).split([900, 200, 400, 297])
+    parts = [(x[part], y[part]) for part in rows]
+    return dict(zip(("train", "test", "pool", "calibration"), parts, strict=True))
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    return train(plain(seed()), *data["train"], Schedule(epochs=8, lr=0.1, batch=32), seed(1))
+
+
+def state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_three_lines_tell_what_every_defense_is_worth(model, data):
+    found = queen.bench.evaluate(
+        model, train=data["train"], test=data["test"], pool=data["pool"][0], calibration=data["calibration"], **QUICK
+    )
+    assert isinstance(found, Evaluation)
+    assert found.table.columns == ("none", "queen", "queen-sentinel")
+    assert [one["attack"] for one in found.results] == ["direct", "label_only"] * 3
+    assert all(one["queries"] == {"budget": 400, "sent": 400, "answered": 400} for one in found.results[:2])
+    undefended = [one["thief"]["accuracy"] for one in found.results if one["column"] == "none"]
+    assert found.best_thief("none") == max(undefended) > 0.7
+    assert found.results[0]["protectee"]["name"] == "own model"
+    assert found.results[0]["protectee"]["accuracy"] > 0.85
+    assert [one["flags"] for one in found.results[:2]] == [[], []]
+    assert json.dumps(found.results, allow_nan=False)
+    lines = str(found).splitlines()
+    assert lines[0] == "| query | attack | none | queen | queen-sentinel |"
+    assert any(line.startswith("| knockoff | max |") for line in lines)
+    with pytest.raises(OptionError, match="no run against 'rounding'"):
+        found.best_thief("rounding")
+
+
+def evaluate(model, data, **changes):
+    options = {"defenses": ["none"], "attacks": ["direct"], "pool": data["pool"], **QUICK, **changes}
+    return queen.bench.evaluate(model, train=data["train"], test=data["test"], **options)
+
+
+def test_the_same_call_gives_the_same_numbers(model, data):
+    """Even though its dropout takes from the global random state, which stays what it was."""
+    before = torch.get_rng_state()
+    first, second = (evaluate(model, data).results[0]["thief"]["epochs"] for _ in range(2))
+    assert first == second
+    assert torch.equal(torch.get_rng_state(), before)
+    assert evaluate(model, data, seeds=[1]).results[0]["thief"]["epochs"] != first
+
+
+@pytest.mark.parametrize("mode", [True, False], ids=["training", "answering"])
+def test_the_model_is_left_as_it_was(model, data, mode):
+    mine = copy.deepcopy(model).train(mode)
+    mine[1].requires_grad_(False)
+    before = state(mine)
+    evaluate(mine, data, defenses=["none", "mad", "adaptive_misinformation", "queen"], budget=60)
+    assert all(torch.equal(value, before[name]) for name, value in mine.state_dict().items())
+    assert mine.training is mode
+    assert [p.requires_grad for p in mine.parameters()] == [False, False, True, True]
+    assert all(p.grad is None for p in mine.parameters())
+
+
+def test_dropout_is_off_while_the_model_is_attacked(model, data):
+    training = evaluate(copy.deepcopy(model).train(), data).results[0]
+    answering = evaluate(copy.deepcopy(model).eval(), data).results[0]
+    assert training["protectee"] == answering["protectee"]
+    assert training["thief"]["epochs"] == answering["thief"]["epochs"]
+
+
+def test_a_budget_and_an_own_thief_are_taken(model, data):
+    built: list[nn.Module] = []
+
+    def make(generator: torch.Generator) -> nn.Module:
+        with seeded(generator):
+            built.append(build("small_cnn", classes=10, grid=2))
+        return built[-1]
+
+    found = evaluate(model, data, budget=50, make_thief=make)
+    assert found.results[0]["queries"]["sent"] == 50
+    assert built
+
+
+# Mistakes
+
+MISTAKES = {
+    "defense": ({"defenses": ["quen"]}, r"no defense 'quen'.*did you mean 'queen'\?"),
+    "attack": ({"attacks": ["dirct"]}, r"no attack 'dirct'.*did you mean 'direct'\?"),
+    "query": ({"queries": ["knock"]}, r"no query strategy 'knock'; known: knockoff, jbda_tr"),
+    "sentinel without held-out images": (
+        {"defenses": ["none", "queen-sentinel"]},
+        r"defense 'queen-sentinel' needs held-out images: evaluate\(\.\.\., calibration=\(x, y\)\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_told_before_anything_runs(model, data, changes, message, monkeypatch):
+    monkeypatch.setattr(queen.bench.evaluate, "run_cell", lambda *_: pytest.fail("ran"))
+    with pytest.raises(OptionError, match=message):
+        evaluate(model, data, **changes)
+
+
+def test_a_budget_larger_than_the_pool_is_an_error(model, data):
+    with pytest.raises(BudgetError, match=r"a budget of 401 queries .*the pool has 400"):
+        evaluate(model, data, budget=401)
+
+
+def test_an_attack_that_needs_what_is_not_there_says_so(model, data):
+    with pytest.raises(OptionError, match="benign"):
+        evaluate(model, data, attacks=["cover_1"])
+
+
+# Fresh copies
+
+
+def test_a_fresh_copy_has_forgotten_everything():
+    with seeded(seed()):
+        layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)]
+    x, y = digits()
+    taught = train(nn.Sequential(*layers), x[:900], y[:900], Schedule(epochs=3, lr=0.1, batch=32), seed(1))
+    taught.requires_grad_(False)
+    before = state(taught)
+    fresh = fresh_copy(taught, seed(5))
+    assert [type(layer) for layer in fresh] == [type(layer) for layer in taught]
+    for name, value in fresh.state_dict().items():
+        assert not torch.equal(value, before[name])  # running statistics too
+        assert torch.equal(taught.state_dict()[name], before[name])
+    assert all(p.requires_grad for p in fresh.parameters())
+    assert torch.equal(fresh[1].running_mean, torch.zeros(4))
+    accuracy = [(net.eval()(x[900:]).argmax(1) == y[900:]).double().mean().item() for net in (taught, fresh)]
+    assert accuracy[0] > 0.8
+    assert accuracy[1] < 0.4
+
+
+def test_fresh_copies_depend_on_the_generator_alone(model):
+    state_before = torch.get_rng_state()
+    first, again, other = (fresh_copy(model, seed(number)) for number in (1, 1, 2))
+    assert torch.equal(first[1].weight, again[1].weight)
+    assert not torch.equal(first[1].weight, other[1].weight)
+    assert torch.equal(torch.get_rng_state(), state_before)
+
+
+class Stubborn(nn.Module):
+    """A parameter that no layer knows how to reset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(64))
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.head(x.flatten(1) * self.scale)
+
+
+def test_a_model_that_cannot_be_reset_asks_for_another_thief(data):
+    with pytest.raises(OptionError, match="cannot be reset: say make_thief="):
+        evaluate(Stubborn(), data)
+    found = evaluate(Stubborn(), data, make_thief=plain, budget=20)
+    assert found.results[0]["queries"]["sent"] == 20
+
+
+class Wrapped(torch.nn.Module):
+    """A model that returns more than logits, as some do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+    def forward(self, x):
+        return self.inner(x), "something else"
+
+
+def test_models_that_return_a_tuple_are_attacked_too(data):
+    result = evaluate(Wrapped(), data, budget=60).results[0]
+    assert 0 <= result["thief"]["accuracy"] <= 1
+
+
+def test_an_attacker_with_own_kind_images_must_be_given_some(model, data):
+    with pytest.raises(OptionError, match="benign"):
+        evaluate(model, data, attacks=["cover_1"])

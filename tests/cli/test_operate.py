@@ -1,0 +1,178 @@
+"""The operator's commands: who stands where, who was accused, and what was done about it."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from typer.testing import CliRunner
+
+import queen
+from queen import cli
+from queen.ledger import Budget, SqliteLedger
+from queen.types import Limits, OptionError, QueenError
+from tests.cli.test_model import as_json, run
+from tests.support.guards import fitted, held_out, queries, train_set, trained
+
+FOG = 0.4 * torch.rand(60, 64, generator=torch.Generator().manual_seed(0))  # looks like no class
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sentinel")
+    fitted("head", policy="sentinel", limits=Limits(radius=0.05)).save(folder / "bundle")
+    np.save(folder / "fog.npy", FOG.numpy())
+    np.save(folder / "digits.npy", queries()[:20].numpy())
+    np.savez(folder / "held_out.npz", **dict(zip("xy", (t.numpy() for t in held_out()), strict=True)))
+    return folder
+
+
+@pytest.fixture
+def here(bundle, tmp_path, monkeypatch) -> Path:
+    """A ledger in which alice is honest and mallory stands accused."""
+    monkeypatch.chdir(tmp_path)
+    run("ask", bundle / "bundle", bundle / "digits.npy", "--client", "alice", "--ledger", "c.sqlite")
+    run("ask", bundle / "bundle", bundle / "fog.npy", "--client", "mallory", "--ledger", "c.sqlite")
+    return tmp_path
+
+
+def mistake(*args: object) -> str:
+    """The message of a command that must fail with an error of ours."""
+    result = CliRunner().invoke(cli.app, [str(a) for a in args])
+    assert isinstance(result.exception, QueenError), result.output
+    return str(result.exception)
+
+
+def test_clients_are_listed_with_the_most_suspicious_first(here):
+    found = as_json("clients", "--ledger", "c.sqlite")
+    assert [one["name"] for one in found] == ["mallory", "alice"]
+    assert [one["alarmed"] for one in found] == [True, False]
+    assert found[0]["wealth"] >= 1000 > found[1]["wealth"]
+    assert found[0]["queries"] == 60
+    shown = run("clients", "--ledger", "c.sqlite").stdout
+    assert "accused" in shown
+    assert shown.index("mallory") < shown.index("alice")
+
+
+def test_alarms_tell_who_when_and_on_what_evidence(here):
+    [alarm] = as_json("alarms", "--ledger", "c.sqlite")
+    assert (alarm["what"], alarm["name"], alarm["client"]) == ("alarm", "mallory", "mallory")
+    assert alarm["wealth"] >= 1000
+    assert 1 < alarm["queries"] < 60
+    assert alarm["acknowledged"] is None
+    assert "mallory" in run("alarms", "--ledger", "c.sqlite").stdout
+
+
+def test_an_acknowledged_alarm_is_not_shown_again_unless_asked_for(here):
+    assert as_json("alarms", "--ledger", "c.sqlite", "--acknowledge", 1, "--actor", "eve") == []
+    [alarm] = as_json("alarms", "--ledger", "c.sqlite", "--all")
+    assert alarm["acknowledged"] == "eve"
+    assert "no event 9" in mistake("alarms", "--ledger", "c.sqlite", "--acknowledge", 9)
+
+
+def test_a_pardon_clears_the_alarm_and_is_logged_with_its_actor(here):
+    run("pardon", "mallory", "--ledger", "c.sqlite")
+    found = {one["name"]: one for one in as_json("clients", "--ledger", "c.sqlite")}
+    assert not found["mallory"]["alarmed"]
+    assert found["mallory"]["wealth"] == 0
+    assert found["mallory"]["extra_answers"] > 0
+    last = as_json("alarms", "--ledger", "c.sqlite", "--all")[-1]
+    assert (last["what"], last["name"], last["actor"]) == ("pardon", "mallory", getpass.getuser())
+    assert "no client 'nobody'" in mistake("pardon", "nobody", "--ledger", "c.sqlite")
+
+
+def test_the_allow_list_has_a_way_in_and_out(here, bundle):
+    run("allow", "mallory", "--ledger", "c.sqlite")
+    ask = ["ask", bundle / "bundle", bundle / "fog.npy", "--client", "mallory", "--ledger", "c.sqlite"]
+    honest = torch.tensor(as_json(*ask)["probabilities"])
+    assert torch.allclose(honest, queen.load(bundle / "bundle").measure(FOG).honest, atol=1e-6)
+    assert "allowed" in run("clients", "--ledger", "c.sqlite").stdout
+    run("allow", "mallory", "--off", "--ledger", "c.sqlite")
+    assert not torch.allclose(torch.tensor(as_json(*ask)["probabilities"]), honest, atol=1e-2)
+
+
+def test_a_client_may_have_a_budget_of_its_own(here, bundle):
+    run("budget", "alice", "--extra-answers", 0, "--threshold", 0.0, "--ledger", "c.sqlite")
+    with_ledger = SqliteLedger("c.sqlite")
+    assert with_ledger.standing("alice").budget == Budget(extra_answers=0, threshold=0.0)
+    with_ledger.close()
+    np.save("new.npy", queries()[100:120].numpy())
+    ask = ["ask", bundle / "bundle", "new.npy", "--client", "alice", "--ledger", "c.sqlite"]
+    assert "budget of honest answers is spent" in mistake(*ask)
+    run("budget", "alice", "--off", "--ledger", "c.sqlite")
+    assert run(*ask)
+
+
+@pytest.mark.parametrize("options", [[], ["--off", "--extra-answers", "5"]], ids=["nothing", "both"])
+def test_a_budget_must_say_what_it_is(here, options):
+    assert "--extra-answers, --threshold or both" in mistake("budget", "alice", "--ledger", "c.sqlite", *options)
+
+
+@pytest.mark.parametrize("command", [["clients"], ["alarms"], ["pardon", "a"], ["allow", "a"]], ids=lambda c: c[0])
+def test_a_ledger_that_is_not_there_is_not_made(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "no ledger 'none.sqlite'" in mistake(*command, "--ledger", "none.sqlite")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ask_tells_that_the_client_stands_accused(here, bundle):
+    ask = ["ask", bundle / "bundle", bundle / "fog.npy", "--client", "mallory", "--ledger", "c.sqlite"]
+    assert all(as_json(*ask)["alarmed"])
+    assert "the client stands accused" in run(*ask, "--explain").stdout
+
+
+def test_certify_prints_what_the_sentinel_promises_and_what_not(bundle):
+    found = as_json("certify", bundle / "bundle")
+    guard = queen.load(bundle / "bundle")
+    assert found["honest_answers_per_client"] == sum(guard.report["records_per_class"]) + 2000
+    assert found["alpha"] == 1e-3
+    told = " ".join(found["sentinel"])
+    assert "probability at most 0.001" in told
+    assert f"at most {found['honest_answers_per_client']} distinct ones" in told
+    assert "Not covered" in told
+    shown = " ".join(run("certify", bundle / "bundle").stdout.split())
+    assert all(statement in shown for statement in found["sentinel"])
+
+
+def test_protect_with_the_sentinel_wants_calibration_images(bundle, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    safetensors.torch.save_file(trained("mlp").state_dict(), "mlp.safetensors")
+    x, y = (t.numpy() for t in train_set())
+    np.savez("train.npz", x=x, y=y)
+    protect = ["protect", "tests.support.guards:make_mlp", "--weights", "mlp.safetensors", "--data", "train.npz"]
+    protect += ["--policy", "sentinel", "--out", "out"]
+    assert "needs held-out images" in mistake(*protect)
+    run(*protect, "--calibration", "train", "--alpha", 0.01, "--on-alarm", "refuse", "--extra-answers", 77)
+    guard = queen.load("out")
+    assert (guard.bundle.sentinel.alpha, guard.bundle.sentinel.on_alarm) == (0.01, "refuse")
+    assert guard.bundle.limits.extra_answers == 77
+    assert "No certificate" in " ".join(as_json("certify", "out")["sentinel"])
+    with pytest.raises(OptionError, match="no on_alarm 'shout'"):
+        raise CliRunner().invoke(cli.app, [*protect, "--calibration", "train", "--on-alarm", "shout"]).exception
+
+
+def test_calibrate_rewrites_the_bundle_for_worse_cameras(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fitted("network").save("bundle")
+    x, y = held_out()
+    np.savez("held_out.npz", x=x.view(-1, 1, 8, 8).numpy(), y=y.numpy())
+    command = ["calibrate", "bundle", "--data", "held_out.npz", "--condition", "noise", "--condition", "blur"]
+    found = as_json(*command)
+    assert list(found["alarm_rates"]) == ["clean", "noise", "blur"]
+    loaded = queen.load("bundle", policy="sentinel")
+    assert loaded.bundle.calibration.conditions == ("clean", "noise", "blur")
+    assert loaded.bundle.statement == found["statement"]
+    shown = run(*command, "--mode", "max").stdout
+    assert "under any one of clean, noise, blur" in " ".join(shown.split())
+    assert "no condition 'fog'" in mistake("calibrate", "bundle", "--data", "held_out.npz", "--condition", "fog")
+
+
+def test_json_of_clients_holds_own_budgets(here):
+    run("budget", "alice", "--extra-answers", 5, "--ledger", "c.sqlite")
+    found = json.loads(run("clients", "--ledger", "c.sqlite", "--json").stdout)
+    assert {one["name"]: one["budget"] for one in found}["alice"] == {"threshold": None, "extra_answers": 5}

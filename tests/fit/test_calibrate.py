@@ -1,0 +1,398 @@
+"""`calibrate`: what is stored, reported, warned of and refused, on 8x8 digits and a small CNN."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from queen import Guard, calibrate, load
+from queen.bundle.bundle import Calibration
+from queen.fit.calibrate import Views, alarm_rates, jitter
+from queen.sentinel.bands import p_values
+from queen.sentinel.conditions import apply
+from queen.sentinel.sketch import measure_scales
+from queen.types import (
+    DtypeError,
+    EmptyBatchError,
+    LabelError,
+    Limits,
+    NotFiniteError,
+    OptionError,
+    QueenError,
+    Sentinel,
+    ShapeError,
+)
+from tests.support.guards import digits, fitted, held_out, images
+
+NAMES = ["noise:0.2", "blur", "brightness:1.5"]
+COLUMNS = ("labels", "points", "scores", "condition")
+
+
+def data(rows: slice = slice(1200, None)) -> tuple[Tensor, Tensor]:
+    x, y = digits()
+    return images(x)[rows], y[rows]
+
+
+@cache
+def _calibrated(mode: str, seed: int) -> Guard:
+    return calibrate(fitted("network"), data(), conditions=NAMES, conditions_mode=mode, seed=seed, progress=False)
+
+
+def calibrated(mode: str = "mixture", seed: int = 0) -> Guard:
+    return _calibrated(mode, seed)
+
+
+def energy(guard: Guard, x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return -guard.bundle.split(x)[1].logsumexp(1)
+
+
+def predicted(guard: Guard, x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return guard.bundle.split(x)[1].argmax(1)
+
+
+# What is stored.
+
+
+def test_without_conditions_every_image_is_seen_once_as_it_is():
+    guard, (x, y) = fitted("network"), data()
+    found = calibrate(guard, (x, y), progress=False).bundle.calibration
+    assert (found.conditions, found.mode, found.certified) == (("clean",), "mixture", True)
+    assert torch.equal(found.labels, predicted(guard, x))  # predicted, not true
+    assert not torch.equal(found.labels, y)
+    assert torch.allclose(found.scores[:, 0], energy(guard, x), atol=1e-5)
+    assert found.condition.unique().tolist() == [0]
+    with torch.inference_mode():
+        u, logits = guard.bundle.split(x)
+        points = guard.bundle.geometry.relative(guard.bundle.mapping(u), logits.argmax(1))
+        moved, _ = guard.bundle.split(jitter(x))
+    expected = measure_scales(u, logits.argmax(1), moved)
+    assert (found.tolerance, found.cell) == pytest.approx(expected, rel=1e-2)  # in batches, the noise is another
+    assert torch.allclose(found.points, points, atol=1e-5)
+
+
+def test_a_mixture_gives_every_image_one_condition_at_random():
+    guard, (x, y) = fitted("network"), data()
+    found = calibrated("mixture").bundle.calibration
+    assert found.conditions == ("clean", *NAMES)
+    counts = found.condition.bincount(minlength=4)
+    assert len(found.labels) == counts.sum() == len(y)
+    assert counts.min() > len(y) / 4 - 4 * (len(y) * 3 / 16) ** 0.5
+    for number, name in ((0, "clean"), (2, "blur"), (3, "brightness:1.5")):  # those without chance
+        mine = found.condition == number
+        seen = apply(name, x, torch.Generator())[mine]
+        assert torch.allclose(found.scores[mine, 0], energy(guard, seen), atol=1e-4)
+    noisy = found.condition == 1
+    assert (found.scores[noisy, 0] - energy(guard, x[noisy])).abs().min() > 0
+
+
+def test_max_sees_every_image_under_every_condition():
+    guard, (x, y) = fitted("network"), data()
+    found = calibrated("max").bundle.calibration
+    assert len(found.labels) == 4 * len(y)
+    assert found.condition.tolist() == [c for c in range(4) for _ in y]
+    for number, name in ((0, "clean"), (2, "blur"), (3, "brightness:1.5")):
+        mine = found.condition == number
+        seen = apply(name, x, torch.Generator())
+        assert torch.allclose(found.scores[mine, 0], energy(guard, seen), atol=1e-4)
+        assert torch.equal(found.labels[mine], predicted(guard, seen))
+
+
+@pytest.mark.parametrize("mode", ["mixture", "max"])
+def test_counting_and_the_tolerance_use_one_view_of_every_image(mode):
+    guard = calibrated(mode)
+    found = guard.bundle.calibration
+    assert guard.report["calibration_images"] == len(found.benign.labels) == len(data()[1])
+    clean = calibrate(fitted("network"), data(), progress=False).bundle.calibration
+    assert (found.tolerance, found.cell) == (clean.tolerance, clean.cell)
+
+
+@pytest.mark.parametrize("mode", ["mixture", "max"])
+def test_evidence_certifies_each_condition_by_itself_in_max_mode_only(mode):
+    found = calibrated(mode).bundle.calibration
+    evidence = found.evidence(10, Sentinel())
+    scores = found.scores[:, 0].double()
+    k = next(k for k in found.labels.bincount().argsort(descending=True).tolist() if k not in evidence.weak_classes())
+    sets = [scores[(found.labels == k) & (found.condition == c)] for c in range(4)]
+    sets = sets if mode == "max" else [torch.cat(sets)]
+    delta = 0.05 / (10 * len(sets))
+    for value in scores[found.labels == k][:20].tolist():
+        p = max(p_values(len(s), delta)[int((s >= value).sum())] for s in sets)
+        assert evidence.bets([k], [[value]]) == [evidence.factors(float(p))]
+
+
+def test_the_same_seed_gives_the_same_calibration_and_another_does_not():
+    one = calibrated("mixture").bundle.calibration
+    again = calibrate(fitted("network"), data(), conditions=NAMES, progress=False).bundle.calibration
+    other = calibrated("mixture", seed=1).bundle.calibration
+    assert all(torch.equal(getattr(one, name), getattr(again, name)) for name in COLUMNS)
+    assert not torch.equal(one.condition, other.condition)
+
+
+def test_global_randomness_is_neither_used_nor_changed():
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    found = calibrate(fitted("network"), data(), conditions=NAMES, progress=False).bundle.calibration
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(found.scores, calibrated().bundle.calibration.scores)
+
+
+def test_identity_ledger_secret_and_options_stay():
+    guard = fitted("network", keep_label=True)
+    guard.answer(data()[0][:20], client="a")
+    changed = calibrate(guard, data(), conditions=["blur"], progress=False)
+    assert changed.bundle.identity == guard.bundle.identity
+    assert changed.ledger is guard.ledger
+    assert changed.bundle.keep_label
+    assert changed.bundle.limits == guard.bundle.limits
+    assert guard.bundle.calibration is None  # the old guard is untouched
+    x = data()[0]
+    other = guard.with_options()
+    assert torch.equal(changed.answer(x, client="b").probabilities, other.answer(x, client="b").probabilities)
+
+
+def test_a_calibrated_guard_can_switch_to_the_sentinel():
+    guard = calibrate(fitted("network"), data(), progress=False).with_options(policy="sentinel", limits=Limits())
+    reply = guard.answer(data()[0][:10], client="a")
+    assert not reply.alarmed.any()
+    with torch.inference_mode():
+        assert torch.equal(reply.probabilities, guard.bundle.split(data()[0][:10])[1].softmax(1))
+
+
+def test_a_new_calibration_replaces_the_old_and_may_be_certified_where_that_was_not():
+    guard = fitted("head")
+    void = guard.with_bundle(replace(guard.bundle, calibration=replace(guard.bundle.calibration, certified=False)))
+    assert void.bundle.statement.startswith("No certificate")
+    again = calibrate(void, held_out(), progress=False)
+    assert again.bundle.statement.startswith("With confidence 0.95")
+    assert again.report["calibration_images"] == 597
+
+
+def test_every_kind_of_data_gives_the_same_calibration():
+    x, y = data()
+    loader = DataLoader(TensorDataset(x, y), batch_size=50)
+    sources = ((x, y), (x.numpy(), y.numpy()), TensorDataset(x, y), loader)
+    found = [calibrate(fitted("network"), s, conditions=["blur"], progress=False).bundle.calibration for s in sources]
+    for other in found[1:]:
+        assert torch.equal(other.condition, found[0].condition)
+        assert torch.allclose(other.scores, found[0].scores, atol=1e-4)
+
+
+def test_it_survives_a_save(tmp_path):
+    guard = calibrated("max")
+    guard.save(tmp_path / "b")
+    found, stored = load(tmp_path / "b").bundle.calibration, guard.bundle.calibration
+    assert all(torch.equal(getattr(found, name), getattr(stored, name)) for name in COLUMNS)
+    assert (found.conditions, found.mode, found.certified) == (stored.conditions, "max", True)
+    assert (found.tolerance, found.cell) == (stored.tolerance, stored.cell)
+
+
+# Units.
+
+
+def test_pixel_statistics_say_where_black_and_white_are():
+    x, y = data()
+    mean, std = 0.25, 2.0
+    guard = fitted("network")
+    guard = guard.with_bundle(replace(guard.bundle, pixel_mean=(mean,), pixel_std=(std,)))
+    scaled = (x - mean) / std
+    found = calibrate(guard, (scaled, y), conditions=["brightness:1.5"], conditions_mode="max", progress=False)
+    brighter = ((1.5 * x).clamp(0, 1) - mean) / std
+    mine = found.bundle.calibration.condition == 1
+    assert torch.allclose(found.bundle.calibration.scores[mine, 0], energy(guard, brighter), atol=1e-4)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (255.0, 0.0), (2.0, -1.0)])
+def test_without_them_the_range_of_the_first_batch_does(scale, shift):
+    x, y = data(slice(1200, 1500))
+    guard, units = fitted("network"), scale * x + shift
+    found = calibrate(guard, (units, y), conditions=["brightness:1.5"], conditions_mode="max", progress=False)
+    mine = found.bundle.calibration.condition == 1
+    expected = scale * (1.5 * x).clamp(0, 1) + shift
+    assert torch.allclose(found.bundle.calibration.scores[mine, 0], energy(guard, expected), rtol=1e-3, atol=1e-3)
+
+
+# The report.
+
+
+@pytest.mark.parametrize("mode", ["mixture", "max"])
+def test_alarm_rates_are_told_for_every_condition(mode):
+    guard = calibrated(mode)
+    rates = guard.report["alarm_rates"]
+    assert list(rates) == ["clean", *NAMES]
+    assert all(0 <= rate <= 1 for rate in rates.values())
+    assert rates["clean"] == 0
+
+
+def test_conditions_named_twice_count_once():
+    guard = calibrate(fitted("network"), data(), conditions=["blur", "blur"], progress=False)
+    assert list(guard.report["alarm_rates"]) == ["clean", "blur"]
+
+
+def test_the_statement_names_the_conditions():
+    assert "a mixture like that of clean, noise:0.2, blur, brightness:1.5" in calibrated("mixture").bundle.statement
+    assert "under any one of clean, noise:0.2, blur, brightness:1.5" in calibrated("max").bundle.statement
+
+
+def views(mode: str, scores: list[np.ndarray], labels: np.ndarray) -> Views:
+    """Calibration images of known scores under every condition."""
+    count, number = len(labels), len(scores)
+    chosen = torch.arange(count) % number if mode == "mixture" else torch.zeros(count, dtype=torch.int64)
+    if mode == "mixture":
+        condition, rows = chosen, torch.arange(count)
+    else:
+        condition, rows = torch.arange(number).repeat_interleave(count), torch.arange(count).repeat(number)
+    columns = torch.from_numpy(np.stack([np.stack([s] * 3, 1) for s in scores]))
+    found = Calibration(
+        labels=torch.from_numpy(labels)[rows],
+        points=torch.zeros(len(rows), 2),
+        scores=columns[condition, rows],
+        condition=condition,
+        tolerance=1.0,
+        cell=10.0,
+        conditions=("clean", "odd")[:number],
+        mode=mode,
+    )
+    return Views(found, [torch.from_numpy(labels)] * number, list(columns), chosen)
+
+
+@pytest.mark.parametrize("labels", [1, 4])
+def test_clients_of_one_condition_are_accused_under_a_mixture_and_not_in_max_mode(labels):
+    rng = np.random.default_rng(0)
+    scores = [rng.normal(0, 1, 2000), rng.normal(5, 1, 2000)]
+    classes = rng.integers(0, labels, 2000)
+    mixed = alarm_rates(views("mixture", scores, classes), labels, Sentinel())
+    each = alarm_rates(views("max", scores, classes), labels, Sentinel())
+    assert mixed["clean"] == 0
+    assert mixed["odd"] >= 0.8
+    assert each == {"clean": 0.0, "odd": 0.0}
+
+
+def test_alarm_rates_never_try_a_client_on_its_own_calibration_images():
+    folds = np.random.default_rng(0).permutation(1200) % 5  # as `alarm_rates` cuts them for seed 0
+    scores = np.where(folds == 0, 9.0, 0.0)
+    labels = (folds == 0).astype(int)
+    labels[np.flatnonzero(folds)[:100]] = 1  # a class of 240 odd images, which are one client's, and 100 others
+    assert alarm_rates(views("mixture", [scores], labels), 2, Sentinel()) == {"clean": 0.2}
+    spread = np.random.default_rng(1).permutation(scores)
+    assert alarm_rates(views("mixture", [spread], labels), 2, Sentinel()) == {"clean": 0.0}
+
+
+def test_alarm_rates_follow_alpha_shares_and_seed():
+    rng = np.random.default_rng(1)
+    scores = [rng.normal(0, 1, 600), rng.normal(0.8, 1, 600)]
+    found = views("mixture", scores, np.zeros(600, int))
+    rates = [alarm_rates(found, 1, Sentinel(alpha=alpha))["odd"] for alpha in (1e-9, 0.02, 0.5)]
+    assert rates == sorted(rates)
+    assert rates[0] == 0 < rates[-1]
+    assert alarm_rates(found, 1, Sentinel(alpha=0.02), seed=5) == alarm_rates(found, 1, Sentinel(alpha=0.02), seed=5)
+
+
+# Warnings.
+
+
+def warnings_of(guard: Guard) -> list[str]:
+    return [w for w in guard.report["warnings"] if w.startswith("calibration")]
+
+
+def test_too_few_images_are_warned_of_by_class_name():
+    guard = calibrate(fitted("head"), tuple(part[:100] for part in held_out()), progress=False)
+    [mute] = warnings_of(guard)
+    assert "too few images to ever accuse" in mute
+    assert "digit 0, digit 1" in mute
+    assert "want 100" in mute
+    assert guard.bundle.evidence.weak_classes() == list(range(10))
+
+
+def test_rather_few_images_are_warned_of_otherwise():
+    [few] = warnings_of(calibrate(fitted("head"), held_out(), progress=False))
+    assert "fewer than 100 images predicted as digit 0" in few
+    assert "evidence grows slowly" in few
+
+
+def test_enough_images_are_not_warned_of():
+    guard = calibrate(fitted("head"), digits(), progress=False)
+    assert min(guard.bundle.calibration.labels.bincount()) >= 100
+    assert warnings_of(guard) == []
+    again = calibrate(calibrate(guard, held_out(), progress=False), digits(), progress=False)
+    assert again.report["warnings"] == guard.report["warnings"]  # old warnings go with the old calibration
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"conditions": ["fog"]}, "no condition 'fog'"),
+        ({"conditions": ["noise:x"]}, "number from"),
+        ({"conditions": ["clean"]}, "no condition 'clean'"),
+        ({"conditions": "noise"}, "list of names"),
+        ({"conditions_mode": "worst"}, "known: mixture, max"),
+        ({"conditions": ["noise"], "conditions_mode": None}, "known: mixture, max"),
+    ],
+    ids=str,
+)
+def test_options_nobody_knows_are_refused(options, match):
+    with pytest.raises(OptionError, match=match):
+        calibrate(fitted("network"), data(), progress=False, **options)
+
+
+def test_conditions_are_for_images():
+    with pytest.raises(ShapeError, match="images"):
+        calibrate(fitted("head"), held_out(), conditions=["noise"], progress=False)
+    assert calibrate(fitted("head"), held_out(), progress=False).bundle.calibration  # but without them it works
+
+
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        (lambda x, y: (x[:0], y[:0]), EmptyBatchError),
+        (lambda x, y: (x, y[:-1]), ShapeError),
+        (lambda x, y: (x.flatten(1), y), ShapeError),
+        (lambda x, y: (x, y + 9), LabelError),
+        (lambda x, y: (x, y.float()), DtypeError),
+        (lambda x, y: (x / 0, y), NotFiniteError),
+        (lambda x, y: [x, y], DtypeError),
+    ],
+    ids=["empty", "a label short", "flat", "unknown labels", "labels as floats", "not finite", "a list"],
+)
+def test_broken_data_is_refused(broken, error):
+    with pytest.raises(error):
+        calibrate(fitted("network"), broken(*data()), progress=False)
+
+
+def test_truncated_bets_and_several_certified_conditions_are_refused():
+    guard = fitted("network", sentinel=Sentinel(truncate=0.2))
+    with pytest.raises(OptionError, match="mixture"):
+        calibrate(guard, data(), conditions=["blur"], conditions_mode="max", progress=False)
+    assert calibrate(guard, data(), conditions=["blur"], progress=False).bundle.calibration
+
+
+def test_neighbours_must_be_kept_when_fitting():
+    guard = fitted("network", sentinel=Sentinel(scores=("knn",)))
+    with pytest.raises(OptionError, match="knn"):
+        calibrate(guard, data(), progress=False)
+
+
+def test_one_image_is_enough_for_an_answer_or_a_clear_refusal():
+    with contextlib.suppress(QueenError):
+        calibrate(fitted("network"), data(slice(1200, 1201)), progress=False)
+
+
+def test_images_that_repeat_others_are_left_out_of_the_calibration():
+    x, y = held_out()
+    twice = torch.cat([x, x[:100], x[:50] + 1e-6]), torch.cat([y, y[:100], y[:50]])
+    once = calibrate(fitted("head"), (x, y), progress=False)
+    found = calibrate(fitted("head"), twice, progress=False)
+    assert found.bundle.calibration.repeated == once.bundle.calibration.repeated + 150
+    assert len(found.bundle.calibration.labels) == len(once.bundle.calibration.labels)
+    assert any("150 images repeat others" in w or "images repeat others" in w for w in found.report["warnings"])

@@ -1,0 +1,522 @@
+"""The dashboard in a real browser, around a real ledger and real keys."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from queen.serve.admin import accounts
+from queen.types import LedgerError
+from tests.support.desk import HOSTILE, IMAGE, SCRIPT, TURNED, Desk, busy_guard, fill, listening
+from tests.support.server import started
+from tests.support.serving import noise, small_guard
+
+ROOT = Path(__file__).parents[3]
+VIEWS = {
+    "live": "#/",
+    "clients": "#/clients",
+    "client": "#/client?name=alice&group=0",
+    "accused": "#/client?name=thief-7&group=0",
+    "group": "#/client?name=tenant%3A7&group=1",
+    "stranger": "#/client?name=nobody&group=0",
+    "events": "#/events",
+    "policy": "#/policy",
+}
+SPELLED = "alice\u2039U+202E\u203agnp.exe"  # TURNED, or it would read "alice exe.png"
+CHROMIUM = shutil.which("chromium")
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH: apt install chromium")
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory) -> Iterator[SimpleNamespace]:
+    """A desk that tests only look at, and its address."""
+    desk = Desk(busy_guard(), tmp_path_factory.mktemp("home"))
+    desk.keys.add("thief-7", groups=("tenant:7",))
+    fill(desk.series)
+    with listening(desk.app()) as url:
+        yield SimpleNamespace(desk=desk, url=url)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=15_000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def new_page(browser) -> Iterator[Callable[..., Page]]:
+    """Makes pages; whatever a script or the content policy complains about fails the test."""
+    contexts, complaints = [], []
+
+    def make(url: str, **options: Any) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        context.set_default_timeout(15_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.complaints = complaints
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda message: complaints.append(message.text) if is_complaint(message) else None)
+        page.goto(f"{url}/dashboard")
+        return page
+
+    yield make
+    for context in contexts:
+        assert context.cookies() == []
+        context.close()
+    assert complaints == []
+
+
+def is_complaint(message: Any) -> bool:
+    """Failed requests are written to the console too, but are no fault of the page."""
+    return message.type == "error" and not message.text.startswith("Failed to load resource")
+
+
+def log_in(page: Page, key: str) -> Page:
+    page.get_by_label("Admin key").fill(key)
+    page.get_by_role("button", name="Open").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Live")
+    return page
+
+
+def go(page: Page, address: str) -> None:
+    """Show a view and wait until the server has answered."""
+    page.evaluate(
+        """address => new Promise((done) => {
+            addEventListener("hashchange", () => setTimeout(done), { once: true });
+            location.hash = `${address}${address.includes("?") ? "&" : "?"}again=${Math.random()}`;
+        })""",
+        address,
+    )
+    expect(page.locator("main:not([aria-busy])")).to_be_visible()
+
+
+@pytest.fixture
+def desk(tmp_path) -> Desk:
+    return Desk(busy_guard(), tmp_path)
+
+
+@pytest.fixture
+def url(desk) -> Iterator[str]:
+    with listening(desk.app()) as address:
+        yield address
+
+
+@in_browser
+def test_the_complaints_of_the_content_policy_are_heard(quiet, new_page):
+    page = new_page(quiet.url)
+    page.evaluate(
+        "() => { const s = document.createElement('script'); try { s.textContent = 'document.title=1' } catch {}"
+        " document.body.append(s); document.body.setAttribute('style', 'color: red') }"
+    )
+    page.wait_for_timeout(200)
+    assert any("Content Security Policy" in text or "TrustedScript" in text for text in page.complaints)
+    assert page.title() == "QUEEN dashboard"
+    page.complaints.clear()
+
+
+@in_browser
+@pytest.mark.parametrize("kind", ["unknown", "plain", "garbage", "not ascii"])
+def test_a_wrong_key_is_told_and_opens_nothing(desk, url, new_page, kind):
+    page = new_page(url)
+    text = {"unknown": desk.admin_key[:-4] + "AAAA", "plain": desk.plain_key, "garbage": "x", "not ascii": "ключ"}[kind]
+    page.get_by_label("Admin key").fill(text)
+    page.keyboard.press("Enter")
+    told = "no admin key" if kind == "plain" else "does not know this key"
+    expect(page.get_by_role("alert")).to_contain_text(told)
+    expect(page.get_by_label("Admin key")).to_be_focused()
+    expect(page.get_by_role("navigation")).to_be_hidden()
+    log_in(page, desk.admin_key)
+
+
+@in_browser
+def test_the_key_is_kept_only_if_wanted_and_forgotten_when_locked(desk, url, new_page):
+    page = log_in(new_page(url), desk.admin_key)
+    assert page.evaluate("[sessionStorage.length, localStorage.length]") == [0, 0]
+    page.reload()
+    expect(page.get_by_label("Admin key")).to_be_visible()
+    page.get_by_label("Keep it for this tab").check()
+    log_in(page, desk.admin_key)
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Live")
+    page.get_by_role("button", name="Lock").click()
+    expect(page.get_by_label("Admin key")).to_be_visible()
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+@in_browser
+def test_tables_rank_and_search(quiet, new_page):
+    page = log_in(new_page(quiet.url), quiet.desk.admin_key)
+    page.get_by_role("link", name="Clients", exact=True).click()
+    headers = page.locator("tbody th")
+    expect(headers).to_have_count(13)
+    expect(headers.first).to_have_text("thief-7")
+    every = quiet.desk.guard.ledger.standings()
+    page.get_by_role("button", name="Queries").click()
+    expect(headers.first).to_contain_text(max(every, key=lambda s: s.queries).name)
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Queries")
+    page.get_by_role("button", name="Coverage").click()
+    expect(headers.first).to_contain_text(max(every, key=lambda s: max(s.coverage.values(), default=0)).name)
+    page.get_by_label("Search").fill("exampl")
+    expect(headers).to_have_count(1)
+    expect(headers).to_have_text("bob@example.org")
+    page.get_by_label("Search").fill("nobody of this name")
+    expect(page.get_by_text("No name contains this.")).to_be_visible()
+
+
+@in_browser
+def test_hostile_names_are_text(quiet, new_page):
+    page = log_in(new_page(quiet.url), quiet.desk.admin_key)
+    go(page, VIEWS["clients"])
+    shown = page.locator("tbody th .name").all_text_contents()
+    plain = [name for name in HOSTILE if name != TURNED]
+    assert set(plain) <= set(shown)
+    assert SPELLED in shown
+    for name in HOSTILE:
+        page.locator("tbody th a").nth(shown.index(SPELLED if name == TURNED else name)).click()
+        expect(page.locator("h1")).to_have_text(SPELLED if name == TURNED else re.compile(re.escape(name.strip())))
+        expect(page.get_by_text("judged")).to_be_visible()  # the server knows it by that name
+        page.get_by_role("link", name="Clients", exact=True).click()
+        expect(page.locator("tbody th")).to_have_count(13)
+    assert page.title() != "pwned"
+    assert page.locator("script").count() == 2
+    assert page.locator("img[src=x], main script").count() == 0
+    assert {SCRIPT, IMAGE} <= set(shown)
+
+
+@in_browser
+def test_one_client_is_shown_with_its_classes_and_map(quiet, new_page):
+    page = log_in(new_page(quiet.url), quiet.desk.admin_key)
+    go(page, VIEWS["client"])
+    coverage = quiet.desk.guard.ledger.coverage("alice")
+    bars = page.locator(".bars button")
+    expect(bars).to_have_count(len(coverage))
+    records = quiet.desk.guard.ledger.records("alice")
+    for index in (0, 3):
+        bars.nth(index).click()
+        expect(bars.nth(index)).to_have_attribute("aria-pressed", "true")
+        label = sorted(coverage, key=lambda k: (-coverage[k], k))[index]
+        name = quiet.desk.guard.bundle.name_of(label)
+        map_of_it = page.get_by_role("img", name=re.compile(f"Class {re.escape(name)}: {len(records[label])} recorded"))
+        expect(map_of_it).to_be_visible()
+        assert colours(page, "canvas.map") > 4
+    go(page, VIEWS["group"])
+    expect(page.get_by_text("the points of groups cannot be read")).to_be_visible()
+    expect(page.get_by_role("button", name="Allow-list")).to_have_count(0)
+    go(page, VIEWS["stranger"])
+    expect(page.get_by_text("Never seen")).to_be_visible()
+    expect(page.get_by_role("button", name="Pardon")).to_be_disabled()
+
+
+def colours(page: Page, selector: str) -> int:
+    return page.eval_on_selector(
+        selector,
+        "c => new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size",
+    )
+
+
+@in_browser
+def test_pardon_asks_first_and_changes_the_ledger(desk, url, new_page):
+    page = log_in(new_page(url), desk.admin_key)
+    go(page, VIEWS["accused"])
+    expect(page.locator(".title").get_by_text("Accused")).to_be_visible()
+    page.get_by_role("button", name="Pardon").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Pardon thief-7?")
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    assert desk.guard.ledger.standing("thief-7").alarmed  # not confirmed, not done
+    page.get_by_role("button", name="Pardon").click()
+    dialog.get_by_role("button", name="Pardon").click()
+    expect(page.locator(".result.good")).to_contain_text("Pardoned")
+    expect(page.locator(".title").get_by_text("Clear")).to_be_visible()
+    assert not desk.guard.ledger.standing("thief-7").alarmed
+    assert desk.guard.ledger.events()[-1].actor == "olga <admin>"
+    expect(page.get_by_text("by olga <admin>").first).to_be_visible()
+
+
+@in_browser
+def test_allow_list_revoke_and_acknowledge(desk, url, new_page):
+    desk.keys.add("thief-7")
+    page = log_in(new_page(url), desk.admin_key)
+    go(page, VIEWS["accused"])
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("button", name="Allow-list").click()
+    dialog.get_by_role("button", name="Allow-list").click()
+    expect(page.locator(".title").get_by_text("Allow-listed")).to_be_visible()
+    assert desk.guard.ledger.standing("thief-7").allowed
+    page.get_by_role("button", name="Take off the allow-list").click()
+    dialog.get_by_role("button", name="Take off").click()
+    expect(page.locator(".result.good")).to_contain_text("Taken off")
+    assert not desk.guard.ledger.standing("thief-7").allowed
+    page.get_by_role("button", name="Revoke key", exact=True).click()
+    dialog.get_by_role("button", name="Revoke").click()
+    expect(page.locator(".result.good")).to_contain_text("Revoked 1 key")
+    expect(page.get_by_role("button", name="Revoke key", exact=True)).to_be_disabled()
+    assert [key.active for key in desk.keys.keys().values() if key.name == "thief-7"] == [False]
+    go(page, VIEWS["events"])
+    page.get_by_role("button", name="Mark as seen").click()
+    expect(page.get_by_text("No open alarms.")).to_be_visible()
+    assert desk.guard.ledger.events()[0].acknowledged == "olga <admin>"
+    page.get_by_role("button", name="Everything").click()
+    expect(page.locator("tbody tr")).to_have_count(3)
+
+
+@in_browser
+def test_an_order_that_fails_says_so(desk, url, new_page):
+    page = log_in(new_page(url), desk.admin_key)
+    go(page, VIEWS["accused"])
+    page.get_by_role("button", name="Pardon").click()
+    desk.fails = LedgerError("the disk is full")
+    page.get_by_role("dialog").get_by_role("button", name="Pardon").click()
+    expect(page.locator(".result.bad")).to_contain_text("Not done: the disk is full")
+    assert desk.guard.ledger.standing("thief-7").alarmed
+
+
+def tab_to(page: Page, wanted: str) -> None:
+    """Press Tab until the focus is on what has this text, and see that it is visible where it is."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent.trim()") == wanted:
+            outline = page.evaluate("getComputedStyle(document.activeElement).outlineWidth")
+            assert float(outline.removesuffix("px")) >= 2, f"the focus on {wanted} cannot be seen"
+            return
+    raise AssertionError(f"no way to '{wanted}' by keyboard")
+
+
+@in_browser
+def test_all_of_it_by_keyboard_alone(desk, url, new_page):
+    page = new_page(url)
+    expect(page.get_by_label("Admin key")).to_be_focused()
+    page.keyboard.type(desk.admin_key)
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("Live")
+    page.keyboard.press("Shift+Tab")  # the focus went to the heading; what precedes it is the navigation
+    tab_to_back(page, "Clients")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("Clients")
+    expect(page.locator("tbody th")).to_have_count(13)
+    tab_to(page, "thief-7")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("thief-7")
+    expect(page.get_by_role("button", name="Pardon")).to_be_visible()
+    tab_to(page, "Pardon")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Cancel")).to_be_focused()
+    tab_to(page, "Pardon")
+    page.keyboard.press("Space")
+    expect(page.locator(".result.good")).to_contain_text("Pardoned")
+    expect(page.get_by_role("button", name="Pardon")).to_be_focused()
+    assert not desk.guard.ledger.standing("thief-7").alarmed
+
+
+def tab_to_back(page: Page, wanted: str) -> None:
+    for _ in range(10):
+        if page.evaluate("document.activeElement.textContent.trim()") == wanted:
+            return
+        page.keyboard.press("Shift+Tab")
+    raise AssertionError(f"no way back to '{wanted}'")
+
+
+@in_browser
+def test_the_focus_survives_what_the_server_says_meanwhile(desk, url, new_page):
+    page = log_in(new_page(url), desk.admin_key)
+    go(page, VIEWS["clients"])
+    link = page.get_by_role("link", name="bob@example.org")
+    link.focus()
+    desk.guard.ledger.allow("bob@example.org", "test")
+    expect(page.locator("tr", has=link).get_by_text("Allow-listed")).to_be_visible()
+    expect(link).to_be_focused()
+
+
+@in_browser
+@pytest.mark.parametrize("width", [360, 768])
+def test_nothing_is_wider_than_a_small_screen(quiet, new_page, width):
+    page = new_page(quiet.url, viewport={"width": width, "height": 740}, has_touch=True)
+    too_wide = "document.documentElement.scrollWidth > innerWidth"
+    assert not page.evaluate(too_wide)
+    log_in(page, quiet.desk.admin_key)
+    for name, address in {**VIEWS, "long": f"#/client?name={'x' * 256}&group=0"}.items():
+        go(page, address)
+        assert not page.evaluate(too_wide), name
+    page.evaluate("document.querySelector('main').append(document.createElement('pre'))")
+    page.evaluate("p = document.querySelector('pre'), p.textContent = 'x'.repeat(999), p.style.overflowWrap = 'normal'")
+    assert page.evaluate(too_wide)  # it can be told
+
+
+@in_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_axe_has_nothing_to_say(quiet, new_page, scheme, width):
+    page = new_page(quiet.url, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    assert_accessible(page, "login")
+    page.get_by_label("Admin key").fill("wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("does not know")
+    assert_accessible(page, "wrong key")
+    log_in(page, quiet.desk.admin_key)
+    for name, address in VIEWS.items():
+        go(page, address)
+        assert_accessible(page, name)
+    go(page, VIEWS["accused"])
+    page.get_by_role("button", name="Pardon").click()
+    assert_accessible(page, "dialog")
+
+
+def assert_accessible(page: Page, where: str) -> None:
+    found = Axe().run(page)
+    assert found.violations_count == 0, f"{where}: {found.generate_report()}"
+
+
+@in_browser
+def test_axe_would_have_something_to_say(quiet, new_page):
+    page = new_page(quiet.url)
+    page.evaluate("document.querySelector('label[for=key]').remove()")
+    assert Axe().run(page).violations_count > 0
+
+
+@in_browser
+def test_live_figures_follow_the_server(desk, url, new_page):
+    page = log_in(new_page(url), desk.admin_key)
+    tile = page.locator(".tile", has_text="Queries").locator("b")
+    expect(tile).to_have_text("0")
+    with trickle(desk):
+        expect(tile).not_to_have_text("0")
+        expect(page.get_by_role("img", name=re.compile(r"Verdicts: [\d,]+ queries in 5 min; C 100 %"))).to_be_visible()
+    page.get_by_role("button", name="1 min", exact=True).click()
+    expect(page.get_by_role("img", name=re.compile("Verdicts: .* in 60 s"))).to_be_visible()
+    assert colours(page, ".plot canvas") > 4
+    desk.ready = False
+    expect(page.get_by_text("Not ready")).to_be_visible()
+
+
+@contextmanager
+def trickle(desk: Desk) -> Iterator[None]:
+    """Counts as if requests came for the next seconds."""
+    now, real = desk.series._clock(), desk.series._clock
+    for ahead in range(30):
+        desk.series._clock = lambda ahead=ahead: now + ahead
+        desk.series.request(0.004)
+        desk.series.batch(10, {"C": 10})
+    desk.series._clock = real
+    yield
+
+
+@in_browser
+def test_a_server_that_goes_and_comes_back(desk, new_page):
+    with listening(desk.app()) as url:
+        page = log_in(new_page(url), desk.admin_key)
+        expect(page.locator(".tile").first).to_be_visible()
+    banner = page.locator("#banner")
+    expect(banner).to_contain_text("The server does not answer.")
+    expect(banner).to_contain_text("What you see is from")
+    with listening(desk.app(), int(url.rpartition(":")[2])):
+        page.get_by_role("button", name="Try now").click()
+        expect(banner).to_be_hidden()
+        desk.fails = LedgerError("the ledger is locked")
+        expect(banner).to_contain_text("the ledger is locked")
+        desk.fails = None
+        expect(banner).to_be_hidden()
+        desk.keys.revoke("olga <admin>")
+        expect(page.get_by_role("alert")).to_contain_text("revoked")
+        expect(page.get_by_role("navigation")).to_be_hidden()
+
+
+@in_browser
+def test_a_server_that_nobody_has_asked_yet(tmp_path, new_page):
+    desk = Desk(small_guard(policy="paper"), tmp_path)
+    with listening(desk.app()) as url:
+        page = log_in(new_page(url), desk.admin_key)
+        expect(page.get_by_text("Nobody has asked yet.")).to_be_visible()
+        expect(page.get_by_text("No open alarms.")).to_be_visible()
+        go(page, VIEWS["clients"])
+        expect(page.get_by_text("Clients appear here with their first query.")).to_be_visible()
+        go(page, VIEWS["events"])
+        expect(page.get_by_text("No open alarms.")).to_be_visible()
+        go(page, VIEWS["policy"])
+        expect(page.get_by_text("No kinds of groups have limits")).to_be_visible()
+        assert_accessible(page, "empty")
+
+
+@in_browser
+def test_with_very_many_clients_the_page_says_what_it_does_not_know(desk, url, new_page, monkeypatch):
+    gate, real = threading.Event(), desk.guard.ledger.each_standing
+    monkeypatch.setattr(desk.guard.ledger, "each_standing", lambda: gate.wait(60) and real())
+    monkeypatch.setattr(accounts, "KEPT", 4)
+    monkeypatch.setattr(accounts, "RANKED", 2)
+    page = log_in(new_page(url), desk.admin_key)
+    expect(page.get_by_text("being counted")).to_be_visible()
+    expect(page.get_by_text("The ledger is being read.")).to_be_visible()
+    go(page, VIEWS["clients"])
+    expect(page.get_by_text("The ledger is being read; with very many clients")).to_be_visible()
+    gate.set()
+    expect(page.locator("tbody th").first).to_have_text("thief-7")
+    expect(page.get_by_text("of 13 shown, by wealth. There are too many to search by parts")).to_be_visible()
+    page.get_by_label("Search").fill(IMAGE)
+    expect(page.locator("tbody th")).to_have_count(1)
+    expect(page.locator("tbody th")).to_have_text(IMAGE)
+
+
+@in_browser
+def test_nothing_moves_for_those_who_do_not_want_it(quiet, new_page):
+    def duration(choice: str) -> str:
+        page = log_in(new_page(quiet.url, reduced_motion=choice), quiet.desk.admin_key)
+        go(page, VIEWS["clients"])
+        return page.eval_on_selector(".meter i", "e => getComputedStyle(e).transitionDuration")
+
+    assert duration("reduce") == "0s"
+    assert duration("no-preference") == "0.4s"
+
+
+@in_browser
+def test_the_real_server_shows_who_asked_it(tmp_path, new_page):
+    with started(tmp_path, ledger=f"sqlite:///{tmp_path / 'ledger.sqlite'}", grpc_port=-1) as server:
+        tensor = {"name": "input", "datatype": "FP32", "shape": [150, 1, 8, 8], "data": noise().flatten().tolist()}
+        ask_url = f"{server.url}/v2/models/digits/infer"
+        assert httpx.post(ask_url, json={"inputs": [tensor]}, headers=server.bearer, timeout=60).status_code == 200
+        page = log_in(new_page(server.url), server.admin)
+        expect(page.locator(".tile", has_text="Accused").locator("b")).to_have_text("1")
+        expect(page.get_by_role("img", name=re.compile("Verdicts: 150 queries"))).to_be_visible()
+        go(page, VIEWS["client"])
+        expect(page.locator(".title").get_by_text("Accused")).to_be_visible()
+        page.get_by_role("button", name="Pardon").click()
+        page.get_by_role("dialog").get_by_role("button", name="Pardon").click()
+        expect(page.locator(".result.good")).to_contain_text("Pardoned")
+        page.get_by_role("button", name="Revoke key", exact=True).click()
+        page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+        expect(page.locator(".result.good")).to_contain_text("Revoked 1 key")
+        page.wait_for_timeout(1000)
+        assert httpx.post(ask_url, json={"inputs": [tensor]}, headers=server.bearer, timeout=60).status_code == 401
+
+
+@in_browser
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 360)])
+def test_pictures_to_look_at(quiet, new_page, scheme, width):
+    folder = ROOT / "build" / "dashboard"
+    folder.mkdir(parents=True, exist_ok=True)
+    page = log_in(
+        new_page(quiet.url, viewport={"width": width, "height": 800}, color_scheme=scheme), quiet.desk.admin_key
+    )
+    grounds = set()
+    for name, address in VIEWS.items():
+        go(page, address)
+        file = folder / f"{name}-{scheme}-{width}.png"
+        picture = page.screenshot(path=file, full_page=True)
+        assert struct.unpack(">I", picture[16:20]) == (width,)
+        assert len(picture) > 8_000
+        grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert grounds == {"rgb(13, 16, 23)" if scheme == "dark" else "rgb(244, 245, 247)"}

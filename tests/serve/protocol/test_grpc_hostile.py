@@ -1,0 +1,216 @@
+"""What nobody should send over gRPC: refused with a clear code, in little time and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from queen.serve.protocol import oip_pb2 as oip
+from queen.serve.protocol.grpc_messages import read_message
+from queen.serve.types import ServeError
+from tests.support.grpc_stub import CODE, KEY, MAX_BYTES, PATH, Stub, call, message, refused, talk, typed, wanting
+from tests.support.rest_bodies import DIGITS, MAX_ROWS, growth, pictures
+
+NAN = np.full((1, 1, 8, 8), np.nan, np.float32)
+NUMBERS = pictures().ravel().tolist()
+INPUT = oip.ModelInferRequest.InferInputTensor(name="input", datatype="FP32", shape=[1, 1, 8, 8])
+VALUE = oip.InferParameter
+HOSTILE: dict[str, oip.ModelInferRequest | bytes] = {
+    "noise": b"\xff" * 50,
+    "cut": message().SerializeToString()[:-1],
+    "endless number": b"\x08" + b"\xff" * 20,
+    "group": b"\x0b\x0c",
+    "length beyond the message": b"\x2a\x7f",
+    "length huge": b"\x2a\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+    "name is no text": b"\n\x06digits\x12\x02\xff\xfe",
+    "no inputs": message(inputs=[], raw_input_contents=[]),
+    "raw without inputs": message(inputs=[]),
+    "input twice": message(inputs=[INPUT, INPUT], raw_input_contents=[pictures().tobytes()] * 2),
+    "other input": message(inputs=[oip.ModelInferRequest.InferInputTensor(name="x", datatype="FP32")]),
+    "no data": message(raw_input_contents=[]),
+    "raw twice": message(raw_input_contents=[pictures().tobytes()] * 2),
+    "raw empty": message(raw_input_contents=[b""]),
+    "raw one byte short": message(raw_input_contents=[pictures().tobytes()[:-1]]),
+    "raw one byte long": message(raw_input_contents=[pictures().tobytes() + b"x"]),
+    "raw and typed": typed("FP32", "fp32_contents", NUMBERS, raw_input_contents=[pictures().tobytes()]),
+    "NaN raw": message(NAN),
+    "NaN typed": typed("FP32", "fp32_contents", [float("nan"), *NUMBERS[1:]]),
+    "infinity typed": typed("FP64", "fp64_contents", [float("inf"), *NUMBERS[1:]]),
+    "beyond float32": typed("FP64", "fp64_contents", [1e39, *NUMBERS[1:]]),
+    "too few typed": typed("FP32", "fp32_contents", NUMBERS[1:]),
+    "too many typed": typed("FP32", "fp32_contents", [*NUMBERS, 1.0]),
+    "typed in another field": typed("FP32", "fp64_contents", NUMBERS),
+    "typed FP16": typed("FP16", "fp32_contents", NUMBERS),
+    "strings": typed("BYTES", "bytes_contents", [b"1"] * 64),
+    "booleans": typed("BOOL", "bool_contents", [True] * 64),
+    "pixels": typed("UINT8", "uint_contents", [1] * 64),
+    "no datatype": typed("", "fp32_contents", NUMBERS),
+    "other shape": typed("FP32", "fp32_contents", NUMBERS, (1, 1, 4, 16)),
+    "other rank": typed("FP32", "fp32_contents", NUMBERS, (64,)),
+    "no shape": typed("FP32", "fp32_contents", NUMBERS, ()),
+    "negative shape": typed("FP32", "fp32_contents", NUMBERS, (-1, 1, 8, 8)),
+    "huge shape": typed("FP32", "fp32_contents", NUMBERS, (2**62, 1, 8, 8)),
+    "no rows": typed("FP32", "fp32_contents", [], (0, 1, 8, 8)),
+    "too many rows": message(pictures(MAX_ROWS + 1)),
+    "id too long": message(id="a" * 257),
+    "features": wanting("features"),
+    "classification 0": wanting(classification=VALUE(int64_param=0)),
+    "classification negative": wanting(classification=VALUE(int64_param=-1)),
+    "classification true": wanting(classification=VALUE(bool_param=True)),
+    "classification text": wanting(classification=VALUE(string_param="3")),
+    "classification empty": wanting(classification=VALUE()),
+    "shared memory": wanting(shared_memory_region=VALUE(string_param="a")),
+    "many inputs": b"\x2a\x00" * 5000,
+    "many outputs": b"\x32\x00" * 5000,
+    "many parameters": b"\x22\x00" * 5000,
+    "many fields in an input": b"\x2a\xa0\x1f" + b"\x22\x00" * 2000,
+}
+
+
+def test_hostile_messages_are_refused_and_the_next_is_answered() -> None:
+    stub = Stub()
+
+    async def client(channel: grpc.aio.Channel, port: int) -> None:
+        for name, request in HOSTILE.items():
+            error = await refused(channel, "ModelInfer", request)
+            assert error.code() in (CODE.INVALID_ARGUMENT, CODE.RESOURCE_EXHAUSTED), name
+            assert 0 < len(error.details() or "") < 600, name
+        assert await call(channel, "ModelInfer", message())
+
+    talk(stub, client)
+    assert len(stub.counted) == len(HOSTILE) + 1
+    assert {status for status, _ in stub.counted[:-1]} == {400, 413}
+    assert stub.counted[-1] == (200, True)
+
+
+def test_a_message_of_many_parts_does_not_grow() -> None:
+    bomb, found = b"\x2a\x00" * (4 << 20), []
+
+    def read() -> None:
+        try:
+            read_message(bomb, DIGITS, max_rows=1)
+        except ServeError as error:
+            found.append(error.status)
+
+    assert growth(read) < len(bomb)
+    assert found == [400]
+    assert growth(lambda: oip.ModelInferRequest.FromString(bomb)) > 10 * len(bomb)
+
+
+def test_sizes_compression_and_unknown_methods() -> None:
+    async def client(channel: grpc.aio.Channel, port: int) -> None:
+        size = len(message(id="").SerializeToString())
+        assert size < MAX_BYTES
+        exact = (
+            message().SerializeToString() + b"\xfa\x3f" + _length(MAX_BYTES - len(message().SerializeToString()) - 5)
+        )
+        exact += bytes(MAX_BYTES - len(exact))  # a field that nobody knows
+        assert len(exact) == MAX_BYTES
+        assert await call(channel, "ModelInfer", exact)
+        assert (await refused(channel, "ModelInfer", exact + b"\x00")).code() == CODE.RESOURCE_EXHAUSTED
+        packed = await refused(channel, "ModelInfer", bytes(MAX_BYTES), compression=grpc.Compression.Gzip)
+        assert packed.code() == CODE.UNIMPLEMENTED
+        for method in ("RepositoryModelLoad", "RepositoryIndex", "ModelConfig", "modelinfer", ""):
+            assert (await refused(channel, method)).code() == CODE.UNIMPLEMENTED
+        reflection = channel.unary_unary("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await reflection(b"")
+        assert caught.value.code() == CODE.UNIMPLEMENTED
+        head = await refused(channel, "ModelInfer", message(), key=(*KEY, ("x-long", "a" * 20_000)))
+        assert head.code() == CODE.RESOURCE_EXHAUSTED
+
+    talk(Stub(), client)
+
+
+def _length(value: int) -> bytes:
+    """A length in three bytes."""
+    return bytes([value & 127 | 128, value >> 7 & 127 | 128, value >> 14])
+
+
+def test_a_message_that_does_not_arrive_has_a_deadline_and_a_key_is_asked_for_first() -> None:
+    stub = Stub()
+
+    async def client(channel: grpc.aio.Channel, port: int) -> None:
+        stream = channel.stream_unary(PATH + "ModelInfer")
+        for key, code in ((KEY, CODE.DEADLINE_EXCEEDED), (None, CODE.UNAUTHENTICATED)):
+            start = time.monotonic()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stream(metadata=key, timeout=10)
+            assert caught.value.code() == code
+            assert time.monotonic() - start < 5
+
+        async def nothing() -> Any:
+            for _ in ():
+                yield b""
+
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream(nothing(), metadata=KEY, timeout=10)
+        assert caught.value.code() == CODE.INVALID_ARGUMENT
+
+    talk(stub, client)
+    assert [status for status, _ in stub.counted] == [408, 401, 400]
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """One frame of HTTP/2."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def _trickle(port: int) -> float:
+    """Promise a long message, send a byte now and then; returns the seconds after which the server ended the call."""
+    head = {":method": "POST", ":scheme": "http", ":path": PATH + "ModelInfer", ":authority": "x", "te": "trailers"}
+    head |= {"content-type": "application/grpc", "authorization": "Bearer good"}
+    fields = b"".join(
+        b"\x00" + bytes([len(key)]) + key.encode() + bytes([len(value)]) + value.encode() for key, value in head.items()
+    )
+    start, settings_frame = time.monotonic(), _frame(4, 0, 0, b"")
+    with socket.create_connection(("127.0.0.1", port)) as wire, wire.makefile("rb") as replies:
+        wire.settimeout(10)
+        wire.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings_frame + _frame(1, 4, 1, fields))
+        wire.sendall(_frame(0, 0, 1, b"\x00" + (1000).to_bytes(4, "big")))
+
+        def send() -> None:
+            with contextlib.suppress(OSError):
+                for _ in range(50):
+                    wire.sendall(_frame(0, 0, 1, b"a"))
+                    time.sleep(0.05)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        while len(frame := replies.read(9)) == 9:
+            replies.read(int.from_bytes(frame[:3], "big"))
+            if frame[5:] == b"\x00\x00\x00\x01" and (frame[3] == 3 or frame[4] & 1):  # reset, or end of the stream
+                break
+        took = time.monotonic() - start
+        sender.join()
+    return took
+
+
+def test_a_message_that_trickles_in_is_cut_off() -> None:
+    stub = Stub()
+
+    async def client(channel: grpc.aio.Channel, port: int) -> None:
+        assert 0.25 < await asyncio.to_thread(_trickle, port) < 2
+
+    talk(stub, client)
+    assert stub.counted == [(408, True)]
+
+
+def test_a_connection_that_says_nothing_is_closed() -> None:
+    async def client(channel: grpc.aio.Channel, port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as wire:
+            wire.settimeout(5)
+            while await asyncio.to_thread(wire.recv, 1000):
+                pass
+
+    start = time.monotonic()
+    talk(Stub(), client)
+    assert time.monotonic() - start < 5

@@ -1,0 +1,315 @@
+"""The server on an emulated Ray cluster of two nodes with one core each, in front of a real Redis."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from queen.ledger import open_ledger
+from queen.serve.access.key_store import open_keys
+from queen.types import Group
+from tests.support.redis_server import redis_server
+from tests.support.server import Server, started
+from tests.support.serving import WIDE, digits, honest, noise, small_guard
+
+ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'queen[ray]'), so nothing is tested on it")
+
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+PATIENCE = 180.0  # seconds for what must happen sooner or later
+START = 240.0  # seconds for a dozen processes to start on a busy machine
+NET = "net:127.0.0.0/24"
+Answer = tuple[int, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Iterator[Any]:
+    server = redis_server(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def redis(store) -> str:
+    return store.url
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        emulated = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
+        emulated.add_node(**NODE)
+        ray.init(address=emulated.address, log_to_driver=False, logging_level="ERROR")
+        patch.setenv("RAY_ADDRESS", emulated.address)
+        try:
+            yield emulated
+        finally:
+            ray.shutdown()
+            emulated.shutdown()
+
+
+@pytest.fixture(scope="module")
+def server(nodes, redis, tmp_path_factory) -> Iterator[Server]:
+    """`queen serve --ray` beside the cluster; it pools clients by network, too."""
+    folder = tmp_path_factory.mktemp("server")
+    with started(folder, patience=START, ledger=redis, ray=True, replicas=2, groups='{"net": {}}') as found:
+        yield found
+
+
+@pytest.fixture
+def ledger(redis) -> Iterator[Any]:
+    found = open_ledger(redis)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def new_key(server, redis) -> Callable[[str], str]:
+    """Makes a key that all replicas know."""
+
+    def make(name: str) -> str:
+        keys = open_keys(Path("unused"), redis)
+        text, _ = keys.add(name)
+        keys.close()
+        client = Asking(server, text)
+        assert until(lambda: all(client.get("/v2/models")[0] == 200 for _ in range(10)))
+        return text
+
+    return make
+
+
+class Asking:
+    """One client, with a connection for each request: a connection has one proxy, which prefers its node's replica."""
+
+    def __init__(self, server: Server, key: str, **headers: str) -> None:
+        self.server, self.headers = server, {"Authorization": f"Bearer {key}", **headers}
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        return self._request("GET", path)
+
+    def infer(self, x: torch.Tensor) -> Answer:
+        """Status and answers (n, 10) for rows (n, 1, 8, 8)."""
+        tensor = {"name": "input", "datatype": "FP32", "shape": list(x.shape), "data": x.flatten().tolist()}
+        status, body = self._request("POST", "/v2/models/digits/infer", json.dumps({"inputs": [tensor]}))
+        if status != 200:
+            return status, np.empty((0, 10), np.float32)
+        [output] = json.loads(body)["outputs"]
+        return status, np.array(output["data"], np.float32).reshape(output["shape"])
+
+    def _request(self, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.rest, timeout=PATIENCE)
+        try:
+            connection.request(method, path, body, self.headers)
+            reply = connection.getresponse()
+            return reply.status, reply.read()
+        finally:
+            connection.close()
+
+
+def counted(server: Server, name: str, label: str = "") -> dict[str, float]:
+    """A counter of every replica: each asking finds one of them."""
+    found: dict[str, float] = {}
+    client = Asking(server, server.admin)
+    deadline = time.monotonic() + PATIENCE
+    for tries in range(10_000):
+        status, body = client.get("/metrics")
+        assert status == 200
+        [replica] = set(re.findall(rb'replica="(\w+)"', body))
+        lines = [line.split() for line in body.decode().splitlines() if line.startswith(name) and label in line]
+        found[replica.decode()] = sum(float(line[-1]) for line in lines)
+        if (len(found) == 2 and tries >= 10) or time.monotonic() > deadline:
+            break
+    return found
+
+
+def replicas() -> dict[str, Any]:
+    """The replicas that run, by name."""
+    from ray.serve.context import _get_global_client
+
+    details = _get_global_client().get_serve_details()
+    [application] = details["applications"].values()
+    [deployment] = application["deployments"].values()
+    return {one["replica_id"]: one for one in deployment["replicas"] if one["state"] == "RUNNING"}
+
+
+def until(true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def test_there_is_one_replica_on_each_node_and_both_answer(server, new_key):
+    assert len({one["node_id"] for one in replicas().values()}) == 2
+    client = Asking(server, new_key("early"))
+    x = digits()[:20]
+    for i in range(20):
+        status, answer = client.infer(x[i : i + 1])
+        assert status == 200
+        assert np.allclose(answer, honest(x[i : i + 1]), atol=1e-5)
+    rows = counted(server, "queen_rows_total")
+    assert set(rows) == set(replicas())
+    assert all(rows.values())
+
+
+def test_decisions_are_those_of_one_guard_and_an_alarm_is_one_for_all(server, new_key, ledger):
+    """Digits and then noise, one after the other: whichever replica answers, it says what a lone guard would."""
+    guard = small_guard(groups={"net": Group(limits=WIDE)})
+    x = torch.cat([digits()[:30], noise(120)])
+    client = Asking(server, new_key("thief"))
+    before = counted(server, "queen_alarmed_rows_total")
+    lies = 0
+    for i in range(len(x)):
+        status, answer = client.infer(x[i : i + 1])
+        reply = guard.answer(x[i : i + 1], client="thief")
+        assert status == 200
+        assert np.allclose(answer, reply.probabilities, atol=1e-5), i
+        lies += not np.allclose(answer, honest(x[i : i + 1]), atol=1e-2)
+    assert ledger.standing("thief") == guard.ledger.standing("thief")
+    assert ledger.standing("thief").alarmed
+    assert lies > 20
+    after = counted(server, "queen_alarmed_rows_total")
+    assert all(after[name] > before[name] for name in after)  # one raised the alarm, both enforce it
+    alarms = [event for event in ledger.events() if (event.what, event.name) == ("alarm", "thief")]
+    assert len(alarms) == 1
+
+
+def test_nobody_chooses_the_network_that_it_comes_from(server, new_key, ledger):
+    """Ray's proxies would believe the header of whoever connects from their own machine."""
+    before = ledger.standing(NET, group=True).queries
+    client = Asking(server, new_key("traveller"), **{"X-Forwarded-For": "203.0.113.9"})
+    assert client.infer(digits()[:3])[0] == 200
+    assert ledger.standing(NET, group=True).queries == before + 3
+    assert ledger.standing("net:203.0.113.0/24", group=True).queries == 0
+
+
+def test_a_revoked_key_is_dead_in_every_replica_within_a_second(server, new_key, redis):
+    client = Asking(server, new_key("leaver"))
+    assert {client.infer(digits()[:1])[0] for _ in range(20)} == {200}
+    before = counted(server, "queen_rows_total")
+    keys = open_keys(Path("unused"), redis)
+    keys.revoke("leaver")
+    keys.close()
+    time.sleep(1.5)
+    assert {client.infer(digits()[:1])[0] for _ in range(60)} == {401}
+    assert counted(server, "queen_rows_total") == before
+    denied = counted(server, "queen_requests_total", 'status="401"')
+    assert len(denied) == 2
+    assert all(denied.values())  # both were asked
+
+
+def test_what_is_answered_is_on_record_when_a_replica_is_killed(server, new_key, ledger):
+    stop, told = threading.Event(), {f"worker-{i}": Counter() for i in range(6)}
+    wrong: list[str] = []
+    keys = {name: new_key(name) for name in told}
+    x, expected = digits(), honest(digits()).numpy()
+
+    def work(name: str, number: int) -> None:
+        client = Asking(server, keys[name])
+        for i in range(number, 10_000):
+            if stop.is_set():
+                break
+            row = i % len(x)
+            try:
+                status, answer = client.infer(x[row : row + 1])
+            except (OSError, http.client.HTTPException) as error:
+                status, answer = type(error).__name__, np.empty((0, 10))
+            told[name][status] += 1
+            if status == 200 and not np.allclose(answer, expected[row], atol=1e-4):
+                wrong.append(f"{name} {i}")
+
+    threads = [threading.Thread(target=work, args=(name, 7 * i), daemon=True) for i, name in enumerate(told)]
+    for thread in threads:
+        thread.start()
+    assert until(lambda: all(counts[200] > 10 for counts in told.values()))
+    before = replicas()
+    victim = next(iter(before.values()))
+    os.kill(victim["pid"], signal.SIGKILL)
+    recovered = until(lambda: len(replicas()) == 2 and victim["replica_id"] not in replicas())
+    stop.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert recovered
+    assert wrong == []
+    assert set().union(*told.values()) <= {200, 500, 503}
+    for name, counts in told.items():
+        assert counts[200] <= ledger.standing(name).queries <= counts.total()
+    client = Asking(server, new_key("later"))
+    assert {client.infer(x[:1])[0] for _ in range(20)} == {200}
+
+
+def test_without_the_ledger_nobody_is_answered_and_with_it_all_is_well_again(server, new_key, store):
+    client = Asking(server, new_key("patient"))
+    before = set(replicas())
+    store.kill()
+    try:
+        assert {client.infer(digits()[:1])[0] for _ in range(20)} == {503}
+        assert {client.get("/v2/health/ready")[0] for _ in range(10)} == {503}
+    finally:
+        store.start()
+    assert until(lambda: all(client.infer(digits()[:1])[0] == 200 for _ in range(20)))
+    assert until(lambda: all(client.get("/v2/health/ready")[0] == 200 for _ in range(20)))  # of both replicas
+    assert set(replicas()) == before  # nobody had to be replaced
+
+
+def test_health_and_a_mistake_need_no_ray_to_be_understood(server):
+    client = Asking(server, server.key)
+    assert client.get("/v2/health/ready") == (200, b'{"ready":true}')
+    assert client.get("/v2/models")[1] == b'{"models":[{"name":"digits"}]}'
+    status, body = client.get("/v2/models/other")
+    assert status == 404
+    assert "error" in json.loads(body)
+    assert any(line["event"].startswith("REST only") for line in server.lines())
+
+
+def test_it_goes_when_told_to_and_leaves_the_cluster(server, nodes):
+    """Last of those with this server."""
+    assert any(actor["namespace"] == "serve" for actor in ray.util.list_named_actors(all_namespaces=True))
+    assert server.stop(timeout=PATIENCE) == 0, server.stderr()
+    assert [line["event"] for line in server.lines()][-2:] == ["stopping", "stopped"]
+    assert ray.util.list_named_actors(all_namespaces=True) == []
+    assert sum(node["Alive"] for node in ray.nodes()) == 2
+    with pytest.raises(ConnectionRefusedError):
+        Asking(server, server.key).get("/v2/health/live")
+
+
+def test_a_cluster_of_its_own_ends_with_it(redis, tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as short:  # the names of sockets must be
+        monkeypatch.setenv("RAY_TMPDIR", short)
+        with started(tmp_path, patience=START, ledger=redis, ray=True, replicas=1) as server:
+            assert Asking(server, server.key).infer(digits()[:2])[0] == 200
+            assert processes(short)
+            assert server.stop(timeout=PATIENCE) == 0, server.stderr()
+        assert until(lambda: not processes(short))
+        logs = "".join(path.read_text() for path in Path(short).rglob("worker-*.err"))
+        assert '"event":"replica stopped"' in logs  # in order, not killed
+
+
+def processes(mark: str) -> list[bytes]:
+    """Command lines that name the mark."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes())
+        except OSError:
+            continue
+    return [line for line in found if mark.encode() in line]

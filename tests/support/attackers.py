@@ -1,0 +1,111 @@
+"""A toy to steal: a small network on 8x8 digits behind any map of its answers, and all one may know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from queen.attacks.base import Desk, Knowledge, Sizes
+from queen.defenses.base import Mapped, Victim
+from queen.training import Schedule, probabilities, train
+from queen.types import RefusedError, Reply, Verdict
+from queen.zoo import build, seeded
+from tests.support.guards import digits, images
+
+QUICK = Schedule(epochs=1, batch=32)
+SMALL = Sizes(
+    table=400,
+    shadows=2,
+    shadow_epochs=1,
+    shadow_network="small_cnn",
+    generator_widths=(16, 8),
+    generator_epochs=2,
+    generator_batch=64,
+    jbda_seeds=10,
+    accounts=5,
+    true_labels=20,
+    warm_up=30,
+    ask_batch=64,
+)
+
+
+def seed(number: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(number)
+
+
+def new_network(generator: torch.Generator) -> nn.Module:
+    with seeded(generator):
+        return build("small_cnn", classes=10, width=4, hidden=32)
+
+
+@cache
+def victim_network() -> nn.Module:
+    x, y = digits()
+    model = train(new_network(seed()), images(x[:1000]), y[:1000], Schedule(epochs=6, lr=0.1, batch=32), seed())
+    return model.requires_grad_(False)
+
+
+def clean(x: Tensor) -> Tensor:
+    return probabilities(victim_network(), x)
+
+
+def squeezed(y: Tensor) -> Tensor:
+    """A map that can be undone: flat, but in the same order."""
+    return (2 * y).softmax(1)
+
+
+def service(perturb: Callable[[Tensor], Tensor] = squeezed) -> Mapped:
+    x, y = digits()
+    victim = Victim(victim_network(), (images(x[:1000]), y[:1000]), new_network)
+    return Mapped(victim, lambda answers, x: perturb(answers))
+
+
+def desk(budget: int, perturb: Callable[[Tensor], Tensor] = squeezed) -> Desk:
+    return Desk(service(perturb).client, budget, 64)
+
+
+def stubborn_desk(budget: int, refuses: Callable[[Tensor], Tensor]) -> Desk:
+    """A desk that answers as the model, but not the rows of x for which `refuses` holds."""
+
+    def oracle(x: Tensor) -> Tensor:
+        refused, answers = refuses(x), clean(x)
+        if not refused.any():
+            return answers
+        flat = torch.where(refused[:, None], 1 / answers.shape[1], answers)
+        mask = refused.cpu().numpy()
+        raise RefusedError("no", Reply(flat, (Verdict.OUTSIDE,) * len(x), np.zeros(len(x), np.bool_), mask))
+
+    return Desk(lambda _: oracle, budget, 64)
+
+
+def knowledge(sizes: Sizes = SMALL, device: str = "cpu", **changes: object) -> Knowledge:
+    """Everything there is to know; the pool's own labels are five, and say nothing about digits."""
+    victim_network().to(device)
+    x, y = (part.to(device) for part in digits())
+    pool = images(x[1000:1400])
+    everything = Knowledge(
+        classes=10,
+        pool=pool,
+        make_thief=new_network,
+        schedule=QUICK,
+        sizes=sizes,
+        pool_labels=torch.arange(len(pool), device=device) % 5,
+        keeps_label="always",
+        simulate=service().simulate,
+        clean=clean,
+        benign=(images(x[1400:1600]), y[1400:1600]),
+        rebuild=lambda model, x, labels, _: Mapped(
+            Victim(model, (x, labels), new_network), lambda answers, x: squeezed(answers)
+        ),
+    )
+    return replace(everything, **changes)
+
+
+def held_out() -> tuple[Tensor, Tensor]:
+    x, y = digits()
+    return images(x[1600:]), y[1600:]

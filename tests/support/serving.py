@@ -1,0 +1,77 @@
+"""A small model to serve: digits as 8x8 images, a sentinel calibrated on held-out ones, saved once a process."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from queen import Guard, protect
+from queen.types import Limits
+from tests.support.guards import QUICK, SECRET, images, make_mlp, train
+from tests.support.guards import digits as flat_digits
+
+TRAIN, KNOWN, REST = slice(0, 600), slice(600, 1500), slice(1500, None)
+WIDE = Limits(threshold=100.0, extra_answers=10**6)  # nobody runs out
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), *make_mlp())
+
+
+@cache
+def _trained() -> nn.Module:
+    x, y = flat_digits()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return train(make_model(), images(x[TRAIN]), y[TRAIN], epochs=20).eval()
+
+
+@cache
+def _fitted() -> Guard:
+    x, y = flat_digits()
+    x = images(x)
+    return protect(
+        _trained(),
+        (x[TRAIN], y[TRAIN]),
+        calibration=(x[KNOWN], y[KNOWN]),
+        policy="sentinel",
+        limits=WIDE,
+        mapping=QUICK,
+        factory="tests.support.serving:make_model",
+        secret=SECRET,
+        progress=False,
+    )
+
+
+def small_guard(**options) -> Guard:
+    """Fitted once, asked by nobody yet."""
+    return _fitted().fresh(**options)
+
+
+@cache
+def small_bundle() -> Path:
+    """The same as a folder, named digits, with its secret beside it."""
+    folder = Path(tempfile.mkdtemp(prefix="queen-test-")) / "digits"
+    _fitted().save(folder)
+    return folder
+
+
+def digits() -> Tensor:
+    """Images (297, 1, 8, 8) that nobody trained or calibrated with."""
+    return images(flat_digits()[0][REST])
+
+
+def noise(rows: int = 150, seed: int = 0) -> Tensor:
+    """What a thief without data sends."""
+    return torch.rand(rows, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def honest(x: Tensor) -> Tensor:
+    """What the undefended model says (n, 10)."""
+    model = _trained()  # trained here if nobody has asked before
+    with torch.no_grad():
+        return model(x).softmax(1)
