@@ -22,8 +22,8 @@ from torch.nn import functional as F
 import queen
 from queen.bench.orders import Replay
 from queen.core.certify import certify
+from queen.options import Limits
 from queen.sentinel.sketch import Memory
-from queen.types import Limits
 from queen.zoo import build
 
 EPOCHS, BATCH, ORDERS = 30, 256, 100

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from queen import cache as cache_module
 from queen.bench.datasets.load import digits
-from queen.cache import Cache, fingerprint, write_whole
+from queen.cache import Cache, fingerprint
+from queen.errors import OptionError
 from queen.training import Schedule, train
-from queen.types import OptionError
 from queen.zoo import build, seeded
 
 torch.set_num_threads(1)
@@ -208,48 +206,6 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
     for path in (tmp_path / "file", tmp_path / "file" / "cache"):
         with pytest.raises(OptionError, match=f"cannot make the folder '{path}'"):
             Cache(path)
-
-
-# Whole files
-
-
-def test_an_exception_while_writing_leaves_nothing(tmp_path):
-    def half(path: Path) -> None:
-        path.write_text("half of it")
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        write_whole(tmp_path / "a" / "b.txt", half)
-    assert list((tmp_path / "a").iterdir()) == []
-    write_whole(tmp_path / "a" / "b.txt", lambda path: path.write_text("all"))
-    with pytest.raises(OSError, match="disk full"):
-        write_whole(tmp_path / "a" / "b.txt", half)
-    assert (tmp_path / "a" / "b.txt").read_text() == "all"  # the older one stays
-    assert len(list((tmp_path / "a").iterdir())) == 1
-
-
-def test_a_failed_rename_leaves_nothing(tmp_path, monkeypatch):
-    def fail(*_: object) -> None:
-        raise OSError("read-only")
-
-    monkeypatch.setattr(cache_module.os, "replace", fail)
-    with pytest.raises(OSError, match="read-only"):
-        write_whole(tmp_path / "b.txt", lambda path: path.write_text("all"))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_nobody_sees_half_a_file(tmp_path):
-    seen: list[bool] = []
-
-    def slowly(path: Path) -> None:
-        path.write_text("half")
-        seen.append((tmp_path / "b.txt").exists())
-        assert path.parent == tmp_path  # or the rename would be no rename
-        path.write_text("whole")
-
-    write_whole(tmp_path / "b.txt", slowly)
-    assert seen == [False]
-    assert os.listdir(tmp_path) == ["b.txt"]
 
 
 # Fingerprints

@@ -6,8 +6,9 @@ import torch
 import queen
 from queen.core.mapping import MapRecipe
 from queen.fit.protect import ShadowRecipe
-from queen.types import Limits
-from queen.zoo import Recipe, build, seeded
+from queen.options import Limits
+from queen.recipe import Recipe
+from queen.zoo import build, seeded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

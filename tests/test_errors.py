@@ -2,10 +2,10 @@ import inspect
 
 import pytest
 
-from queen import types
-from queen.types import QueenError
+from queen import errors
+from queen.errors import QueenError
 
-ERRORS = {name: found for name, found in vars(types).items() if inspect.isclass(found) and name.endswith("Error")}
+ERRORS = {name: found for name, found in vars(errors).items() if inspect.isclass(found) and name.endswith("Error")}
 KINDS = {
     "ShapeError": ValueError,
     "DtypeError": TypeError,
@@ -17,7 +17,7 @@ KINDS = {
     "LimitsError": ValueError,
     "PolicyError": ValueError,
     "OptionError": ValueError,
-    "BundleModelError": types.BundleError,
+    "BundleModelError": errors.BundleError,
 }
 
 

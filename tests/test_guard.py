@@ -12,23 +12,23 @@ import queen
 from queen import Guard, Verdict, protect
 from queen import secret as keyed
 from queen.core.perturb import move_feature, reverse_gradient
-from queen.ledger import MemoryLedger, SqliteLedger
-from queen.types import (
+from queen.errors import (
     ClientError,
     DtypeError,
     EmptyBatchError,
     LedgerError,
-    Limits,
     ModelError,
     NotFiniteError,
     OptionError,
     PolicyError,
     QueenError,
     RangeError,
-    Reply,
     SecretError,
     ShapeError,
 )
+from queen.ledger import MemoryLedger, SqliteLedger
+from queen.options import Limits
+from queen.types import Reply
 from tests.reference.judge import judge_stream
 from tests.support.guards import (
     ALL_LETTERS,

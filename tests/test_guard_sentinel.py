@@ -13,20 +13,11 @@ from queen import Guard, load, protect
 from queen import secret as keyed
 from queen.core.perturb import reverse_gradient
 from queen.core.shadows import draw_mean
+from queen.errors import CalibrationError, ClientError, OptionError, QueenError, RangeError, RefusedError
 from queen.ledger import MemoryLedger, SqliteLedger
+from queen.options import Group, Limits, Sentinel
 from queen.sentinel.evidence import first_alarm, step
-from queen.types import (
-    CalibrationError,
-    ClientError,
-    Group,
-    Limits,
-    OptionError,
-    QueenError,
-    RangeError,
-    RefusedError,
-    Reply,
-    Sentinel,
-)
+from queen.types import Reply
 from tests.reference.judge import judge_stream
 from tests.support.guards import QUICK, SECRET, digits, fitted, make_mlp, on_simplex, queries, train
 

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
+from queen.errors import PolicyError
 from queen.ledger import Judgement
+from queen.options import ON_ALARM, ON_SPENT, Sentinel
 from queen.policy import POLICIES, Action, find_policy
-from queen.types import ON_ALARM, ON_SPENT, PolicyError, Sentinel
 
 # method.md section 3, copied by hand: letter -> (while there is budget, once it is spent). A query that is fresh for
 # the client (C) is spent only where a group of the client is.

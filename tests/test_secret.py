@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from queen import secret as keyed
-from queen.types import SecretError
+from queen.errors import SecretError
 from tests.support.guards import SECRET, fitted
 
 

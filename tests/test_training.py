@@ -3,8 +3,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from queen.errors import OptionError
 from queen.training import Schedule, augmented, collapsed, predict, probabilities, train
-from queen.types import OptionError
 from queen.zoo import build, seeded
 
 

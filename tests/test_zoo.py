@@ -9,9 +9,10 @@ import queen
 from queen import zoo
 from queen.core.mapping import MapRecipe
 from queen.core.split import find_split
+from queen.errors import OptionError
+from queen.recipe import Recipe, recipe_of
 from queen.training import Schedule, predict, train
-from queen.types import OptionError
-from queen.zoo import NETWORKS, Recipe, recipe_of
+from queen.zoo import NETWORKS
 from tests.support.guards import held_out, images, train_set
 
 NETWORK_INPUTS = [
@@ -226,7 +227,7 @@ def test_a_recipe_builds_a_class_or_function_of_its_own_module(recipe, kind):
         "queen.zoo:importlib",
         "queen.zoo:OptionError",
         "queen.zoo:PLAN_A",
-        "queen.zoo:Recipe.build",
+        "queen.recipe:Recipe.build",
         "queen.zoo:",
         "queen.zoo",
         "queen.zoo:no_such_thing",
@@ -244,7 +245,7 @@ def test_a_recipe_that_names_anything_else_is_refused(factory):
         Recipe(factory).build()
 
 
-@pytest.mark.parametrize("factory", [f"{__name__}:make_nothing", "queen.zoo:recipe_of"])
+@pytest.mark.parametrize("factory", [f"{__name__}:make_nothing", "queen.recipe:recipe_of"])
 def test_a_factory_that_makes_no_network_is_refused(factory):
     arguments = {"model": None} if factory.endswith("recipe_of") else {}
     with pytest.raises(

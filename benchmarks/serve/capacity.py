@@ -26,8 +26,8 @@ from servers import redis_server
 
 from queen.ledger import MemoryLedger, RedisLedger, SqliteLedger
 from queen.ledger.base import Ledger, Rows, make_rows
+from queen.options import Limits
 from queen.sentinel.evidence import EXPONENTS, Bets
-from queen.types import Limits
 
 ROWS = 32  # a call, as a busy server makes them
 CLIENTS = {1: 20_000, 100: 500, 1000: 50}  # queries a client -> clients measured

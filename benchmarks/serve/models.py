@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from queen import protect
 from queen.bench.untrained import images, network
 from queen.core.mapping import MapRecipe
-from queen.types import Limits
+from queen.options import Limits
 
 WIDE = Limits(threshold=100.0, extra_answers=10**9)  # nobody runs out: a refusal would be cheaper than an answer
 VALUES = (-20.0, 20.0)  # an input range that is checked and that noise does not leave

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from queen.cli import main
+from queen.errors import LedgerError
 from queen.guard import Guard, Measured
 from queen.ledger import Judgement
-from queen.types import Group, LedgerError
+from queen.options import Group
 
 strict = Guard.judge_rows
 

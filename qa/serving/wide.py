@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from queen import protect
-from queen.types import Limits
+from queen.options import Limits
 from tests.support.guards import QUICK, SECRET, make_mlp, train
 from tests.support.guards import digits as flat_digits
 

@@ -6,8 +6,6 @@ import copy
 import fcntl
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +13,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from queen.types import OptionError
+from queen.atomic import make_folder, write_atomically
 
 
 class Cache:
@@ -50,7 +48,7 @@ class Cache:
                     path.unlink()
             weights = teach(copy.deepcopy(blank)).state_dict()
             plain = {key: value.detach().cpu().contiguous() for key, value in weights.items()}
-            write_whole(path, lambda temporary: save_file(plain, temporary))
+            write_atomically(path, save(plain))
             blank.load_state_dict(plain)
             return blank.eval()
 
@@ -64,28 +62,8 @@ class Cache:
                 except ValueError:  # damaged: find it again
                     path.unlink()
             text = json.dumps(find())
-            write_whole(path, lambda temporary: temporary.write_text(text))
+            write_atomically(path, text)
             return json.loads(text)
-
-
-def make_folder(folder: Path) -> Path:
-    """The folder, made if it is not there yet."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OptionError(f"cannot make the folder '{folder}': {error.strerror}") from error
-    return folder
-
-
-def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file under another name, then rename it: nobody ever sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def fingerprint(*parts: bytes | Tensor) -> str:

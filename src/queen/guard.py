@@ -20,12 +20,14 @@ from queen.core import inputs
 from queen.core.perturb import move_feature, move_feature_any_head, reverse_gradient
 from queen.core.shadows import draw_mean
 from queen.core.split import id_bounds
+from queen.errors import LedgerError, ModelError, NotFiniteError, OptionError, RefusedError
 from queen.ledger import Ledger, MemoryLedger
 from queen.ledger.base import Judgement, check_client, make_rows
+from queen.options import Group
 from queen.policy import Action, find_policy
 from queen.sentinel.evidence import Bets
 from queen.sentinel.runtime import Watch
-from queen.types import Group, Inputs, LedgerError, ModelError, NotFiniteError, OptionError, Oracle, RefusedError, Reply
+from queen.types import Inputs, Oracle, Reply
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from queen.errors import PolicyError
 from queen.ledger import Judgement
-from queen.types import PolicyError, Sentinel
+from queen.options import Sentinel
 
 
 class Action(IntEnum):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from queen.types import OptionError
+from queen.errors import OptionError
 
 LOCAL = "local"  # the address that means: start a cluster on this machine
 PATIENCE = 5  # seconds until a cluster must have taken the call

@@ -16,8 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from queen.atomic import write_atomically
 from queen.core.inputs import tensors
-from queen.types import Inputs, SecretError
+from queen.errors import SecretError
+from queen.types import Inputs
 
 SECRET_BYTES = 32
 
@@ -79,19 +81,7 @@ def secret_path(bundle: str | os.PathLike[str]) -> Path:
 
 def write_secret(path: Path, secret: bytes, *, overwrite: bool = True) -> None:
     """Put the secret into a file that its owner alone may read, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(secret.hex() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        if overwrite:
-            temporary.replace(path)
-        else:
-            os.link(temporary, path)  # fails where the file exists, unlike rename
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(path, secret.hex() + "\n", private=True, overwrite=overwrite)
 
 
 def read_secret(path: Path) -> bytes:

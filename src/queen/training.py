@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from queen.core.split import run_model
-from queen.types import OptionError
+from queen.errors import OptionError
 from queen.zoo import seeded
 
 DECAYS = ("linear", "step", "constant")

@@ -1,27 +1,24 @@
-"""The words of this package: what goes in, what comes out and what can go wrong. Read this file first."""
+"""The words of this package: what goes in and what comes out. Read this file first, then `errors` and `options`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+
+from queen.options import Limits, Sentinel
+
+__all__ = ["Inputs", "Limits", "Oracle", "Reply", "Sentinel", "Verdict"]
 
 Oracle = Callable[[Tensor], Tensor]
 """(n, *input) -> (n, K), every row on the probability simplex: all that an attacker ever holds."""
 
 Inputs = Tensor | Mapping[str, Tensor]
 """One batch for the model: a tensor, or named tensors (`input_ids`, `attention_mask`) as text models take them."""
-
-
-MIN_RADIUS, MAX_RADIUS = 1e-6, 1e6  # beyond, the ledger's grid cells or squares would no longer be exact
-MAX_ANSWERS = 2**53  # beyond, a store that counts in floats would lose count
-MIN_ALPHA = 1e-100  # beyond, wealth would overflow before it accuses
 
 
 class Verdict(Enum):
@@ -44,221 +41,3 @@ class Reply:
     verdicts: tuple[Verdict, ...]
     alarmed: NDArray[np.bool_]
     refused: NDArray[np.bool_]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How much one client, or one group of clients, may see.
-
-    `radius` is relative to the class's spread (rho = r / d), one number or one a class;
-    `threshold` is the share t of the disc after which a class is spent;
-    `extra_answers` is how many distinct honest answers outside the discs, or near a record, the sentinel gives.
-    """
-
-    radius: float | tuple[float, ...] = 0.02
-    threshold: float = 0.2
-    extra_answers: int = 2000
-
-    def __post_init__(self) -> None:
-        radius, threshold = _plain(self.radius), _plain(self.threshold)
-        radii = tuple(radius) if isinstance(radius, tuple | list) else (radius,)
-        if not radii or not all(_is_number(r) and MIN_RADIUS <= r <= MAX_RADIUS for r in radii):
-            raise LimitsError(f"radius must be a number from {MIN_RADIUS} to {MAX_RADIUS:g}, got {self.radius!r}")
-        if not (_is_number(threshold) and 0 <= threshold <= sys.float_info.max):
-            raise LimitsError(f"threshold must be a finite number, not negative, got {self.threshold!r}")
-        extra = _plain(self.extra_answers)
-        if not (isinstance(extra, int) and not isinstance(extra, bool) and 0 <= extra <= MAX_ANSWERS):
-            raise LimitsError(f"extra_answers must be a whole number from 0 to 2^53, got {self.extra_answers!r}")
-        object.__setattr__(self, "extra_answers", extra)
-        as_floats = tuple(float(r) for r in radii)
-        object.__setattr__(self, "radius", as_floats if isinstance(radius, tuple | list) else as_floats[0])
-        object.__setattr__(self, "threshold", float(threshold))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """A budget that many clients share, for example a tenant, a network prefix, everyone.
-
-    `limits` are the group's own. Its coverage is enforced; its alarm is only reported unless `enforce_alarm`, since
-    one thief could otherwise get all its neighbours accused.
-    """
-
-    limits: Limits
-    enforce_alarm: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.limits, Limits):
-            raise LimitsError(f"a group needs limits=Limits(...) of its own, got {type(self.limits).__name__}")
-        if not isinstance(self.enforce_alarm, bool):
-            raise OptionError(f"enforce_alarm must be True or False, got {self.enforce_alarm!r}")
-
-
-SCORES = ("energy", "distance", "confidence", "knn")
-FORMS = ("mixture", "product", "cusum")
-ON_ALARM = ("decoy", "reverse", "label-only", "refuse", "observe")
-ON_SPENT = ("refuse", "decoy", "reverse")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sentinel:
-    """How the policy `sentinel` accuses, and what it does then.
-
-    `alpha`: with confidence 1 - `delta` over the calibration images, a benign client is ever accused with at most this
-    probability. `scores`: what is measured of a query, any of energy, distance, confidence, knn; their wealths are
-    averaged. `form`: mixture (the statement above holds, and good will buys little), product (holds, but good will is
-    credit) or cusum (strongest, but only the time to a false alarm is bounded, so patient benign clients are accused).
-    `truncate`: bet only on queries within this share of the highest calibration scores. `pool_below`: classes with
-    fewer calibration images share one band, which voids the statement for clients that send one class.
-    `on_alarm` and `on_spent` say how accused clients and clients without budget are answered. `groups` names the kinds
-    of groups ("tenant" for "tenant:7") that `Guard.answer(groups=...)` accepts.
-    """
-
-    alpha: float = 1e-3
-    delta: float = 0.05
-    scores: tuple[str, ...] = ("energy",)
-    form: str = "mixture"
-    truncate: float | None = None
-    pool_below: int = 0
-    on_alarm: str = "decoy"
-    on_spent: str = "refuse"
-    groups: Mapping[str, Group] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("alpha", "delta", "truncate"):
-            value = _plain(getattr(self, name))
-            if value is None and name == "truncate":
-                continue
-            if not (_is_number(value) and MIN_ALPHA <= value < 1):
-                raise OptionError(f"{name} must be a number from {MIN_ALPHA:g} to below 1, got {value!r}")
-            object.__setattr__(self, name, float(value))
-        scores = self.scores
-        if not isinstance(scores, tuple | list) or not all(isinstance(name, str) for name in scores):
-            raise OptionError(f"scores must be a list of names, got {scores!r}")
-        if not scores or len(set(scores)) != len(scores):
-            raise OptionError(f"scores must be different names, at least one, got {scores!r}")
-        object.__setattr__(self, "scores", tuple(scores))
-        for name, value, known in (
-            *(("score", score, SCORES) for score in self.scores),
-            ("form", self.form, FORMS),
-            ("on_alarm", self.on_alarm, ON_ALARM),
-            ("on_spent", self.on_spent, ON_SPENT),
-        ):
-            if value not in known:
-                raise OptionError(f"no {name} '{value}'; known: {', '.join(known)}")
-        if not isinstance(self.pool_below, int) or isinstance(self.pool_below, bool) or self.pool_below < 0:
-            raise OptionError(f"pool_below must be a whole number, not negative, got {self.pool_below!r}")
-        if not isinstance(self.groups, Mapping):
-            raise OptionError(f"groups must map kinds to Group(limits=...), got {type(self.groups).__name__}")
-        for kind, group in self.groups.items():
-            if not isinstance(kind, str) or not kind or ":" in kind or "\0" in kind or not isinstance(group, Group):
-                raise OptionError(f"expected groups as kind (no colon) -> Group(limits=...), got {kind!r}: {group!r}")
-
-    @property
-    def share(self) -> float:
-        """Alpha of one scope: the client and every group whose alarm is enforced share it equally."""
-        return self.alpha / (1 + sum(group.enforce_alarm for group in self.groups.values()))
-
-
-def _plain(value: Any) -> Any:
-    """Plain Python numbers for those of numpy and torch."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-class QueenError(Exception):
-    """Base of every error this package raises on purpose."""
-
-
-class ShapeError(QueenError, ValueError):
-    """An array or tensor has the wrong shape."""
-
-
-class DtypeError(QueenError, TypeError):
-    """An array or tensor has the wrong type of numbers, or is none at all."""
-
-
-class NotFiniteError(QueenError, ValueError):
-    """NaN or infinity where a number belongs."""
-
-
-class RangeError(QueenError, ValueError):
-    """A pixel brighter or darker than any the model was fitted with."""
-
-
-class EmptyBatchError(QueenError, ValueError):
-    """A batch without rows."""
-
-
-class ClientError(QueenError, ValueError):
-    """A client name that is not a short, non-empty string."""
-
-
-class LabelError(QueenError, ValueError):
-    """A label outside 0 .. K-1."""
-
-
-class LimitsError(QueenError, ValueError):
-    """A radius or threshold that makes no sense."""
-
-
-class PolicyError(QueenError, ValueError):
-    """A policy nobody knows."""
-
-
-class OptionError(QueenError, ValueError):
-    """An option with a value nobody knows."""
-
-
-class ModelError(QueenError):
-    """The model failed on an input that looked right."""
-
-
-class HeadError(QueenError):
-    """The model has no usable last layer: head(feature) must equal the model's logits."""
-
-
-class EmptyClassError(QueenError):
-    """A class without training images."""
-
-
-class SpreadError(QueenError):
-    """A class whose 2-D points all coincide, or are not finite."""
-
-
-class TooFewClassesError(QueenError):
-    """A classifier of fewer than two classes has nothing to protect."""
-
-
-class MapError(QueenError):
-    """The 2-D map does not tell the classes apart."""
-
-
-class BundleError(QueenError):
-    """A bundle that is missing, truncated, tampered with or of an unknown version."""
-
-
-class BundleModelError(BundleError):
-    """The bundle belongs to another model, or the model cannot be rebuilt."""
-
-
-class SecretError(QueenError):
-    """The secret file is missing, malformed or readable by others."""
-
-
-class LedgerError(QueenError):
-    """The ledger could not record, so nothing may be answered."""
-
-
-class CalibrationError(QueenError):
-    """The sentinel cannot accuse anybody without held-out images to compare with."""
-
-
-class RefusedError(QueenError):
-    """The policy gives this client no answer; `reply` says which rows are meant and holds the others."""
-
-    def __init__(self, message: str, reply: Reply) -> None:
-        super().__init__(message)
-        self.reply = reply

@@ -19,7 +19,8 @@ from queen.attacks.adaptive import (
     shifted,
     warm_up,
 )
-from queen.types import Group, Limits, OptionError
+from queen.errors import OptionError
+from queen.options import Group, Limits
 from tests.support.guards import fitted, queries
 
 NUMBERED = torch.arange(60.0).view(60, 1, 1, 1)  # images that are their own number

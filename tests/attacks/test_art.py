@@ -20,8 +20,9 @@ from queen.attacks.art import as_art_classifier
 from queen.bench.datasets.load import digits, load_set, mnist5k
 from queen.cache import Cache
 from queen.defenses import DEFENSES, Service, Victim
+from queen.errors import OptionError, RefusedError
 from queen.training import Schedule, train
-from queen.types import OptionError, Oracle, RefusedError, Reply, Verdict
+from queen.types import Oracle, Reply, Verdict
 from queen.zoo import build, seeded
 from tests.support.attackers import seed
 

@@ -9,7 +9,7 @@ import torch
 
 from queen.attacks import ATTACKS, QUERIES, find_attack, find_queries
 from queen.attacks.base import Attack, Knowledge, Sizes, Transcript
-from queen.types import OptionError
+from queen.errors import OptionError
 from tests.support.attackers import QUICK, SMALL, desk, knowledge, new_network, seed, stubborn_desk
 
 PAIRS = [(query, name) for query in QUERIES for name, attack in ATTACKS.items() if query in attack.queries]

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from queen.attacks.base import Attack, BudgetError, Desk, Transcript, one_account
 from queen.attacks.queries.jbda_tr import CIFAR_MEAN, CIFAR_STD, Units, jbda_tr, pushed, round_of, units_of
 from queen.attacks.queries.knockoff import knockoff
-from queen.types import OptionError
+from queen.errors import OptionError
 from tests.support.attackers import SMALL, desk, knowledge, seed, service, stubborn_desk, victim_network
 
 PLAIN = Units(torch.zeros(()), torch.ones(()))

@@ -14,8 +14,8 @@ from queen.attacks.base import Attack, Transcript
 from queen.attacks.queries.knockoff import knockoff
 from queen.attacks.strategies import ddae, pbayes, replay
 from queen.attacks.strategies.tables import Pairs, dirichlet, draw_pairs, told_prior
+from queen.errors import OptionError
 from queen.training import Schedule, train
-from queen.types import OptionError
 from tests.support.attackers import SMALL, clean, desk, knowledge, new_network, seed, service, squeezed
 from tests.support.guards import digits, images
 

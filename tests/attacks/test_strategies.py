@@ -17,8 +17,8 @@ from queen.attacks.queries.knockoff import knockoff
 from queen.attacks.strategies import cleaning, disguise, informed, rotation
 from queen.attacks.strategies.needs import on_simplex
 from queen.defenses import emdp
+from queen.errors import ShapeError
 from queen.training import Schedule, train
-from queen.types import ShapeError
 from tests.attacks.test_queries import rows_in
 from tests.support.attackers import SMALL, clean, desk, held_out, knowledge, new_network, seed, stubborn_desk
 

@@ -21,8 +21,9 @@ from queen.bench.spec import Utility
 from queen.cache import Cache
 from queen.defenses import DEFENSES
 from queen.defenses.base import Defense, Mapped, Victim
+from queen.errors import RefusedError
 from queen.training import Schedule, predict
-from queen.types import RefusedError, Reply, Verdict
+from queen.types import Reply, Verdict
 from tests.support.benchmarks import setting, tiny_spec
 
 FIELDS = {

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from queen import cli
 from queen.bench.check import problems
 from queen.bench.run import write_result
-from queen.types import OptionError
+from queen.errors import OptionError
 from tests.support.benchmarks import result
 
 

@@ -14,8 +14,8 @@ from queen.attacks.base import BudgetError, Sizes
 from queen.bench.datasets.load import digits
 from queen.bench.evaluate import Evaluation, fresh_copy
 from queen.bench.spec import Utility
+from queen.errors import OptionError
 from queen.training import Schedule, train
-from queen.types import OptionError
 from queen.zoo import build, seeded
 
 torch.set_num_threads(1)

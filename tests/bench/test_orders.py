@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from queen.bench.orders import Replay
-from queen.types import Limits, OptionError, RefusedError
+from queen.errors import OptionError, RefusedError
+from queen.options import Limits
 from tests.support.guards import fitted, queries
 
 

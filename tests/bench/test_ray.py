@@ -25,7 +25,7 @@ from queen.bench import ray as cluster
 from queen.bench.ray import Place, on_ray
 from queen.bench.run import read_results, run_spec, work
 from queen.bench.spec import as_json, make_spec
-from queen.types import OptionError
+from queen.errors import OptionError
 
 ray = pytest.importorskip("ray")
 
@@ -292,7 +292,7 @@ def alive(mark: str) -> list[str]:
 NOBODY = """
 import sys
 from queen.bench.ray import Place, on_ray
-from queen.types import OptionError
+from queen.errors import OptionError
 for address in sys.argv[1:]:
     try:
         list(on_ray(print, [({}, 0)], Place("here"), address))

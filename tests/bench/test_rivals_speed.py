@@ -8,7 +8,7 @@ import torch
 
 from queen.bench import rivals_speed
 from queen.bench.rivals_speed import query_times, seconds_per_thousand, solver_ratios
-from queen.types import OptionError
+from queen.errors import OptionError
 
 
 def test_the_solvers_are_faster_than_the_usual_ones():

@@ -11,7 +11,7 @@ import pytest
 from queen.attacks import ATTACKS, QUERIES
 from queen.bench.table import BEST, BEST_ADAPTIVE, METRICS, Entry, Row, Table, tables, to_json, to_latex, to_markdown
 from queen.defenses import DEFENSES
-from queen.types import OptionError
+from queen.errors import OptionError
 from tests.support.benchmarks import result
 
 HARD = "a_b & 5% #1 {x} $y$ |z| ^~"

@@ -13,7 +13,8 @@ from torch import Tensor
 from queen.bench.spec import Utility
 from queen.bench.utility import calibration_error, distances, measure_utility
 from queen.defenses.base import Mapped
-from queen.types import Oracle, RefusedError, Reply, Verdict
+from queen.errors import RefusedError
+from queen.types import Oracle, Reply, Verdict
 from tests.support.benchmarks import setting
 
 TWO = Utility(clients=2, queries=30)

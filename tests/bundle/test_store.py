@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -13,12 +15,13 @@ from torch import Tensor, nn
 
 import queen
 import queen.bundle.store
-from queen import Guard, calibrate, protect
+from queen import Guard, atomic, calibrate, protect
 from queen.bundle.bundle import Calibration
 from queen.bundle.store import FORMAT, MANIFEST, load_bundle, save_bundle
 from queen.core.mapping import MapRecipe
+from queen.errors import BundleError, BundleModelError, OptionError, PolicyError, SecretError
+from queen.options import Group, Limits, Sentinel
 from queen.secret import secret_path
-from queen.types import BundleError, BundleModelError, Group, Limits, OptionError, PolicyError, SecretError, Sentinel
 from queen.zoo import build
 from tests.support.guards import (
     ALL_LETTERS,
@@ -624,16 +627,17 @@ def names(folder: Path) -> set[str]:
 @pytest.mark.parametrize("step", range(3))
 @pytest.mark.parametrize("where", ["replace", "open"])
 def test_a_save_that_dies_half_way_leaves_the_old_bundle(folder, other, monkeypatch, where, step):
-    real, calls = getattr(Path, where), []
+    real, calls = getattr(os, where), []
 
-    def dies(self: Path, *args: object) -> object:
-        calls.append(self)
+    def dies(path: Path, *args: object) -> object:
+        if path != folder:  # the folder is opened too, to be synced
+            calls.append(path)
         if len(calls) > step:
             raise KeyboardInterrupt
-        return real(self, *args)
+        return real(path, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, where, dies)
+        patch.setattr(atomic, "os", SimpleNamespace(**vars(os) | {where: dies}))
         with pytest.raises(KeyboardInterrupt):
             save_bundle(other.bundle, folder)
     assert len(calls) == step + 1
@@ -643,8 +647,12 @@ def test_a_save_that_dies_half_way_leaves_the_old_bundle(folder, other, monkeypa
 
 
 def test_a_save_that_dies_after_the_manifest_leaves_the_new_bundle(folder, other, monkeypatch):
-    def dies(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+    real = Path.unlink
+
+    def dies(path: Path, **options: bool) -> None:
+        if path.suffix == ".safetensors":
+            raise KeyboardInterrupt
+        real(path, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", dies)
@@ -654,14 +662,14 @@ def test_a_save_that_dies_after_the_manifest_leaves_the_new_bundle(folder, other
 
 
 def test_a_manifest_that_cannot_be_written_leaves_the_old_bundle(folder, other, monkeypatch):
-    real = queen.bundle.store._write_atomically
+    real = queen.bundle.store.write_atomically
 
     def full(path: Path, data: bytes) -> None:
         if path.name == MANIFEST:
             raise OSError(28, "No space left on device")
         real(path, data)
 
-    monkeypatch.setattr(queen.bundle.store, "_write_atomically", full)
+    monkeypatch.setattr(queen.bundle.store, "write_atomically", full)
     with pytest.raises(OSError, match="No space"):
         other.save(folder)
     assert load_bundle(folder).identity == fitted().bundle.identity

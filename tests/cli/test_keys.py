@@ -13,12 +13,12 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from queen import cli
+from queen.errors import QueenError
 from queen.ledger import Budget
 from queen.serve.access.auth import Authenticator
 from queen.serve.access.key import parse
 from queen.serve.access.key_store import FileKeys, RedisKeys
 from queen.serve.types import ServeError
-from queen.types import QueenError
 from tests.serve.access.test_key_store import redis_server  # noqa: F401  (a fixture)
 
 COMMANDS = ["new", "list", "revoke"]

@@ -20,7 +20,7 @@ from queen import cli
 from queen.bundle.store import MANIFEST
 from queen.core.certify import records_bound
 from queen.fit.files import write_image
-from queen.types import Limits
+from queen.options import Limits
 from tests.bundle.test_store import read, sign
 from tests.support.guards import ALL_LETTERS, fitted, held_out, images, queries, train_set, trained
 

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 import queen
 from queen import cli
+from queen.errors import OptionError, QueenError
 from queen.ledger import Budget, SqliteLedger
-from queen.types import Limits, OptionError, QueenError
+from queen.options import Limits
 from tests.cli.test_model import as_json, run
 from tests.support.guards import fitted, held_out, queries, train_set, trained
 

@@ -13,7 +13,7 @@ import torch
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import Knowledge, Sizes
-from queen.types import OptionError
+from queen.errors import OptionError
 from tests.support.attackers import desk, knowledge, seed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text()

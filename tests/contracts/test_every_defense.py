@@ -14,8 +14,8 @@ from queen.bench.datasets.load import digits
 from queen.cache import Cache
 from queen.defenses import DEFENSES, find_defense
 from queen.defenses.base import Defense, Mapped, Service, Victim
+from queen.errors import OptionError, QueenError, RefusedError
 from queen.training import Schedule, train
-from queen.types import OptionError, QueenError, RefusedError
 from queen.zoo import build, seeded
 
 torch.set_num_threads(1)  # for networks this small a second thread only waits

@@ -14,20 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queen.core.certify import records_bound
-from queen.ledger import Ledger, MemoryLedger, RedisLedger, SqliteLedger
-from queen.ledger.base import make_rows
-from queen.types import (
+from queen.errors import (
     ClientError,
     DtypeError,
     EmptyBatchError,
     LabelError,
-    Limits,
     LimitsError,
     NotFiniteError,
     QueenError,
     ShapeError,
-    Verdict,
 )
+from queen.ledger import Ledger, MemoryLedger, RedisLedger, SqliteLedger
+from queen.ledger.base import make_rows
+from queen.options import Limits
+from queen.types import Verdict
 from tests.reference.judge import BruteForce, judge_stream
 from tests.support.redis_server import shared_server
 

@@ -16,11 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queen.core.certify import records_bound
+from queen.errors import ClientError, LabelError, LimitsError, OptionError, QueenError
 from queen.ledger import Ledger, RedisLedger, SqliteLedger
 from queen.ledger.base import Budget, Judgement, Standing, make_rows
+from queen.options import FORMS, Group, Limits
 from queen.sentinel.sketch import SIZE as SKETCH_SIZE
 from queen.sentinel.sketch import Memory
-from queen.types import FORMS, ClientError, Group, LabelError, Limits, LimitsError, OptionError, QueenError
 from tests.contracts.test_every_ledger import BAD_CLIENTS, CLASSES, LEDGERS, NUMBERS, cut, cuts_of, place, spot_of
 from tests.reference.watch import Query, Rules, Watcher, radius_of
 from tests.support.redis_server import shared_server

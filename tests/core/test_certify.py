@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queen.core.certify import certify, records_bound, recovery
-from queen.types import OptionError
+from queen.errors import OptionError
 from tests.reference.judge import judge_stream
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from queen.core.geometry import Geometry, check_labels, class_means, measure, nearest_centre
-from queen.types import EmptyClassError, LabelError, SpreadError, TooFewClassesError
+from queen.errors import EmptyClassError, LabelError, SpreadError, TooFewClassesError
 
 
 def scene(classes=4, rows=60, dims=5, seed=0):

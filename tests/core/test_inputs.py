@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from queen.core import inputs
-from queen.types import DtypeError, EmptyBatchError, NotFiniteError, RangeError, ShapeError
+from queen.errors import DtypeError, EmptyBatchError, NotFiniteError, RangeError, ShapeError
 
 IMAGES = torch.zeros(2, 3, 4, 4)
 IDS = torch.zeros(2, 7, dtype=torch.int64)

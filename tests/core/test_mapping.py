@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from queen.core.geometry import measure, nearest_centre
 from queen.core.mapping import MappingNet, MapRecipe, contrastive_loss, train_map
-from queen.types import MapError
+from queen.errors import MapError
 from tests.reference.contrastive import contrastive_loss as by_loops
 
 

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from queen.core.shadows import HeadShadows, NetworkShadows, disjoint_subsets, draw_mean, train_heads, train_networks
-from queen.zoo import Recipe
+from queen.recipe import Recipe
 
 
 def seeded(seed=0):

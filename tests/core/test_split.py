@@ -7,7 +7,7 @@ from torch import nn
 
 from queen import zoo
 from queen.core.split import Split, find_split, run_model
-from queen.types import HeadError, ShapeError
+from queen.errors import HeadError, ShapeError
 
 transformers = pytest.importorskip("transformers")
 

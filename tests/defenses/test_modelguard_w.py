@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from queen.bench.rivals_speed import answer_by_lp
 from queen.defenses import modelguard_w
-from queen.types import OptionError
+from queen.errors import OptionError
 from tests.reference.modelguard import MARGIN, costs, minimum_by_highs
 from tests.support.defenses import F64, all_kinds, keeps_top, odd_rows, simplex, vectors
 

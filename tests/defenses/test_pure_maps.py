@@ -18,7 +18,7 @@ from queen.defenses import (
     reverse_sigmoid,
     rounding,
 )
-from queen.types import OptionError, QueenError
+from queen.errors import OptionError, QueenError
 from tests.support.defenses import F64, all_kinds, generator, is_tied, keeps_top, on_simplex, simplex, small_victim
 
 MODULES = {

@@ -14,21 +14,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from queen import Guard, calibrate, load
 from queen.bundle.bundle import Calibration
+from queen.errors import DtypeError, EmptyBatchError, LabelError, NotFiniteError, OptionError, QueenError, ShapeError
 from queen.fit.calibrate import Views, alarm_rates, jitter
+from queen.options import Limits, Sentinel
 from queen.sentinel.bands import p_values
 from queen.sentinel.conditions import apply
 from queen.sentinel.sketch import measure_scales
-from queen.types import (
-    DtypeError,
-    EmptyBatchError,
-    LabelError,
-    Limits,
-    NotFiniteError,
-    OptionError,
-    QueenError,
-    Sentinel,
-    ShapeError,
-)
 from tests.support.guards import digits, fitted, held_out, images
 
 NAMES = ["noise:0.2", "blur", "brightness:1.5"]

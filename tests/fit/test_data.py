@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from queen.errors import DtypeError, ShapeError
 from queen.fit.data import BATCH, batches
-from queen.types import DtypeError, ShapeError
 
 X = torch.arange(600 * 3.0).view(600, 3)
 Y = torch.arange(600) % 4

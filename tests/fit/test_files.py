@@ -9,8 +9,8 @@ from PIL import Image
 from torch import Tensor
 
 from queen.bundle.bundle import Bundle
+from queen.errors import OptionError, ShapeError
 from queen.fit.files import attempt, factory_args, read_data, read_query, read_weights, write_image
-from queen.types import OptionError, ShapeError
 from tests.support.guards import fitted, images, train_set
 
 PIXELS = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4

@@ -11,14 +11,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from queen import protect
 from queen.core.certify import records_bound
 from queen.core.mapping import MapRecipe
-from queen.fit.protect import ShadowRecipe
-from queen.types import (
+from queen.errors import (
     DtypeError,
     EmptyBatchError,
     EmptyClassError,
     HeadError,
     LabelError,
-    Limits,
     LimitsError,
     MapError,
     NotFiniteError,
@@ -29,7 +27,9 @@ from queen.types import (
     SpreadError,
     TooFewClassesError,
 )
-from queen.zoo import Recipe
+from queen.fit.protect import ShadowRecipe
+from queen.options import Limits
+from queen.recipe import Recipe
 from tests.reference.judge import judge_stream
 from tests.support.guards import (
     ALL_LETTERS,

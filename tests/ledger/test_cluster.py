@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from queen.errors import LedgerError
 from queen.ledger import MemoryLedger, RedisLedger
-from queen.types import Group, LedgerError
+from queen.options import Group
 from tests.contracts.test_every_ledger_sentinel import PLENTY, events, flags, picture, standings, tell, traffic
 from tests.ledger.test_sentinel import RULES
 from tests.reference.watch import Rules

@@ -7,8 +7,9 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from queen.errors import LedgerError, OptionError
 from queen.ledger import Ledger, MemoryLedger, RedisLedger, SqliteLedger, open_ledger
-from queen.types import LedgerError, Limits, OptionError
+from queen.options import Limits
 
 
 def ask(ledger: Ledger) -> list[str]:

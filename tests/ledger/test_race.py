@@ -14,7 +14,7 @@ import pytest
 
 from queen.core.sensitivity import query_area
 from queen.ledger import Ledger, RedisLedger, SqliteLedger
-from queen.types import Limits
+from queen.options import Limits
 from tests.contracts.test_every_ledger_sentinel import PLENTY, picture, tell
 from tests.reference.watch import Rules
 from tests.support.redis_server import redis_server

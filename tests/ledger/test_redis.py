@@ -13,9 +13,10 @@ from contextlib import closing, contextmanager
 import numpy as np
 import pytest
 
+from queen.errors import LedgerError, OptionError
 from queen.ledger import MemoryLedger, RedisLedger
 from queen.ledger.redis_client import DURABLE
-from queen.types import LedgerError, Limits, OptionError
+from queen.options import Limits
 from tests.contracts.test_every_ledger_sentinel import NAMES, PLENTY, events, flags, picture, pictures, standings, tell
 from tests.contracts.test_every_ledger_sentinel import traffic as traffic_of
 from tests.ledger.test_sentinel import RULES
@@ -271,7 +272,7 @@ importlib.machinery.PathFinder.find_spec = lambda name, *rest: (
     None if name.split(".")[0] in ("redis", "hiredis") else find(name, *rest)
 )
 from queen.ledger import RedisLedger
-from queen.types import OptionError
+from queen.errors import OptionError
 try:
     RedisLedger("redis://127.0.0.1")
 except OptionError as error:

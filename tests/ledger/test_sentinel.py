@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from queen.errors import LedgerError
 from queen.ledger import MemoryLedger, SqliteLedger
 from queen.ledger.base import Budget
 from queen.ledger.sqlite_schema import load
+from queen.options import Group, Limits
 from queen.sentinel.sketch import Memory
-from queen.types import Group, LedgerError, Limits
 from tests.contracts.test_every_ledger import cut
 from tests.contracts.test_every_ledger_sentinel import (
     BETS,

@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from queen.errors import LedgerError
 from queen.ledger import MemoryLedger, SqliteLedger
 from queen.ledger.base import make_rows
 from queen.ledger.decide import ScopeState
 from queen.ledger.sqlite_schema import APPLICATION_ID, SCHEMA_VERSION
+from queen.options import Limits
 from queen.sentinel.evidence import Bets
-from queen.types import LedgerError, Limits
 from tests.reference.judge import BruteForce, judge_stream
 
 LIMITS = Limits(radius=0.1, threshold=0.03)
@@ -83,7 +84,7 @@ CHILD = """
 import json, sys
 import numpy as np
 from queen.ledger import SqliteLedger
-from queen.types import Limits
+from queen.options import Limits
 ledger = SqliteLedger(sys.argv[1], timeout=30)
 for line in sys.stdin:
     call = json.loads(line)

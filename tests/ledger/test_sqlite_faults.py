@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from queen.errors import LedgerError
 from queen.ledger import SqliteLedger
-from queen.types import LedgerError, Limits
+from queen.options import Limits
 
 LIMITS = Limits(radius=0.1, threshold=0.5)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from queen.ledger import Ledger, MemoryLedger
 from queen.ledger.base import make_rows
 from queen.ledger.redis_codec import _codes
+from queen.options import FORMS, Group, Limits
 from queen.sentinel.sketch import SIZE, Memory
-from queen.types import FORMS, Group, Limits
 from tests.contracts.test_every_ledger import NUMBERS, cut, cuts_of, redis_ledger
 from tests.contracts.test_every_ledger_sentinel import (
     BETS,

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from queen.ledger.base import Budget, Rows, make_rows
+from queen.options import Group, Limits
 from queen.sentinel.evidence import Bets
-from queen.types import Group, Limits
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from PIL import Image
 from scipy.ndimage import uniform_filter
 from torch import Tensor
 
+from queen.errors import OptionError, ShapeError
 from queen.sentinel.conditions import CLEAN, CONDITIONS, apply, check_condition
-from queen.types import OptionError, ShapeError
 from tests.support.guards import digits, images
 
 

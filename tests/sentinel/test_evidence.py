@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
+from queen.errors import OptionError
 from queen.ledger import MemoryLedger
+from queen.options import Limits, Sentinel
 from queen.sentinel.bands import p_values
 from queen.sentinel.evidence import EXPONENTS, Evidence, all_scores, first_alarm, score, statement, step
-from queen.types import Limits, OptionError, Sentinel
 
 FORMS = ("mixture", "product", "cusum")
 

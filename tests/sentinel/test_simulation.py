@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom, norm
 
+from queen.options import Sentinel
 from queen.sentinel.bands import p_values
 from queen.sentinel.evidence import EXPONENTS, Evidence, first_alarm, step
-from queen.types import Sentinel
 
 POWERS = np.array(EXPONENTS)[:, None]
 QUERIES = 20_000

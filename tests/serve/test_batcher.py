@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from queen.errors import LedgerError
 from queen.ledger import MemoryLedger
+from queen.options import Group, Limits
 from queen.policy import POLICIES
 from queen.serve.batcher import Batcher, Outcome
 from queen.serve.types import Caller, Query, ServeError
-from queen.types import Group, LedgerError, Limits
 from tests.support.serving import WIDE, digits, honest, noise, small_guard
 
 TIGHT = Limits(radius=0.3, threshold=0.1, extra_answers=5)

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from queen.errors import OptionError
 from queen.serve import grpc as served
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.protocol.grpc_messages import read_message, write_message
 from queen.serve.types import LARGE, Caller, Query, ServeError
-from queen.types import OptionError
 from tests.support.grpc_stub import CODE, KEY, MAX_BYTES, PATH, Stub, answer_to, call, message, refused, talk, typed
 from tests.support.rest_bodies import DIGITS, MAX_ROWS, TEXT, pictures
 

@@ -14,12 +14,12 @@ from qa.serving.memory import MIB, watched
 from qa.serving.rest import ask, get, head, post
 from qa.serving.scenario import Check, failed
 from qa.serving.state import body_of
+from queen.errors import LedgerError
 from queen.ledger import SqliteLedger
 from queen.serve.protocol.grpc_messages import read_message
 from queen.serve.service import Service
 from queen.serve.settings import read_settings
 from queen.serve.types import ServeError
-from queen.types import LedgerError
 from tests.support.grpc_stub import message, typed
 from tests.support.rest_bodies import DIGITS, pictures
 from tests.support.server import ROOT, Server, started

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from queen.errors import OptionError
 from queen.serve.lease import hold, holder, sidecar
-from queen.types import OptionError
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from queen.errors import OptionError
 from queen.serve import page
 from queen.serve.settings import Settings
-from queen.types import OptionError
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("settings", "speed", "capacity", "timing")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from queen.errors import LedgerError, OptionError
 from queen.ledger import Budget, MemoryLedger
 from queen.serve.access.budgets import GrantedKeys
 from queen.serve.access.key_store import FileKeys
@@ -18,7 +19,6 @@ from queen.serve.run import running
 from queen.serve.service import MAX_PARSES, Service
 from queen.serve.settings import read_settings
 from queen.serve.types import Caller, Query, ServeError
-from queen.types import LedgerError, OptionError
 from tests.serve.test_http import answer, body
 from tests.support.serving import digits, honest, small_bundle
 

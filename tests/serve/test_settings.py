@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from queen.errors import OptionError
+from queen.options import Limits
 from queen.serve.settings import Settings, read_settings
-from queen.types import Limits, OptionError
 
 
 def read(config: Path | None = None, **given) -> Settings:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from queen.attacks.base import Desk, Knowledge, Sizes
 from queen.defenses.base import Mapped, Victim
+from queen.errors import RefusedError
 from queen.training import Schedule, probabilities, train
-from queen.types import RefusedError, Reply, Verdict
+from queen.types import Reply, Verdict
 from queen.zoo import build, seeded
 from tests.support.guards import digits, images
 

@@ -18,11 +18,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from queen import Guard
+from queen.errors import RefusedError
+from queen.options import Group, Limits
 from queen.serve.access.auth import Authenticator
 from queen.serve.access.key_store import FileKeys
 from queen.serve.admin.routes import Series, admin_routes, dashboard_routes
 from queen.serve.types import Caller, ServeError, describe
-from queen.types import Group, Limits, RefusedError
 from tests.support.serving import digits, noise, small_guard
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "<b>six</b>", "seven", "eight", "nine")

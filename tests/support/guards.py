@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from queen import Guard, protect
 from queen.core.mapping import MapRecipe
 from queen.fit.protect import ShadowRecipe
-from queen.types import Limits
-from queen.zoo import Recipe, build
+from queen.options import Limits
+from queen.recipe import Recipe
+from queen.zoo import build
 
 torch.set_num_threads(1)  # for networks this small a second thread only waits
 

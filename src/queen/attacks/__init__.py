@@ -11,7 +11,7 @@ from queen.attacks.strategies import averaging, cleaning, ddae, disguise, inform
 from queen.attacks.strategies.pbayes import pbayes
 from queen.attacks.strategies.tables import clean_prior, told_prior
 from queen.defenses.base import nearest
-from queen.types import OptionError
+from queen.errors import OptionError
 
 QUERIES: Mapping[str, QueryStrategy] = {"knockoff": knockoff, "jbda_tr": jbda_tr}
 

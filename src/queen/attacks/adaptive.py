@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from queen.errors import OptionError, RefusedError
 from queen.guard import Guard
-from queen.types import OptionError, RefusedError, Reply
+from queen.types import Reply
 
 BATCH = 32
 

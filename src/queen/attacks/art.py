@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from queen.types import OptionError, Oracle, RefusedError
+from queen.errors import OptionError, RefusedError
+from queen.types import Oracle
 
 
 def as_art_classifier(

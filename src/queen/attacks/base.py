@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from queen.cache import Cache
 from queen.defenses.base import Keeps, Service
+from queen.errors import QueenError, RefusedError
 from queen.training import Schedule, train
-from queen.types import Oracle, QueenError, RefusedError
+from queen.types import Oracle
 
 
 class BudgetError(QueenError, ValueError):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queen.defenses.base import nearest
-from queen.types import OptionError
+from queen.errors import OptionError
 
 UNDEFENDED = "none"
 

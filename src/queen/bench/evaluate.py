@@ -22,9 +22,9 @@ from queen.cache import Cache, fingerprint
 from queen.core.split import run_model
 from queen.defenses import find_defense
 from queen.defenses.base import Victim
+from queen.errors import OptionError
 from queen.progress import Progress
 from queen.training import Schedule
-from queen.types import OptionError
 from queen.zoo import seeded
 
 

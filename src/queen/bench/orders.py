@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from queen.errors import OptionError
 from queen.guard import Guard
 from queen.ledger import MemoryLedger
 from queen.ledger.base import make_rows
-from queen.types import OptionError
 
 
 class Replay:

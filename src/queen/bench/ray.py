@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from queen.errors import OptionError
 from queen.ray_cluster import connected, find_ray
-from queen.types import OptionError
 
 RETRIES = 3  # of a cell whose worker or node died
 TRIES = 5  # to cancel what is left, a second each

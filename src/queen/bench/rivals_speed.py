@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from queen.defenses import mad, modelguard_w
-from queen.types import OptionError, Oracle
+from queen.errors import OptionError
+from queen.types import Oracle
 
 BATCH = 20_000  # rows for our solvers
 LP_ROWS = 40  # rows for the usual ones

@@ -12,17 +12,18 @@ from typing import Any
 
 import torch
 
+from queen.atomic import make_folder, write_atomically
 from queen.attacks import ATTACKS
 from queen.bench.cell import Run, run_cell
 from queen.bench.protectee import Setting, make_setting
 from queen.bench.ray import Found, Place, Task, on_ray
 from queen.bench.spec import VERSION, Cell, Spec, SpecError, as_json, make_spec
-from queen.cache import Cache, make_folder, write_whole
+from queen.cache import Cache
 from queen.core.inputs import find_device
 from queen.defenses import DEFENSES
+from queen.errors import OptionError, QueenError
 from queen.progress import Progress
 from queen.training import one_thread
-from queen.types import OptionError, QueenError
 
 SPECS = ".specs"  # folder of the specs that were run into a folder of results
 CELL = ("defense", "options", "query", "attack", "seed")  # what may differ between the results of one spec
@@ -142,7 +143,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
 
 def _remember(path: Path, text: str) -> None:
     if not path.exists() or path.read_text() != text:
-        write_whole(path, lambda temporary: temporary.write_text(text))
+        write_atomically(path, text)
 
 
 def _is_hidden(path: Path) -> bool:
@@ -157,7 +158,7 @@ def missing_results(folder: Path) -> list[str]:
 
 def write_result(path: Path, result: dict[str, Any]) -> None:
     """One result, whole or not at all."""
-    write_whole(path, lambda temporary: temporary.write_text(json.dumps(result) + "\n"))
+    write_atomically(path, json.dumps(result) + "\n")
 
 
 def work(task: Task, place: Place) -> Found:

@@ -19,8 +19,8 @@ from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import Sizes
 from queen.defenses import DEFENSES
 from queen.defenses.base import nearest
+from queen.errors import OptionError
 from queen.training import Schedule
-from queen.types import OptionError
 
 VERSION = 1  # of specs and results; results of another version are refused
 DEFAULT_NETWORK = "small_cnn"

@@ -27,10 +27,10 @@ from queen.fit.protect import ShadowRecipe, protect
 from queen.guard import Guard
 from queen.ledger import Ledger, MemoryLedger, SqliteLedger
 from queen.ledger.base import make_rows
+from queen.options import Limits
 from queen.progress import Progress
+from queen.recipe import Recipe
 from queen.sentinel.evidence import EXPONENTS, Bets
-from queen.types import Limits
-from queen.zoo import Recipe
 
 DIMS = 512
 WARM_UP = 2  # pairs that do not count

@@ -9,7 +9,7 @@ from typing import Any
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.defenses import DEFENSES
-from queen.types import OptionError
+from queen.errors import OptionError
 
 METRICS = ("accuracy", "best_accuracy", "agreement", "best_agreement")
 FLAG, ORACLE, OWN_KIND = "*", "°", "†"

@@ -17,12 +17,14 @@ from queen.core.inputs import tensors
 from queen.core.mapping import MappingNet
 from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
 from queen.core.split import Split
+from queen.errors import CalibrationError, LimitsError, OptionError
+from queen.options import SCORES, Limits, Sentinel
 from queen.policy import find_policy
+from queen.recipe import Recipe
 from queen.sentinel import evidence
 from queen.sentinel.conditions import CLEAN
 from queen.sentinel.evidence import Evidence
-from queen.types import SCORES, CalibrationError, Inputs, Limits, LimitsError, OptionError, Sentinel
-from queen.zoo import Recipe
+from queen.types import Inputs
 
 NO_CALIBRATION = (
     "policy 'sentinel' needs held-out images that did not train the model: protect(..., calibration=(x, y)), or "

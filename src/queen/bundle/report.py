@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from queen.core.certify import records_bound
 from queen.core.sensitivity import Floats, inside, single_query_sensitivity
 from queen.ledger import MemoryLedger
-from queen.types import Limits
+from queen.options import Limits
 
 DISC_MEAN = 0.463388  # of SQS^2 over the whole disc, where there is no image to average over
 

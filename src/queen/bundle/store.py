@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from queen.atomic import write_atomically
 from queen.bundle.bundle import Bundle, Calibration, Probe, guard_tensors, with_options
 from queen.bundle.report import Report
 from queen.core.geometry import Geometry
@@ -25,8 +26,10 @@ from queen.core.inputs import find_device
 from queen.core.mapping import MappingNet
 from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
 from queen.core.split import TOLERANCE, Split
-from queen.types import BundleError, BundleModelError, Group, Inputs, Limits, OptionError, QueenError, Sentinel
-from queen.zoo import Recipe
+from queen.errors import BundleError, BundleModelError, OptionError, QueenError
+from queen.options import Group, Limits, Sentinel
+from queen.recipe import Recipe
+from queen.types import Inputs
 
 FORMAT = 2
 MANIFEST = "bundle.json"
@@ -69,7 +72,7 @@ def save_bundle(bundle: Bundle, path: str | os.PathLike[str]) -> None:
         **{key: getattr(bundle, key) for key in (*PLAIN, *TUPLES)},
     }
     content["sha256"] = _digest_of(content)
-    _write_atomically(folder / MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
+    write_atomically(folder / MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
     for old in folder.iterdir():
         if FILE_NAME.fullmatch(old.name) and old.name not in {f["name"] for f in files.values()}:
             old.unlink()
@@ -292,7 +295,7 @@ def _digest_of(content: dict[str, Any]) -> str:
 def _write_hashed(folder: Path, kind: str, data: bytes) -> dict[str, str]:
     digest = hashlib.sha256(data).hexdigest()
     name = f"{kind}-{digest[:16]}.safetensors"
-    _write_atomically(folder / name, data)
+    write_atomically(folder / name, data)
     return {"name": name, "sha256": digest}
 
 
@@ -304,15 +307,6 @@ def _read_hashed(folder: Path, entry: dict[str, str]) -> dict[str, Tensor]:
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise BundleError(f"'{folder / name}' is truncated or was changed: its checksum does not match")
     return safetensors.torch.load(data)
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from queen.cli import audit, bench, keys, model, operate, serve
 from queen.cli.shared import app, err
-from queen.types import QueenError
+from queen.errors import QueenError
 
 __all__ = ["app", "audit", "bench", "keys", "main", "model", "operate", "serve"]
 

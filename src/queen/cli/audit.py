@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from queen.cli.shared import Device, Folder, Json, ModelOption, app, err, out, print_json, table
-from queen.types import OptionError
+from queen.errors import OptionError
 
 if TYPE_CHECKING:
     from queen.serve.querylog.audit import Audited, AuditReport

@@ -64,7 +64,7 @@ def show_table(
     """Print results in the paper's layout: a row an attack, a column a defense."""
     from queen.bench.run import read_results
     from queen.bench.table import tables, to_json, to_latex, to_markdown
-    from queen.types import OptionError
+    from queen.errors import OptionError
 
     found = tables(read_results(folder), metric)
     form = "json" if as_json else form
@@ -93,10 +93,10 @@ def plot(
     metric: Metric = "accuracy",
 ) -> None:
     """Draw every thief as a grid, and the best attacker against what benign clients get."""
+    from queen.atomic import make_folder
     from queen.bench.plots import draw_matrix, draw_tradeoff
     from queen.bench.run import read_results
     from queen.bench.table import tables
-    from queen.cache import make_folder
 
     results = read_results(folder)
     chance = {r["protectee"]["name"]: r["protectee"]["chance"] for r in results}

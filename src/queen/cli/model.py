@@ -18,7 +18,7 @@ from queen.cli.shared import (
     print_json,
     table,
 )
-from queen.types import OptionError, RefusedError
+from queen.errors import OptionError, RefusedError
 
 SOLVERS = (
     ("modelguard_w_k10", "ModelGuard-W at K = 10", "HiGHS row by row"),
@@ -107,8 +107,9 @@ def protect(
     from queen.core.inputs import find_device
     from queen.fit.files import attempt, check_folder, factory_args, read_data, read_weights
     from queen.fit.protect import ShadowRecipe
-    from queen.types import Limits, Sentinel
-    from queen.zoo import NETWORKS, Recipe
+    from queen.options import Limits, Sentinel
+    from queen.recipe import Recipe
+    from queen.zoo import NETWORKS
 
     where = find_device(device)
     args = factory_args(arg or [])

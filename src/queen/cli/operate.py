@@ -22,7 +22,7 @@ from queen.cli.shared import (
     print_json,
     table,
 )
-from queen.types import OptionError
+from queen.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queen.cli.shared import app, err
-from queen.types import OptionError
+from queen.errors import OptionError
 
 if TYPE_CHECKING:
     from queen.serve.run import Ports

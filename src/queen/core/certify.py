@@ -10,7 +10,8 @@ from scipy.spatial import cKDTree
 from scipy.special import digamma, gammaln
 
 from queen.core.sensitivity import Floats
-from queen.types import MAX_RADIUS, MIN_RADIUS, OptionError
+from queen.errors import OptionError
+from queen.options import MAX_RADIUS, MIN_RADIUS
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from queen.types import EmptyClassError, LabelError, SpreadError, TooFewClassesError
+from queen.errors import EmptyClassError, LabelError, SpreadError, TooFewClassesError
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from queen.types import DtypeError, EmptyBatchError, Inputs, NotFiniteError, OptionError, RangeError, ShapeError
+from queen.errors import DtypeError, EmptyBatchError, NotFiniteError, OptionError, RangeError, ShapeError
+from queen.types import Inputs
 
 
 def find_device(name: str | torch.device) -> torch.device:

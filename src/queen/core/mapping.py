@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from queen.types import MapError
+from queen.errors import MapError
 
 MAX_GRADIENT = 3.0
 LossForm = Literal["out", "in"]

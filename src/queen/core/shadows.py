@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from queen.core.split import run_model
+from queen.recipe import Recipe
 from queen.types import Inputs
-from queen.zoo import Recipe, seeded
+from queen.zoo import seeded
 
 
 class Shadows(Protocol):

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from queen.core.inputs import tensors
-from queen.types import HeadError, Inputs, ShapeError
+from queen.errors import HeadError, ShapeError
+from queen.types import Inputs
 
 TOLERANCE = 1e-4  # of the largest logit: head(u) is the same matmul again, only float32 rounding may differ
 

@@ -17,7 +17,7 @@ from queen.defenses import (
     rounding,
 )
 from queen.defenses.base import Defense, Mapped, Service, Victim, nearest
-from queen.types import OptionError
+from queen.errors import OptionError
 
 DEFENSES: Mapping[str, Defense] = {
     "none": none.DEFENSE,

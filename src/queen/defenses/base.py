@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from queen.cache import Cache
+from queen.errors import OptionError
 from queen.training import Schedule, probabilities
-from queen.types import OptionError, Oracle
+from queen.types import Oracle
 
 Keeps = Literal["always", "ties", "no"]
 """Whether the label with the highest answer is the model's: always, up to ties (or rounding), or not."""

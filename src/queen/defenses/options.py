@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from queen.types import OptionError
+from queen.errors import OptionError
 
 
 def check_number(name: str, value: object, low: float, high: float = math.inf, *, above: bool = False) -> None:

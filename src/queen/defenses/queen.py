@@ -20,10 +20,12 @@ from queen.bundle.store import load_bundle, save_bundle
 from queen.cache import fingerprint
 from queen.core.mapping import MapRecipe
 from queen.defenses.base import Defense, Need, Service, Victim
+from queen.errors import BundleError, RefusedError
 from queen.fit.protect import ShadowRecipe, protect
 from queen.guard import Guard, Measured
 from queen.ledger import Judgement
-from queen.types import MAX_ANSWERS, BundleError, Limits, Oracle, RefusedError, Reply, Sentinel
+from queen.options import MAX_ANSWERS, Limits, Sentinel
+from queen.types import Oracle, Reply
 
 BATCH = 512
 

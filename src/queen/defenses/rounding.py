@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from queen.defenses.base import Defense, Mapped, Service, Victim
-from queen.types import OptionError
+from queen.errors import OptionError
 
 MOST_DECIMALS = 15  # more than a float64 holds
 

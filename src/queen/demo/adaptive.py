@@ -25,8 +25,8 @@ from queen.attacks.adaptive import (
 )
 from queen.demo.thieves import rob
 from queen.guard import Guard
+from queen.options import Group, Limits, Sentinel
 from queen.progress import Progress
-from queen.types import Group, Limits, Sentinel
 
 if TYPE_CHECKING:
     from queen.demo.run import Images

@@ -31,10 +31,11 @@ from queen.demo.benign import alarm_orders, cost_by_queries, false_accusations
 from queen.demo.thieves import accuracy, new_network, rob
 from queen.fit.protect import protect
 from queen.guard import Guard
+from queen.options import Limits, Sentinel
 from queen.plots import Queries
 from queen.progress import Progress
 from queen.training import Schedule, one_thread, predict, train
-from queen.types import Limits, Oracle, Sentinel
+from queen.types import Oracle
 
 POLICIES = ("undefended", "paper", "strict", "sentinel")
 SEEDS = (0, 1, 2, 3, 4)

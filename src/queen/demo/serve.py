@@ -6,13 +6,13 @@ import json
 import sys
 from pathlib import Path
 
+from queen.errors import QueenError
 from queen.fit.files import read_query
 from queen.guard import load
 from queen.serve.access.key_store import open_keys
 from queen.serve.run import Ports, serve
 from queen.serve.service import Service
 from queen.serve.settings import Settings, read_settings
-from queen.types import QueenError
 
 BUNDLE, IMAGE, HOME = Path("build/demo/bundle"), Path("build/demo/digit.png"), Path("build/serve")
 

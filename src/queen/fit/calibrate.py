@@ -16,14 +16,16 @@ from queen.bundle.report import Report
 from queen.core.geometry import Geometry, check_range
 from queen.core.mapping import MappingNet
 from queen.core.sensitivity import Floats
+from queen.errors import CalibrationError, OptionError, ShapeError
 from queen.fit.data import Data, batches
 from queen.fit.features import Seen, View, look
 from queen.guard import Guard
+from queen.options import SCORES, Sentinel
 from queen.progress import Progress
 from queen.sentinel.conditions import CLEAN, apply, check_condition
 from queen.sentinel.evidence import all_scores, first_alarm
 from queen.sentinel.sketch import JITTER, measure_scales, repeats
-from queen.types import SCORES, CalibrationError, Inputs, OptionError, Sentinel, ShapeError
+from queen.types import Inputs
 
 ENOUGH = 100  # images a class, from which on evidence is worth having
 FOLDS, ORDERS = 5, 10

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from queen.core import inputs
-from queen.types import DtypeError, Inputs, ShapeError
+from queen.errors import DtypeError, ShapeError
+from queen.types import Inputs
 
 Data = tuple[Any, Any] | Dataset[Any] | DataLoader[Any]
 BATCH = 256

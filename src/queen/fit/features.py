@@ -10,9 +10,10 @@ from torch import Tensor
 
 from queen.core import inputs
 from queen.core.split import Split
+from queen.errors import DtypeError, EmptyBatchError, NotFiniteError, OptionError
 from queen.fit.data import Data, batches
 from queen.progress import Progress
-from queen.types import DtypeError, EmptyBatchError, Inputs, NotFiniteError, OptionError
+from queen.types import Inputs
 
 View = Callable[[Inputs], Inputs]
 """A way to look at a batch, for example through a worse camera."""

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from queen.bundle.bundle import Bundle
-from queen.types import OptionError, ShapeError
+from queen.errors import OptionError, ShapeError
 
 Result = TypeVar("Result")
 UNREADABLE = (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)

@@ -16,26 +16,18 @@ from queen.core.geometry import Geometry, check_labels, measure, nearest_centre
 from queen.core.mapping import MappingNet, MapRecipe, train_map
 from queen.core.shadows import Shadows, disjoint_subsets, train_heads, train_networks
 from queen.core.split import Split, find_split
+from queen.errors import CalibrationError, DtypeError, EmptyBatchError, LimitsError, MapError, OptionError
 from queen.fit.calibrate import alarm_rates, jitter, summarise, with_calibration
 from queen.fit.data import Data, batches
 from queen.fit.features import Seen, look
 from queen.guard import Guard
 from queen.ledger import Ledger
+from queen.options import Limits, Sentinel
 from queen.policy import find_policy
 from queen.progress import Progress
+from queen.recipe import Recipe, recipe_of
 from queen.sentinel.conditions import CLEAN
-from queen.types import (
-    CalibrationError,
-    DtypeError,
-    EmptyBatchError,
-    Inputs,
-    Limits,
-    LimitsError,
-    MapError,
-    OptionError,
-    Sentinel,
-)
-from queen.zoo import Recipe, recipe_of
+from queen.types import Inputs
 
 ShadowKind = Literal["head", "network"]
 

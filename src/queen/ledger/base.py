@@ -12,20 +12,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from queen.core.sensitivity import Floats
-from queen.sentinel.evidence import Bets
-from queen.types import (
+from queen.errors import (
     ClientError,
     DtypeError,
     EmptyBatchError,
-    Group,
     LabelError,
-    Limits,
     LimitsError,
     NotFiniteError,
     OptionError,
     ShapeError,
-    Verdict,
 )
+from queen.options import Group, Limits
+from queen.sentinel.evidence import Bets
+from queen.types import Verdict
 
 MAX_CLIENT_BYTES = 256
 MAX_LABEL = 2**31 - 1

@@ -11,9 +11,9 @@ import numpy as np
 
 from queen.core.sensitivity import query_area
 from queen.ledger.base import Budget, Judgement, Rows, Scope, Standing
+from queen.options import Limits
 from queen.sentinel.evidence import Bet, Bets, step
 from queen.sentinel.sketch import NO_DIGEST, Memory
-from queen.types import Limits
 
 STRIDE = 1 << 26  # cells are numbered column * STRIDE + line, exact for every radius that Limits allows
 

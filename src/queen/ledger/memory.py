@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from queen.core.sensitivity import Floats
+from queen.errors import OptionError
 from queen.ledger.base import (
     Budget,
     Derived,
@@ -22,7 +23,6 @@ from queen.ledger.base import (
     check_client,
 )
 from queen.ledger.decide import Journal, ScopeState, scan
-from queen.types import OptionError
 
 PAGE = 256
 

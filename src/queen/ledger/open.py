@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from os import PathLike, fspath
 from typing import Any
 
+from queen.errors import OptionError
 from queen.ledger.base import Ledger
 from queen.ledger.memory import MemoryLedger
 from queen.ledger.redis import RedisLedger
 from queen.ledger.sqlite import SqliteLedger
-from queen.types import OptionError
 
 FORMS = """a path, or sqlite:///PATH (sqlite:////PATH from the root): a file
   redis://HOST:PORT/NUMBER, rediss:// (with TLS), valkey://, valkeys://: a server that several may share

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from queen.core.sensitivity import Floats
+from queen.errors import LedgerError, OptionError
 from queen.ledger.base import Budget, Derived, Event, Standing, check_budget, check_client
 from queen.ledger.redis_client import Call, Script, Shards
 from queen.ledger.redis_codec import (
@@ -21,7 +22,6 @@ from queen.ledger.redis_codec import (
     unpack_records,
     unpack_standing,
 )
-from queen.types import LedgerError, OptionError
 
 OPERATE = Script("operate.lua")
 GROUP_FLAG, ALLOWED_FLAG = 4, 2

@@ -14,7 +14,7 @@ from math import inf
 from typing import Any
 from urllib.parse import urlsplit
 
-from queen.types import LedgerError, OptionError
+from queen.errors import LedgerError, OptionError
 
 DURABLE = {
     "appendonly": ("yes", "nothing would survive a restart"),

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from queen.core.sensitivity import query_area
 from queen.ledger.base import Budget, Event, Rows, Scope, Standing
 from queen.ledger.decide import mean_wealth
+from queen.options import FORMS, Limits
 from queen.sentinel.evidence import Bets
 from queen.sentinel.sketch import SIZE, Memory
-from queen.types import FORMS, Limits
 
 SETTINGS = struct.Struct("<BBBBIIddd")
 POINT = struct.Struct("<Idddd")

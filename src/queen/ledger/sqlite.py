@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from queen.core.sensitivity import Floats
+from queen.errors import LedgerError, OptionError
 from queen.ledger import sqlite_schema as tables
 from queen.ledger.base import (
     Budget,
@@ -28,7 +29,6 @@ from queen.ledger.base import (
 )
 from queen.ledger.decide import Journal, ScopeState, scan
 from queen.ledger.sqlite_schema import Key, Touched, number
-from queen.types import LedgerError, OptionError
 
 
 class SqliteLedger(Derived):

@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from queen.errors import LedgerError
 from queen.ledger.base import Budget, Event, Standing
 from queen.ledger.decide import ClassState, Journal, ScopeState
 from queen.sentinel.sketch import SIZE, Memory
-from queen.types import LedgerError
 
 SCHEMA_VERSION = 3
 APPLICATION_ID = 0x5145454E  # "QEEN", so that another program's database is refused by name

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from queen.types import OptionError, ShapeError
+from queen.errors import OptionError, ShapeError
 
 CLEAN = "clean"
 

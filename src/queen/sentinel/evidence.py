@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from queen.core.sensitivity import Floats
+from queen.errors import OptionError
+from queen.options import SCORES, Sentinel
 from queen.sentinel.bands import p_values
 from queen.sentinel.sketch import Sketch
-from queen.types import SCORES, OptionError, Sentinel
 
 EXPONENTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 NEIGHBOURS = 10

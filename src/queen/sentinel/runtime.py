@@ -9,11 +9,13 @@ from torch import Tensor
 from queen import secret as keyed
 from queen.bundle.bundle import Bundle
 from queen.core.inputs import is_finite
+from queen.errors import NotFiniteError, OptionError
 from queen.ledger.base import check_client
+from queen.options import Group
 from queen.sentinel.decoy import decoy
 from queen.sentinel.evidence import Bets, score
 from queen.sentinel.sketch import Sketch, directions
-from queen.types import Group, Inputs, NotFiniteError, OptionError
+from queen.types import Inputs
 
 
 class Watch:

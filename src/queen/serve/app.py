@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from queen.errors import QueenError
 from queen.serve.admin.routes import admin_routes, dashboard_routes
 from queen.serve.http import WHOLE, read_body
 from queen.serve.protocol.openapi import openapi
@@ -30,7 +31,6 @@ from queen.serve.protocol.wire import (
 from queen.serve.service import Service, addresses
 from queen.serve.telemetry.log import log
 from queen.serve.types import LARGE, Query, ServeError
-from queen.types import QueenError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from queen.core import inputs
+from queen.errors import LedgerError, QueenError
 from queen.guard import Guard, Measured
 from queen.ledger import Judgement
+from queen.options import Group
 from queen.serve.protocol.wire import clean
 from queen.serve.types import Caller, Query, ServeError
-from queen.types import Group, Inputs, LedgerError, QueenError, Reply
+from queen.types import Inputs, Reply
 
 REFUSED = "no answer: this client's budget of answers is spent, or it stands accused of extraction; ask the operator"
 NOT_RECORDED = "the ledger cannot record this request, so it gets no answer; try again"

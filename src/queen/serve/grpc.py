@@ -17,12 +17,12 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError
 
+from queen.errors import OptionError
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.protocol.grpc_messages import check_model, model_message, read_message, server_message, write_message
 from queen.serve.protocol.wire import BYTES_A_VALUE
 from queen.serve.telemetry.log import log
 from queen.serve.types import LARGE, ServeError
-from queen.types import OptionError
 
 if TYPE_CHECKING:
     from queen.serve.service import Service

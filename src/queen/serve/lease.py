@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
-from queen.types import OptionError
+from queen.errors import OptionError
 
 
 def sidecar(ledger: str) -> Path | None:

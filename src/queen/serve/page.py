@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from queen.errors import OptionError
 from queen.serve.settings import Settings
-from queen.types import OptionError
 
 PAGE, RESULTS, CAPACITY = Path("docs/serving.md"), Path("results/serve"), Path("results/capacity/ledgers.json")
 TIMING = Path("results/timing/cpu-2-cores.json")

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from queen.errors import OptionError
 from queen.serve.app import App
 from queen.serve.grpc import start_grpc
 from queen.serve.http import strict_protocol
@@ -24,7 +25,6 @@ from queen.serve.lease import hold
 from queen.serve.service import Service
 from queen.serve.settings import Settings
 from queen.serve.telemetry import log
-from queen.types import OptionError
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from queen.errors import CalibrationError, LedgerError, OptionError
 from queen.guard import Guard, load
 from queen.ledger import Event, Standing, open_ledger
 from queen.serve.access.auth import Authenticator, UnknownKeyError
@@ -34,7 +35,6 @@ from queen.serve.telemetry.series import Series
 from queen.serve.telemetry.webhook import Webhook
 from queen.serve.types import Caller, Query, ServeError, describe
 from queen.serve.unprotected import Unprotected
-from queen.types import CalibrationError, LedgerError, OptionError
 
 if TYPE_CHECKING:
     from starlette.requests import Request

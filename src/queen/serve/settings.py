@@ -12,14 +12,15 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
 
+from queen.errors import OptionError
 from queen.ledger.open import SERVERS
-from queen.types import Group, Limits, OptionError
+from queen.options import Group, Limits
 
 MIB = 1 << 20
 
 
 class GroupLimits(BaseModel):
-    """Limits of one kind of group; see `queen.types.Group`."""
+    """Limits of one kind of group; see `queen.options.Group`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

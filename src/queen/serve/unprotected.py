@@ -10,9 +10,11 @@ from torch import Tensor
 
 from queen.core import inputs
 from queen.core.split import run_model
+from queen.errors import NotFiniteError
 from queen.guard import Guard, Measured
 from queen.ledger import Judgement
-from queen.types import Group, Inputs, NotFiniteError, Reply
+from queen.options import Group
+from queen.types import Inputs, Reply
 
 
 class Unprotected(Guard):

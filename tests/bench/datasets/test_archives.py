@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from queen.bench.datasets import archives
 from queen.bench.datasets.pixels import Pixels, Wanted
 from queen.bench.datasets.trees import DataError
-from queen.types import OptionError, QueenError
+from queen.errors import OptionError, QueenError
 from tests.support import official_sets as official
 from tests.support.official_sets import decoded, noise, photo, python2_pickle, write_folder, write_tar, write_zip
 

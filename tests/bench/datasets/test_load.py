@@ -17,7 +17,7 @@ from queen.bench.datasets import npy_cache as kept
 from queen.bench.datasets.load import SETS, DataError, digits, load_set, mnist5k
 from queen.bench.datasets.packaged import photo_patches
 from queen.bench.datasets.pixels import Wanted
-from queen.types import OptionError, QueenError
+from queen.errors import OptionError, QueenError
 from tests.bench.datasets.test_packs import write_pack
 from tests.support import official_sets as official
 from tests.support.official_sets import noise, photo, write_folder, write_tar

@@ -13,7 +13,7 @@ from PIL import Image, features
 from queen.bench.datasets.packs import Pack
 from queen.bench.datasets.pixels import Wanted
 from queen.bench.datasets.trees import DataError
-from queen.types import OptionError, QueenError
+from queen.errors import OptionError, QueenError
 from tests.support.official_sets import noise
 
 

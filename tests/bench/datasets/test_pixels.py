@@ -11,7 +11,7 @@ from PIL import Image
 from queen.bench.datasets import archives
 from queen.bench.datasets.pixels import Pixels, Wanted, chosen, fitted, in_split, recoloured, resized
 from queen.bench.datasets.trees import DataError
-from queen.types import OptionError
+from queen.errors import OptionError
 from tests.support.official_sets import noise, photo, write_folder
 
 

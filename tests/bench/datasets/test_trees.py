@@ -8,7 +8,7 @@ import pytest
 
 from queen.bench.datasets import trees
 from queen.bench.datasets.trees import DataError, open_tree, reading
-from queen.types import OptionError
+from queen.errors import OptionError
 from tests.support.official_sets import noise, write_folder, write_tar, write_zip
 
 FILES = {"top/b.txt": b"two\n\n three \n", "top/a/deep/x.bin": b"\0\1", "other/top/y": b"", "./top/c": b"c"}

@@ -20,7 +20,7 @@ from queen.bench.studies.page import filled
 from queen.bench.studies.run import read_study_result, run_study
 from queen.bench.studies.words import percent, span
 from queen.cli import app
-from queen.types import OptionError
+from queen.errors import OptionError
 
 ROOT = Path(__file__).parents[3]
 QUICK = {

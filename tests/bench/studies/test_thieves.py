@@ -17,8 +17,8 @@ from queen.bench.studies.forget_quality import CLEAN, CONTROL, ForgetQuality, p_
 from queen.bench.studies.quartiles import Quartiles, ranked, sample, split_quartiles
 from queen.defenses import DEFENSES
 from queen.defenses.queen import fitted
+from queen.errors import OptionError
 from queen.training import Schedule
-from queen.types import OptionError
 
 counts = st.lists(st.integers(0, 40), min_size=4, max_size=4).filter(any)
 

@@ -6,7 +6,7 @@ import pytest
 from queen.bench.studies import features, runtime
 from queen.bench.studies.features import Features, alike
 from queen.bench.studies.runtime import PAPER_RATIOS, Runtime
-from queen.types import OptionError
+from queen.errors import OptionError
 
 
 def test_the_picture_of_features_has_every_image_and_small_files(lab):

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queen.errors import LedgerError, OptionError, SecretError
 from queen.serve.access import auth
 from queen.serve.access.auth import Authenticator, UnknownKeyError
 from queen.serve.access.key import new_key, parse
 from queen.serve.access.key_store import FileKeys, RedisKeys
 from queen.serve.types import Caller, ServeError
-from queen.types import LedgerError, OptionError, SecretError
 from tests.serve.access.test_key_store import HEX, URL_SAFE, redis_server  # noqa: F401  (a fixture)
 
 LOCAL = "127.0.0.1"

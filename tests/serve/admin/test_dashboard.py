@@ -17,8 +17,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from queen.errors import LedgerError
 from queen.serve.admin import accounts
-from queen.types import LedgerError
 from tests.support.desk import HOSTILE, IMAGE, SCRIPT, TURNED, Desk, busy_guard, fill, listening
 from tests.support.server import started
 from tests.support.serving import noise, small_guard

@@ -16,14 +16,15 @@ import numpy as np
 import pytest
 
 from queen import Guard
+from queen.errors import LedgerError
 from queen.ledger import Budget, Standing
+from queen.options import Limits
 from queen.serve.admin import accounts as accounts_module
 from queen.serve.admin import background as recent_module
 from queen.serve.admin.accounts import Accounts
 from queen.serve.admin.background import Recent
 from queen.serve.admin.routes import admin_routes
 from queen.serve.unprotected import Unprotected
-from queen.types import LedgerError, Limits
 from tests.support.desk import HOSTILE, LIMITS, Desk, ask, busy_guard, listening
 from tests.support.serving import digits, small_guard
 

@@ -16,12 +16,13 @@ from torch import Tensor
 from typer.testing import CliRunner, Result
 
 from queen import cli
+from queen.errors import CalibrationError, OptionError, QueenError, RefusedError
+from queen.options import Group, Limits
 from queen.policy import Action, find_policy
 from queen.progress import Progress
 from queen.serve.querylog import audit as module
 from queen.serve.querylog.audit import AuditReport, audit
 from queen.serve.querylog.writer import Logged, QueryLog, read_log
-from queen.types import CalibrationError, Group, Limits, OptionError, QueenError, RefusedError
 from tests.support.guards import fitted, queries
 from tests.support.serving import WIDE, digits, noise, small_bundle, small_guard
 

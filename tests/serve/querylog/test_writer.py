@@ -24,12 +24,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from queen.core import inputs
+from queen.errors import OptionError
 from queen.serve.querylog import folder as shelf
 from queen.serve.querylog import writer as record
 from queen.serve.querylog.format import PREFIX, TYPES, encode, make_header, read_segment
 from queen.serve.querylog.writer import Damage, Logged, QueryLog, read_log
 from queen.serve.telemetry.metrics import Metrics
-from queen.types import Inputs, OptionError
+from queen.types import Inputs
 from tests.serve.telemetry.test_metrics import values
 
 BATCH = torch.arange(6.0).view(2, 3)

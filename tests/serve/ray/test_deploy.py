@@ -20,8 +20,8 @@ import pytest
 import torch
 
 from queen.ledger import open_ledger
+from queen.options import Group
 from queen.serve.access.key_store import open_keys
-from queen.types import Group
 from tests.support.redis_server import redis_server
 from tests.support.server import Server, started
 from tests.support.serving import WIDE, digits, honest, noise, small_guard

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from queen.errors import BundleError, OptionError, QueenError, SecretError
 from queen.secret import new_secret, secret_path, write_secret
 from queen.serve.ray import deploy as scale
 from queen.serve.ray.replica import Mark, Replica, mark_of
 from queen.serve.settings import Settings, read_settings
-from queen.types import BundleError, OptionError, QueenError, SecretError
 from tests.support.serving import small_bundle
 
 
@@ -144,7 +144,7 @@ def test_the_address_is_told_once_when_all_replicas_run(monkeypatch):
 
 
 def test_replicas_that_do_not_start_say_why(monkeypatch):
-    trace = "Traceback (most recent call last):\n  File ...\nqueen.types.SecretError: no secret 'x'\nretrying"
+    trace = "Traceback (most recent call last):\n  File ...\nqueen.errors.SecretError: no secret 'x'\nretrying"
     with pytest.raises(QueenError, match=r"do not start \(DEPLOY_FAILED\): SecretError: no secret 'x'$"):
         watch(monkeypatch, FakeServe({"queen-1": state("DEPLOY_FAILED", trace)}))
     monkeypatch.setattr(scale, "START", 0.05)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queen.errors import OptionError
 from queen.serve.telemetry import log as module
 from queen.serve.telemetry.log import HIDDEN, MAX_TEXT, Formatter, Handler, access, clean, hide, log, setup
-from queen.types import OptionError
 
 KEY = "qk_0123456789abcdef_" + "Ab-_9" * 8 + "xyz"
 SECRET = KEY.split("_", 2)[2]

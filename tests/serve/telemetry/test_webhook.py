@@ -14,10 +14,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from queen.errors import OptionError
 from queen.ledger import Event
 from queen.serve.telemetry.metrics import Metrics
 from queen.serve.telemetry.webhook import DRAIN, Webhook, make_post, sign
-from queen.types import OptionError
 from tests.serve.telemetry.test_metrics import values
 
 SECRET = "correct horse"

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from queen.attacks.base import Attack, BudgetError, Desk, Knowledge, Transcript
 from queen.core.split import run_model
-from queen.types import OptionError
+from queen.errors import OptionError
 
 CLIPS = ("pixel", "peer")
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)

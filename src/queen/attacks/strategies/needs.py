@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks.base import Knowledge, Transcript, train_thief
-from queen.types import OptionError, ShapeError
+from queen.errors import OptionError, ShapeError
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from queen.attacks.base import Knowledge, Transcript
 from queen.attacks.strategies.needs import need_images
 from queen.core.split import find_split, run_model
+from queen.errors import ShapeError
 from queen.training import train
-from queen.types import ShapeError
 from queen.zoo import seeded
 
 TURNS = 4

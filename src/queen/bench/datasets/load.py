@@ -18,7 +18,7 @@ from queen.bench.datasets.pixels import Pixels, Wanted, fitted
 from queen.bench.datasets.registry import SETS, Packaged, Published
 from queen.bench.datasets.trees import DataError
 from queen.defenses.base import nearest
-from queen.types import OptionError
+from queen.errors import OptionError
 
 __all__ = ["SETS", "DataError", "Images", "digits", "load_set", "mnist5k"]
 

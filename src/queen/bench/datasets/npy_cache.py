@@ -14,7 +14,7 @@ import numpy as np
 
 from queen.bench.datasets.pixels import Pixels
 from queen.bench.datasets.trees import DataError, reading
-from queen.types import OptionError
+from queen.errors import OptionError
 
 FILES = ("x.npy", "y.npy", "classes.json")
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from queen.bench.datasets.archives import TEN
 from queen.bench.datasets.pixels import Pixels, Wanted, in_split
-from queen.types import OptionError
+from queen.errors import OptionError
 
 TRAIN_SHARE = 0.8  # of the width of a photograph
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from queen.bench.datasets.pixels import PILLOW, Pixels, Wanted, in_split
 from queen.bench.datasets.trees import DataError, reading
-from queen.types import OptionError
+from queen.errors import OptionError
 
 NAMES = ("fine_names", "names", "classes")
 GREY_SIDE = 28

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from queen.bench.datasets.trees import DataError, Tree, reading
-from queen.types import OptionError
+from queen.errors import OptionError
 
 SEED = 123  # of every split or selection that no publisher fixed
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP")  # not all that Pillow knows: some run programs

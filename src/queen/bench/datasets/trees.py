@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from queen.types import QueenError
+from queen.errors import QueenError
 
 MAX_FILE = 2**30  # the largest file of any set here has 185 MB; more is a decompression bomb
 

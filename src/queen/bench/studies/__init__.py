@@ -16,7 +16,7 @@ from queen.bench.studies import (
 )
 from queen.bench.studies.base import Study
 from queen.defenses.base import nearest
-from queen.types import OptionError
+from queen.errors import OptionError
 
 STUDIES: Mapping[str, Study[Any]] = {
     "threshold": threshold.STUDY,

@@ -27,8 +27,8 @@ from queen.bench.spec import (
 from queen.cache import Cache
 from queen.defenses import DEFENSES
 from queen.defenses.base import nearest
+from queen.errors import OptionError
 from queen.progress import Progress
-from queen.types import OptionError
 
 Asked = TypeVar("Asked")
 Item = TypeVar("Item")

@@ -17,7 +17,7 @@ from queen.bench.studies.words import markdown_table
 from queen.bundle.bundle import Bundle
 from queen.core.geometry import nearest_centre
 from queen.defenses.queen import fitted
-from queen.types import OptionError
+from queen.errors import OptionError
 
 NEIGHBOURS = 10
 Points = NDArray[np.float64]

@@ -19,8 +19,8 @@ from queen.bench.plots import GREEN, GREY, RED, png
 from queen.bench.studies.base import Lab, Result, Study
 from queen.bench.studies.words import markdown_table, pool_name
 from queen.defenses import DEFENSES
+from queen.errors import OptionError
 from queen.training import predict
-from queen.types import OptionError
 
 CLEAN, CONTROL = "none", "none, another seed"
 LEAST = 1e-12  # smaller p-values are drawn here

@@ -20,8 +20,8 @@ from queen.bundle.bundle import Bundle
 from queen.cache import fingerprint
 from queen.defenses.base import nearest
 from queen.defenses.queen import fitted
+from queen.errors import OptionError
 from queen.training import predict
-from queen.types import OptionError
 
 PARTS = 4
 NAMES = ("central", "second", "third", "peripheral")

@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
+from queen.atomic import write_atomically
 from queen.bench.cell import hardware
 from queen.bench.protectee import make_setting
 from queen.bench.run import read_result, write_result
 from queen.bench.spec import VERSION, SpecError, as_json, digest
 from queen.bench.studies.base import Lab, Study, borrowed, read_study
-from queen.cache import Cache, write_whole
+from queen.cache import Cache
 from queen.core.inputs import find_device
 from queen.progress import Progress
 from queen.training import one_thread
@@ -55,7 +56,7 @@ def run_study(
     result = json.loads(json.dumps(result))  # what readers of the file will see
     write_result(out / f"{name}.json", result)
     picture = study.draw(result)
-    write_whole(out / f"{name}.png", lambda temporary: temporary.write_bytes(picture))
+    write_atomically(out / f"{name}.png", picture)
     return dict(result)
 
 

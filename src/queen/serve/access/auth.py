@@ -10,10 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from queen.errors import OptionError, QueenError
 from queen.serve.access.key import NETWORK, Key, digest_of, parse
 from queen.serve.access.key_store import KeyStore
 from queen.serve.types import Caller, ServeError
-from queen.types import OptionError, QueenError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from queen.errors import LedgerError
 from queen.ledger import Budget, Ledger
 from queen.serve.access.key_store import Key, KeyStore, budgets
-from queen.types import LedgerError
 
 
 class GrantedKeys:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from queen.cache import write_whole
+from queen.atomic import write_atomically
+from queen.errors import LedgerError, OptionError, SecretError
 from queen.ledger.base import Budget
 from queen.ledger.redis_client import Shards
 from queen.serve.access.key import Key, budgets, from_plain, new_key, revoked_now, to_plain
-from queen.types import LedgerError, OptionError, SecretError
 
 __all__ = ["FileKeys", "Key", "KeyStore", "RedisKeys", "budgets", "open_keys"]
 
@@ -127,12 +127,7 @@ class FileKeys:
 
     def _write(self, keys: Mapping[str, Key]) -> None:
         text = json.dumps({"format": FORMAT, "keys": {key.id: to_plain(key) for key in keys.values()}}, indent=1)
-        write_whole(self._path, lambda temporary: _write_privately(temporary, text))
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # a revocation survives a power cut
-        finally:
-            os.close(folder)
+        write_atomically(self._path, text, private=True)  # synced: a revocation survives a power cut
 
 
 class RedisKeys:
@@ -204,11 +199,3 @@ def _damage(what: str) -> Iterator[None]:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OptionError(f"{what} is damaged ({error}): restore it, or delete it and make new keys") from error
-
-
-def _write_privately(path: Path, text: str) -> None:
-    """A new file that its owner alone may read from the start."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())

@@ -11,7 +11,7 @@ from typing import Any
 
 from queen.bundle.bundle import Bundle
 from queen.ledger import Standing
-from queen.types import Limits
+from queen.options import Limits
 
 KEPT = 20_000  # accounts at most that are held at once
 RANKED = 1000  # of more, the first by each order

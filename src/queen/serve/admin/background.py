@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Generic, TypeVar
 
-from queen.types import QueenError
+from queen.errors import QueenError
 
 FRESH = 1.0  # seconds that a quick reading is kept
 REST = 10.0  # a slow one is kept for this many times as long as it took

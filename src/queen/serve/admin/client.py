@@ -9,8 +9,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from queen.errors import OptionError
 from queen.ledger import Budget, Event, Standing
-from queen.types import OptionError
 
 TIMEOUT = 10.0
 PATIENCE = 120.0  # seconds that a server may take to read very many clients for the first time

@@ -10,12 +10,13 @@ from typing import Any
 import queen
 from queen.guard import Guard
 from queen.ledger import Event, Ledger
+from queen.options import Limits
 from queen.policy import find_policy
 from queen.serve.access.key_store import Key
 from queen.serve.admin.accounts import bar_of
 from queen.serve.types import ModelSpec
 from queen.serve.unprotected import Unprotected
-from queen.types import Limits, Verdict
+from queen.types import Verdict
 
 
 def bundle_facts(guard: Guard, spec: ModelSpec) -> dict[str, Any]:

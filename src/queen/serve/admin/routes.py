@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from queen.errors import LedgerError, QueenError
 from queen.guard import Guard
 from queen.ledger import Budget, Standing
 from queen.ledger.base import check_client
@@ -23,7 +24,6 @@ from queen.serve.admin.parameters import read_body, read_flag, read_number, read
 from queen.serve.admin.static import dashboard_routes
 from queen.serve.telemetry.series import Series
 from queen.serve.types import Caller, ModelSpec, ServeError
-from queen.types import LedgerError, QueenError
 
 __all__ = ["Office", "Series", "admin_routes", "dashboard_routes"]
 

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from queen.bundle.bundle import Bundle
 from queen.core import inputs
+from queen.errors import OptionError, QueenError
 from queen.guard import Guard, Measured
 from queen.ledger import Event, Judgement
+from queen.options import Group
 from queen.policy import Action, find_policy
 from queen.progress import Progress
 from queen.serve.querylog.format import Logged
-from queen.types import Group, Inputs, OptionError, QueenError
+from queen.types import Inputs
 
 MAX_REASONS = 3
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
+from queen.errors import OptionError
 from queen.serve.querylog.format import MARKER_BYTES, Damage, Logged, encode, make_header, read_segment
 from queen.serve.telemetry.log import log
-from queen.types import OptionError
 
 DAY = 86400.0
 NAME = re.compile(r"(?P<start>\d{13,})-(?P<writer>[0-9a-f]{16})-(?P<number>\d{6,})\.queries")

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from queen.core import inputs
+from queen.errors import OptionError
 from queen.serve.types import DATATYPES
-from queen.types import Inputs, OptionError
+from queen.types import Inputs
 
 FORMAT, VERSION = "queen-query-log", 1
 MARKER_BYTES = 8

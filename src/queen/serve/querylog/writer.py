@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from queen.core import inputs
+from queen.errors import OptionError
 from queen.serve.querylog.folder import Shelf, read_log
 from queen.serve.querylog.format import Damage, Logged, check_inputs
 from queen.serve.telemetry.log import log
-from queen.types import Inputs, OptionError
+from queen.types import Inputs
 
 if TYPE_CHECKING:
     from queen.serve.telemetry.metrics import Metrics

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from queen.errors import OptionError, QueenError
 from queen.ray_cluster import LOCAL, connected, find_ray
 from queen.serve.ray.replica import application, logging_of, mark_of, needs
 from queen.serve.settings import Settings
 from queen.serve.telemetry import log
-from queen.types import OptionError, QueenError
 
 PREFIX = "queen-"  # of the names of our applications on a cluster
 START = 600.0  # seconds until all replicas must answer
@@ -191,5 +191,5 @@ def _why(found: Any) -> str:
     """What Ray has to say of an application; of a traceback the last line, which is ours."""
     texts = [found.message, *(deployment.message for deployment in found.deployments.values())]
     lines: list[str] = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith("queen.types.")]
-    return (told or lines or ["waiting"])[-1].removeprefix("queen.types.")[:500]
+    told = [line for line in lines if line.startswith("queen.errors.")]
+    return (told or lines or ["waiting"])[-1].removeprefix("queen.errors.")[:500]

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from queen.bundle.store import MANIFEST
+from queen.errors import BundleError, QueenError, SecretError
 from queen.secret import derive, read_secret, secret_path
 from queen.serve.app import App, Message, Receive, Send
 from queen.serve.service import Service, process_name
 from queen.serve.settings import Settings
 from queen.serve.telemetry import log
-from queen.types import BundleError, QueenError, SecretError
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from json import JSONEncoder
 from math import isfinite
 from typing import Any
 
-from queen.types import OptionError
+from queen.errors import OptionError
 
 LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 LOGGER = logging.getLogger("queen.serve")

@@ -17,9 +17,9 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from queen.errors import OptionError
 from queen.ledger import Event
 from queen.serve.telemetry.log import log
-from queen.types import OptionError
 
 if TYPE_CHECKING:
     from queen.serve.telemetry.metrics import Metrics, Outcome

@@ -5,20 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from queen.types import (
-    FORMS,
-    MIN_RADIUS,
-    ON_ALARM,
-    ON_SPENT,
-    Group,
-    Limits,
-    LimitsError,
-    OptionError,
-    RefusedError,
-    Reply,
-    Sentinel,
-    Verdict,
-)
+from queen.errors import LimitsError, OptionError, RefusedError
+from queen.options import FORMS, MIN_RADIUS, ON_ALARM, ON_SPENT, Group, Limits, Sentinel
+from queen.types import Reply, Verdict
 
 
 def test_the_defaults_are_the_papers_in_relative_units():

@@ -1,0 +1,104 @@
+"""What can go wrong, one error per cause; each message says what was expected, what came, and how to fix it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from queen.types import Reply
+
+
+class QueenError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class ShapeError(QueenError, ValueError):
+    """An array or tensor has the wrong shape."""
+
+
+class DtypeError(QueenError, TypeError):
+    """An array or tensor has the wrong type of numbers, or is none at all."""
+
+
+class NotFiniteError(QueenError, ValueError):
+    """NaN or infinity where a number belongs."""
+
+
+class RangeError(QueenError, ValueError):
+    """A pixel brighter or darker than any the model was fitted with."""
+
+
+class EmptyBatchError(QueenError, ValueError):
+    """A batch without rows."""
+
+
+class ClientError(QueenError, ValueError):
+    """A client name that is not a short, non-empty string."""
+
+
+class LabelError(QueenError, ValueError):
+    """A label outside 0 .. K-1."""
+
+
+class LimitsError(QueenError, ValueError):
+    """A radius or threshold that makes no sense."""
+
+
+class PolicyError(QueenError, ValueError):
+    """A policy nobody knows."""
+
+
+class OptionError(QueenError, ValueError):
+    """An option with a value nobody knows."""
+
+
+class ModelError(QueenError):
+    """The model failed on an input that looked right."""
+
+
+class HeadError(QueenError):
+    """The model has no usable last layer: head(feature) must equal the model's logits."""
+
+
+class EmptyClassError(QueenError):
+    """A class without training images."""
+
+
+class SpreadError(QueenError):
+    """A class whose 2-D points all coincide, or are not finite."""
+
+
+class TooFewClassesError(QueenError):
+    """A classifier of fewer than two classes has nothing to protect."""
+
+
+class MapError(QueenError):
+    """The 2-D map does not tell the classes apart."""
+
+
+class BundleError(QueenError):
+    """A bundle that is missing, truncated, tampered with or of an unknown version."""
+
+
+class BundleModelError(BundleError):
+    """The bundle belongs to another model, or the model cannot be rebuilt."""
+
+
+class SecretError(QueenError):
+    """The secret file is missing, malformed or readable by others."""
+
+
+class LedgerError(QueenError):
+    """The ledger could not record, so nothing may be answered."""
+
+
+class CalibrationError(QueenError):
+    """The sentinel cannot accuse anybody without held-out images to compare with."""
+
+
+class RefusedError(QueenError):
+    """The policy gives this client no answer; `reply` says which rows are meant and holds the others."""
+
+    def __init__(self, message: str, reply: Reply) -> None:
+        super().__init__(message)
+        self.reply = reply

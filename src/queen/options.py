@@ -1,0 +1,134 @@
+"""What an owner may set: what a client may see (`Limits`), shared budgets (`Group`), how to accuse (`Sentinel`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from queen.errors import LimitsError, OptionError
+
+MIN_RADIUS, MAX_RADIUS = 1e-6, 1e6  # beyond, the ledger's grid cells or squares would no longer be exact
+MAX_ANSWERS = 2**53  # beyond, a store that counts in floats would lose count
+MIN_ALPHA = 1e-100  # beyond, wealth would overflow before it accuses
+SCORES = ("energy", "distance", "confidence", "knn")
+FORMS = ("mixture", "product", "cusum")
+ON_ALARM = ("decoy", "reverse", "label-only", "refuse", "observe")
+ON_SPENT = ("refuse", "decoy", "reverse")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much one client, or one group of clients, may see.
+
+    `radius` is relative to the class's spread (rho = r / d), one number or one a class;
+    `threshold` is the share t of the disc after which a class is spent;
+    `extra_answers` is how many distinct honest answers outside the discs, or near a record, the sentinel gives.
+    """
+
+    radius: float | tuple[float, ...] = 0.02
+    threshold: float = 0.2
+    extra_answers: int = 2000
+
+    def __post_init__(self) -> None:
+        radius, threshold = _plain(self.radius), _plain(self.threshold)
+        radii = tuple(radius) if isinstance(radius, tuple | list) else (radius,)
+        if not radii or not all(_is_number(r) and MIN_RADIUS <= r <= MAX_RADIUS for r in radii):
+            raise LimitsError(f"radius must be a number from {MIN_RADIUS} to {MAX_RADIUS:g}, got {self.radius!r}")
+        if not (_is_number(threshold) and 0 <= threshold <= sys.float_info.max):
+            raise LimitsError(f"threshold must be a finite number, not negative, got {self.threshold!r}")
+        extra = _plain(self.extra_answers)
+        if not (isinstance(extra, int) and not isinstance(extra, bool) and 0 <= extra <= MAX_ANSWERS):
+            raise LimitsError(f"extra_answers must be a whole number from 0 to 2^53, got {self.extra_answers!r}")
+        object.__setattr__(self, "extra_answers", extra)
+        as_floats = tuple(float(r) for r in radii)
+        object.__setattr__(self, "radius", as_floats if isinstance(radius, tuple | list) else as_floats[0])
+        object.__setattr__(self, "threshold", float(threshold))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A budget that many clients share, for example a tenant, a network prefix, everyone.
+
+    `limits` are the group's own. Its coverage is enforced; its alarm is only reported unless `enforce_alarm`, since
+    one thief could otherwise get all its neighbours accused.
+    """
+
+    limits: Limits
+    enforce_alarm: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.limits, Limits):
+            raise LimitsError(f"a group needs limits=Limits(...) of its own, got {type(self.limits).__name__}")
+        if not isinstance(self.enforce_alarm, bool):
+            raise OptionError(f"enforce_alarm must be True or False, got {self.enforce_alarm!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentinel:
+    """How the policy `sentinel` accuses, and what it does then.
+
+    `alpha`: with confidence 1 - `delta` over the calibration images, a benign client is ever accused with at most this
+    probability. `scores`: what is measured of a query, any of energy, distance, confidence, knn; their wealths are
+    averaged. `form`: mixture (the statement above holds, and good will buys little), product (holds, but good will is
+    credit) or cusum (strongest, but only the time to a false alarm is bounded, so patient benign clients are accused).
+    `truncate`: bet only on queries within this share of the highest calibration scores. `pool_below`: classes with
+    fewer calibration images share one band, which voids the statement for clients that send one class.
+    `on_alarm` and `on_spent` say how accused clients and clients without budget are answered. `groups` names the kinds
+    of groups ("tenant" for "tenant:7") that `Guard.answer(groups=...)` accepts.
+    """
+
+    alpha: float = 1e-3
+    delta: float = 0.05
+    scores: tuple[str, ...] = ("energy",)
+    form: str = "mixture"
+    truncate: float | None = None
+    pool_below: int = 0
+    on_alarm: str = "decoy"
+    on_spent: str = "refuse"
+    groups: Mapping[str, Group] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "delta", "truncate"):
+            value = _plain(getattr(self, name))
+            if value is None and name == "truncate":
+                continue
+            if not (_is_number(value) and MIN_ALPHA <= value < 1):
+                raise OptionError(f"{name} must be a number from {MIN_ALPHA:g} to below 1, got {value!r}")
+            object.__setattr__(self, name, float(value))
+        scores = self.scores
+        if not isinstance(scores, tuple | list) or not all(isinstance(name, str) for name in scores):
+            raise OptionError(f"scores must be a list of names, got {scores!r}")
+        if not scores or len(set(scores)) != len(scores):
+            raise OptionError(f"scores must be different names, at least one, got {scores!r}")
+        object.__setattr__(self, "scores", tuple(scores))
+        for name, value, known in (
+            *(("score", score, SCORES) for score in self.scores),
+            ("form", self.form, FORMS),
+            ("on_alarm", self.on_alarm, ON_ALARM),
+            ("on_spent", self.on_spent, ON_SPENT),
+        ):
+            if value not in known:
+                raise OptionError(f"no {name} '{value}'; known: {', '.join(known)}")
+        if not isinstance(self.pool_below, int) or isinstance(self.pool_below, bool) or self.pool_below < 0:
+            raise OptionError(f"pool_below must be a whole number, not negative, got {self.pool_below!r}")
+        if not isinstance(self.groups, Mapping):
+            raise OptionError(f"groups must map kinds to Group(limits=...), got {type(self.groups).__name__}")
+        for kind, group in self.groups.items():
+            if not isinstance(kind, str) or not kind or ":" in kind or "\0" in kind or not isinstance(group, Group):
+                raise OptionError(f"expected groups as kind (no colon) -> Group(limits=...), got {kind!r}: {group!r}")
+
+    @property
+    def share(self) -> float:
+        """Alpha of one scope: the client and every group whose alarm is enforced share it equally."""
+        return self.alpha / (1 + sum(group.enforce_alarm for group in self.groups.values()))
+
+
+def _plain(value: Any) -> Any:
+    """Plain Python numbers for those of numpy and torch."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
