@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import queen
-from queen.bench.orders import Replay
+from queen.bench.orders import OrderReplay
 from queen.core.certify import certify
 from queen.options import Limits
 from queen.sentinel.sketch import Memory
@@ -64,7 +64,7 @@ def measure(guard: queen.Guard, benign: Tensor, pool: Tensor) -> dict[str, objec
     """Alarms of attackers and benign clients in random orders; repeats, jitter and decoys."""
     rng = np.random.default_rng(0)
     many, some = len(benign), min(len(pool), 10_000)
-    replay = Replay(guard, torch.cat([benign, pool[:some]]))
+    replay = OrderReplay(guard, torch.cat([benign, pool[:some]]))
     attackers = [many + rng.permutation(some)[:3000] for _ in range(ORDERS)]
     one_class = [np.flatnonzero(replay.labels[:many] == k) for k in np.unique(replay.labels[:many])]
     found = {
@@ -106,7 +106,7 @@ def summary(alarms: list[int | None]) -> dict[str, object]:
     return {"clients": len(alarms), "accused": len(caught)} | figures
 
 
-def taken_for_repeats(replay: Replay, rows: range) -> float:
+def taken_for_repeats(replay: OrderReplay, rows: range) -> float:
     """The share of different images that the memory takes for repeats of others."""
     memory, hits = Memory(), 0
     for i in rows:

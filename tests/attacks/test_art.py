@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from queen.attacks.art import as_art_classifier
 from queen.bench.datasets.load import digits, load_set, mnist5k
 from queen.cache import Cache
-from queen.defenses import DEFENSES, Service, Victim
+from queen.defenses import DEFENSES, Endpoint, Victim
 from queen.errors import OptionError, RefusedError
 from queen.training import Schedule, train
 from queen.types import Oracle, Reply, Verdict
@@ -71,7 +71,7 @@ def victim(folder: Path) -> Victim:
 def start(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
 
-    def start(defense: str) -> Service:
+    def start(defense: str) -> Endpoint:
         return DEFENSES[defense].start(victim(folder), seed(1))
 
     return start

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from queen.attacks.base import Attack, BudgetError, Desk, Transcript, one_account
+from queen.attacks.base import Attack, BudgetError, CountedOracle, Transcript, one_account
 from queen.attacks.queries.jbda_tr import CIFAR_MEAN, CIFAR_STD, Units, jbda_tr, pushed, round_of, units_of
 from queen.attacks.queries.knockoff import knockoff
 from queen.errors import OptionError
@@ -202,7 +202,7 @@ def test_a_transcript_keeps_only_answered_rows_of_every_round():
 
 def test_queries_are_counted_over_all_accounts_and_not_one_too_many_is_sent():
     pool, opened = knowledge().pool, []
-    at = Desk(lambda name: opened.append(name) or service().client(name), 10, 4)
+    at = CountedOracle(lambda name: opened.append(name) or service().client(name), 10, 4)
     assert len(at.transcript(pool[:6], "a")) == 6
     with pytest.raises(BudgetError, match="budget is 10 queries, 6 are used, 5 more were asked"):
         at.ask(pool[:5], "b")

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from queen.attacks import ATTACKS
-from queen.attacks.base import Attack, Desk, Sizes, Transcript
+from queen.attacks.base import Attack, CountedOracle, Sizes, Transcript
 from queen.attacks.queries.knockoff import knockoff
 from queen.attacks.strategies import cleaning, disguise, informed, rotation
 from queen.attacks.strategies.needs import on_simplex
@@ -120,7 +120,7 @@ def remember(perturb=honest):
     def account(name):
         return lambda x: asked.append((name, x)) or perturb(clean(x))
 
-    return asked, lambda budget: Desk(account, budget, 64)
+    return asked, lambda budget: CountedOracle(account, budget, 64)
 
 
 def test_smoothing_asks_views_and_believes_their_mean_of_the_image_itself():

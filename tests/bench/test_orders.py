@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from queen.bench.orders import Replay
+from queen.bench.orders import OrderReplay
 from queen.errors import OptionError, RefusedError
 from queen.options import Limits
 from tests.support.guards import fitted, queries
@@ -37,18 +37,18 @@ def test_a_replayed_client_is_accused_exactly_where_a_real_one_is(seed):
     alarmed = answered(guard.fresh(), x[order])
     expected = alarmed.index(True) + 1 if any(alarmed) else None
     assert expected is not None
-    assert Replay(guard, x).alarm_at(order) == expected
+    assert OrderReplay(guard, x).alarm_at(order) == expected
 
 
 def test_replays_count_the_accused_and_do_not_disturb_each_other():
-    replay = Replay(sentinel(), mixed())
+    replay = OrderReplay(sentinel(), mixed())
     benign, noise = np.arange(100), np.arange(100, 220)
     assert replay.accused([benign, noise, benign, noise]) == 2
     assert replay.alarm_at(benign) is None
 
 
 def test_the_oddest_images_are_those_whose_bets_win_most():
-    replay = Replay(sentinel(), mixed())
+    replay = OrderReplay(sentinel(), mixed())
     assert set(replay.oddest(30)) <= set(range(100, 220))
     gains = [max(replay.bets.factors[i]) for i in replay.oddest(50)]
     assert gains == sorted(gains, reverse=True)
@@ -56,4 +56,4 @@ def test_the_oddest_images_are_those_whose_bets_win_most():
 
 def test_without_evidence_there_is_nothing_to_replay():
     with pytest.raises(OptionError, match="sentinel"):
-        Replay(fitted("head"), queries())
+        OrderReplay(fitted("head"), queries())

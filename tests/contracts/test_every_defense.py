@@ -13,7 +13,7 @@ from torch import Tensor
 from queen.bench.datasets.load import digits
 from queen.cache import Cache
 from queen.defenses import DEFENSES, find_defense
-from queen.defenses.base import Defense, Mapped, Service, Victim
+from queen.defenses.base import Defense, Endpoint, Mapped, Victim
 from queen.errors import OptionError, QueenError, RefusedError
 from queen.training import Schedule, train
 from queen.zoo import build, seeded
@@ -59,7 +59,7 @@ def options(defense: Defense) -> dict[str, object]:
     return {name: value for name, value in LIMITS.items() if name in defense.options}
 
 
-def start(name: str, victim: Victim, number: int = 0, **changes: object) -> Service:
+def start(name: str, victim: Victim, number: int = 0, **changes: object) -> Endpoint:
     return DEFENSES[name].start(victim, seed(number), **{**options(DEFENSES[name]), **changes})
 
 

@@ -14,7 +14,7 @@ from queen.errors import LedgerError
 from queen.ledger import MemoryLedger
 from queen.options import Group, Limits
 from queen.policy import POLICIES
-from queen.serve.batcher import Batcher, Outcome
+from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.types import Caller, Query, ServeError
 from tests.support.serving import WIDE, digits, honest, noise, small_guard
 
@@ -67,7 +67,7 @@ def test_mixed_batches_answer_as_one_by_one(policy, uniform):
 
 
 def test_rows_of_one_client_are_judged_in_the_order_of_arrival():
-    outcomes: list[Outcome] = []
+    outcomes: list[BatchOutcome] = []
     guard = small_guard(policy="paper", limits=Limits(radius=0.2, threshold=0.02))
     images = digits()[:120]
     run(guard, [("a", image[None]) for image in images], on_batch=outcomes.append)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from queen.attacks.base import Desk, Knowledge, Sizes
+from queen.attacks.base import CountedOracle, Knowledge, Sizes
 from queen.defenses.base import Mapped, Victim
 from queen.errors import RefusedError
 from queen.training import Schedule, probabilities, train
@@ -66,11 +66,11 @@ def service(perturb: Callable[[Tensor], Tensor] = squeezed) -> Mapped:
     return Mapped(victim, lambda answers, x: perturb(answers))
 
 
-def desk(budget: int, perturb: Callable[[Tensor], Tensor] = squeezed) -> Desk:
-    return Desk(service(perturb).client, budget, 64)
+def desk(budget: int, perturb: Callable[[Tensor], Tensor] = squeezed) -> CountedOracle:
+    return CountedOracle(service(perturb).client, budget, 64)
 
 
-def stubborn_desk(budget: int, refuses: Callable[[Tensor], Tensor]) -> Desk:
+def stubborn_desk(budget: int, refuses: Callable[[Tensor], Tensor]) -> CountedOracle:
     """A desk that answers as the model, but not the rows of x for which `refuses` holds."""
 
     def oracle(x: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def stubborn_desk(budget: int, refuses: Callable[[Tensor], Tensor]) -> Desk:
         mask = refused.cpu().numpy()
         raise RefusedError("no", Reply(flat, (Verdict.OUTSIDE,) * len(x), np.zeros(len(x), np.bool_), mask))
 
-    return Desk(lambda _: oracle, budget, 64)
+    return CountedOracle(lambda _: oracle, budget, 64)
 
 
 def knowledge(sizes: Sizes = SMALL, device: str = "cpu", **changes: object) -> Knowledge:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.cache import Cache
-from queen.defenses.base import Keeps, Service
+from queen.defenses.base import Endpoint, Keeps
 from queen.errors import QueenError, RefusedError
 from queen.training import Schedule, train
 from queen.types import Oracle
@@ -51,7 +51,7 @@ class Knowledge:
     """All that an attacker may know beside the Oracle; what is None it does not know.
 
     `pool` (N, ...) are its images in 0..1, `pool_labels` their own labels (of other classes than the victim's).
-    `make_thief` and `schedule` say what it trains. `simulate` is the defense's map (`Service.simulate`), `keeps_label`
+    `make_thief` and `schedule` say what it trains. `simulate` is the defense's map (`Endpoint.simulate`), `keeps_label`
     what the defense declares. `clean` answers without the defense: an oracle that no real attacker has. `benign` are
     images and labels of the victim's own kind. `rebuild` sets up the same defense around an own model.
     `on_epoch` belongs to whoever watches the attack, not to the attacker. `cache` keeps networks that many attacks
@@ -68,7 +68,7 @@ class Knowledge:
     simulate: Callable[[Tensor, Tensor, torch.Generator], Tensor] | None = None
     clean: Oracle | None = None
     benign: tuple[Tensor, Tensor] | None = None
-    rebuild: Callable[[nn.Module, Tensor, Tensor, torch.Generator], Service] | None = None
+    rebuild: Callable[[nn.Module, Tensor, Tensor, torch.Generator], Endpoint] | None = None
     on_epoch: Callable[[nn.Module], None] | None = None
     cache: Cache | None = None
     key: str = ""
@@ -94,7 +94,7 @@ class Transcript:
         return replace(self, answers=answers)
 
 
-class Desk:
+class CountedOracle:
     """Where an attacker asks: counts every query against the budget, whichever account it comes from."""
 
     def __init__(self, open_account: Callable[[str], Oracle], budget: int, batch: int = 256) -> None:
@@ -123,7 +123,7 @@ class Desk:
         return Transcript(x[answered], answers[answered])
 
 
-def one_account(desk: Desk, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+def one_account(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Send the images as they are, from one account."""
     return desk.transcript(x)
 
@@ -139,7 +139,7 @@ def train_thief(found: Transcript, knowledge: Knowledge, generator: torch.Genera
     return train(thief, found.x, found.answers, knowledge.schedule, generator, on_epoch=knowledge.on_epoch)
 
 
-Ask = Callable[[Desk, Tensor, Knowledge, torch.Generator], Transcript]
+Ask = Callable[[CountedOracle, Tensor, Knowledge, torch.Generator], Transcript]
 Believe = Callable[[Transcript, Knowledge, torch.Generator], Transcript]
 Learn = Callable[[Transcript, Knowledge, torch.Generator], nn.Module]
 Choose = Callable[[Knowledge, int, torch.Generator], Tensor]
@@ -171,5 +171,5 @@ class Attack:
         return self.learn(self.believe(found, knowledge, generator), knowledge, generator)
 
 
-QueryStrategy = Callable[[Desk, Attack, Knowledge, int, torch.Generator], Transcript]
+QueryStrategy = Callable[[CountedOracle, Attack, Knowledge, int, torch.Generator], Transcript]
 """(desk, attack, knowledge, budget, generator) -> transcript; JBDA-TR trains thieves on the way, hence the attack."""

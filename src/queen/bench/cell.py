@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks import ATTACKS, QUERIES
-from queen.attacks.base import Attack, Desk, Knowledge, Sizes, Transcript
+from queen.attacks.base import Attack, CountedOracle, Knowledge, Sizes, Transcript
 from queen.bench.protectee import Setting
 from queen.bench.spec import VERSION, Cell, Utility, as_json, digest
 from queen.bench.utility import distances, measure_utility
 from queen.cache import Cache, fingerprint
 from queen.core.split import run_model
 from queen.defenses import DEFENSES
-from queen.defenses.base import Defense, Service
+from queen.defenses.base import Defense, Endpoint
 from queen.defenses.queen import Guarded
 from queen.training import collapsed
 
@@ -73,7 +73,7 @@ def run_cell(run: Run, setting: Setting, cache: Cache) -> dict[str, Any]:
     defense, attack = DEFENSES[run.defense], ATTACKS[run.attack]
     utility = _utility(run, setting, cache)
     service = _serve(run, setting)
-    desk = Desk(service.client, run.budget * attack.overspend(run.sizes), run.sizes.ask_batch)
+    desk = CountedOracle(service.client, run.budget * attack.overspend(run.sizes), run.sizes.ask_batch)
     knowledge = know(run, setting, service, defense)
     found = QUERIES[run.query](desk, attack, knowledge, run.budget, run.generator("query"))
     verdicts = service.verdicts if isinstance(service, Guarded) else {}
@@ -128,10 +128,10 @@ def hardware(device: torch.device) -> dict[str, Any]:
     return {"device": name, "threads": torch.get_num_threads()}
 
 
-def know(run: Run, setting: Setting, service: Service, defense: Defense) -> Knowledge:
+def know(run: Run, setting: Setting, service: Endpoint, defense: Defense) -> Knowledge:
     """What attackers may know here; each attack takes what it declares."""
 
-    def rebuild(model: nn.Module, x: Tensor, labels: Tensor, generator: torch.Generator) -> Service:
+    def rebuild(model: nn.Module, x: Tensor, labels: Tensor, generator: torch.Generator) -> Endpoint:
         third = max(1, len(x) // 3)
         own = replace(
             setting.victim, model=model, train=(x[third:], labels[third:]), calibration=(x[:third], labels[:third])
@@ -156,7 +156,7 @@ def know(run: Run, setting: Setting, service: Service, defense: Defense) -> Know
     )
 
 
-def _serve(run: Run, setting: Setting) -> Service:
+def _serve(run: Run, setting: Setting) -> Endpoint:
     """The victim behind its defense, with nobody known yet."""
     return DEFENSES[run.defense].start(setting.victim, run.generator("defense"), **run.options)
 
@@ -276,7 +276,7 @@ def _answers(found: Transcript, clean: Tensor) -> dict[str, float]:
     }
 
 
-def _answer_flags(found: Transcript, defense: Defense, service: Service, run: Run, setting: Setting) -> list[str]:
+def _answer_flags(found: Transcript, defense: Defense, service: Endpoint, run: Run, setting: Setting) -> list[str]:
     flags = []
     answers = found.answers
     if not answers.isfinite().all():
@@ -292,7 +292,7 @@ def _answer_flags(found: Transcript, defense: Defense, service: Service, run: Ru
 def _repeats_itself(defense: Defense, run: Run, setting: Setting) -> bool:
     """Whether a new client is told the same whatever others asked before, and twice the same by a stateless defense."""
     probe, other = setting.pool[:PROBE], setting.pool[-PROBE:]
-    desks = [Desk(_serve(run, setting).client, 4 * PROBE) for _ in range(2)]
+    desks = [CountedOracle(_serve(run, setting).client, 4 * PROBE) for _ in range(2)]
     desks[1].ask(other, "somebody else")
     told = [desk.ask(probe, "probe")[0] for desk in desks]
     if not defense.stateful:

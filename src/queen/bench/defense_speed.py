@@ -16,7 +16,7 @@ from queen.bench import untrained
 from queen.bench.rivals_speed import ratios_to_none, turns
 from queen.cache import Cache
 from queen.defenses import DEFENSES
-from queen.defenses.base import Service, Victim
+from queen.defenses.base import Endpoint, Victim
 from queen.defenses.queen import Guarded
 from queen.training import Schedule
 from queen.types import Oracle
@@ -39,7 +39,7 @@ PAPER: Mapping[str, float] = {
 class InBatches:
     """A service whose clients send `BATCH` queries at a time."""
 
-    service: Service
+    service: Endpoint
 
     def client(self, name: str) -> Oracle:
         """The same answers (n, K), batch by batch."""
@@ -66,7 +66,7 @@ def defense_costs(scale: int) -> dict[str, Any]:
     }
 
 
-def _services(scale: int, folder: Path, generator: torch.Generator) -> dict[str, Service]:
+def _services(scale: int, folder: Path, generator: torch.Generator) -> dict[str, Endpoint]:
     """Every defense around the same victim; what they must learn, they learn badly and fast."""
     victim = Victim(
         untrained.network(generator),

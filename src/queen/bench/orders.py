@@ -15,7 +15,7 @@ from queen.ledger import MemoryLedger
 from queen.ledger.base import make_rows
 
 
-class Replay:
+class OrderReplay:
     """Images that went through a sentinel's model once, to be sent by any number of simulated clients."""
 
     def __init__(self, guard: Guard, x: Tensor) -> None:

@@ -30,7 +30,7 @@ CELL = ("defense", "options", "query", "attack", "seed")  # what may differ betw
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunSummary:
     """What a run did: cells finished now, found finished before, and failed with their errors."""
 
     done: int
@@ -48,7 +48,7 @@ def run_spec(
     jobs: int | None = None,
     ray_address: str | None = None,
     progress: bool | None = None,
-) -> Outcome:
+) -> RunSummary:
     """Run the cells of a spec that have no result in `out` yet, each into a file of its own.
 
     A cell that fails does not stop the others. `ray_address` sends them to a Ray cluster ("local" starts one here).
@@ -74,7 +74,7 @@ def run_spec(
                 show.say([f"failed: {cell.path}: {result['error']}"])
             else:
                 write_result(out / cell.path, {"hash": cell.hash, "config": cell.config, **result})
-    return Outcome(len(tasks) - len(failed), len(cells) - len(tasks), failed)
+    return RunSummary(len(tasks) - len(failed), len(cells) - len(tasks), failed)
 
 
 def _prepare(content: dict[str, Any], place: Place) -> None:

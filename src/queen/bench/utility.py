@@ -7,29 +7,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from queen.attacks.base import Desk
+from queen.attacks.base import CountedOracle
 from queen.bench.protectee import Setting
 from queen.bench.spec import Utility
-from queen.defenses.base import Service
+from queen.defenses.base import Endpoint
 
 BINS = 15
 
 
-def measure_utility(service: Service, setting: Setting, utility: Utility) -> dict[str, Any]:
+def measure_utility(service: Endpoint, setting: Setting, utility: Utility) -> dict[str, Any]:
     """One client who sends the whole test set, and many who send a part of it each.
 
     A refused query is a wrong one; distances are over the answers that came.
     """
     x, y = setting.test
     clean = setting.victim.clean(x)
-    everything = Desk(service.client, len(x))
+    everything = CountedOracle(service.client, len(x))
     answers, answered = everything.ask(x, "one client")
     right, agreeing = [], []
     generator = torch.Generator().manual_seed(0)
     count = min(utility.queries, len(x))
     for client in range(utility.clients):
         rows = torch.randperm(len(x), generator=generator)[:count].to(x.device)
-        told, came = Desk(service.client, count).ask(x[rows], f"client {client}")
+        told, came = CountedOracle(service.client, count).ask(x[rows], f"client {client}")
         guess = torch.where(came, told.argmax(1), -1)
         right.append((guess == y[rows]).double().mean())
         agreeing.append((guess == clean[rows].argmax(1)).double().mean())

@@ -16,7 +16,7 @@ from queen.defenses import (
     reverse_sigmoid,
     rounding,
 )
-from queen.defenses.base import Defense, Mapped, Service, Victim, nearest
+from queen.defenses.base import Defense, Endpoint, Mapped, Victim, nearest
 from queen.errors import OptionError
 
 DEFENSES: Mapping[str, Defense] = {
@@ -43,4 +43,4 @@ def find_defense(name: str) -> Defense:
     return DEFENSES[name]
 
 
-__all__ = ["DEFENSES", "Defense", "Mapped", "Service", "Victim", "find_defense"]
+__all__ = ["DEFENSES", "Defense", "Endpoint", "Mapped", "Victim", "find_defense"]

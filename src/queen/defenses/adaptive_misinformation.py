@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from queen.cache import fingerprint
 from queen.core.split import run_model
-from queen.defenses.base import Defense, Mapped, Service, Victim
+from queen.defenses.base import Defense, Endpoint, Mapped, Victim
 from queen.defenses.options import check_number
 from queen.training import probabilities, train
 
@@ -67,7 +67,7 @@ def train_second(victim: Victim, generator: torch.Generator) -> nn.Module:
     return second.to(victim.train[0].device).eval().requires_grad_(False)
 
 
-def build(victim: Victim, generator: torch.Generator, *, tau: float = 0.7, nu: float = 1000.0) -> Service:
+def build(victim: Victim, generator: torch.Generator, *, tau: float = 0.7, nu: float = 1000.0) -> Endpoint:
     """Train the second network, or take it from the victim's cache."""
     _check(tau, nu)
     second = train_second(victim, generator)

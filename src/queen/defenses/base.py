@@ -44,7 +44,7 @@ class Victim:
         return probabilities(self.model, x)
 
 
-class Service(Protocol):
+class Endpoint(Protocol):
     """A defended victim, as its clients and those who know the defense see it."""
 
     def client(self, name: str) -> Oracle:
@@ -83,7 +83,7 @@ class Defense:
     `build(victim, generator, **options)`; options have defaults. `on_simplex` False: answers need not sum to 1.
     """
 
-    build: Callable[..., Service]
+    build: Callable[..., Endpoint]
     keeps_label: Keeps
     needs: frozenset[Need] = frozenset()
     on_simplex: bool = True
@@ -95,7 +95,7 @@ class Defense:
         parameters = list(inspect.signature(self.build).parameters.values())[2:]
         return {p.name: p.default for p in parameters}
 
-    def start(self, victim: Victim, generator: torch.Generator, **options: Any) -> Service:
+    def start(self, victim: Victim, generator: torch.Generator, **options: Any) -> Endpoint:
         """The victim behind this defense."""
         unknown = next((name for name in options if name not in self.options), None)
         if unknown is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from queen.defenses.base import Defense, Mapped, Service, Victim
+from queen.defenses.base import Defense, Endpoint, Mapped, Victim
 from queen.defenses.options import check_number
 
 
@@ -28,7 +28,7 @@ def invert(answers: Tensor, *, epsilon: float = 1.0) -> Tensor:
     return y.div_(y.sum(1, keepdim=True)).to(answers.dtype)
 
 
-def build(victim: Victim, generator: torch.Generator, *, epsilon: float = 1.0) -> Service:
+def build(victim: Victim, generator: torch.Generator, *, epsilon: float = 1.0) -> Endpoint:
     """Flatten every answer."""
     check_number("epsilon", epsilon, 0, above=True)
     return Mapped(victim, lambda y, x: perturb(y, epsilon=epsilon))

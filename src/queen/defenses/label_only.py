@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from queen.defenses.base import Defense, Mapped, Service, Victim
+from queen.defenses.base import Defense, Endpoint, Mapped, Victim
 
 
 def perturb(y: Tensor) -> Tensor:
@@ -14,7 +14,7 @@ def perturb(y: Tensor) -> Tensor:
     return F.one_hot(y.argmax(1), y.shape[1]).to(y.dtype)
 
 
-def build(victim: Victim, generator: torch.Generator) -> Service:
+def build(victim: Victim, generator: torch.Generator) -> Endpoint:
     """Tell the victim's label and nothing else."""
     return Mapped(victim, lambda y, x: perturb(y))
 

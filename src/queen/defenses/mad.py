@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from queen.defenses.base import Defense, Mapped, Service, Victim
+from queen.defenses.base import Defense, Endpoint, Mapped, Victim
 from queen.defenses.options import check_number
 from queen.training import probabilities
 
@@ -130,7 +130,7 @@ def _first_lowest(values: Tensor) -> Tensor:
     return (values <= values.amin(1, keepdim=True) + TIE).to(torch.int8).argmax(1)
 
 
-def build(victim: Victim, generator: torch.Generator, *, epsilon: float = 1.0) -> Service:
+def build(victim: Victim, generator: torch.Generator, *, epsilon: float = 1.0) -> Endpoint:
     """Imagine a thief with the victim's architecture and random weights."""
     check_number("epsilon", epsilon, 0)
     surrogate = victim.make_network(generator).eval().requires_grad_(False)

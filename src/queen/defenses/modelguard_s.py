@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from queen.defenses.base import Defense, Service, Victim
+from queen.defenses.base import Defense, Endpoint, Victim
 from queen.defenses.options import check_number
 from queen.types import Oracle
 
@@ -67,7 +67,7 @@ class Repeating:
         return repeat(clean, {}, epsilon=self.epsilon)[None]
 
 
-def build(victim: Victim, generator: torch.Generator, *, epsilon: float = 1.0) -> Service:
+def build(victim: Victim, generator: torch.Generator, *, epsilon: float = 1.0) -> Endpoint:
     """Remember nothing yet."""
     check_number("epsilon", epsilon, 0)
     return Repeating(victim, float(epsilon))

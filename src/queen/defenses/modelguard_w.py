@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from queen.defenses.base import Defense, Mapped, Service, Victim
+from queen.defenses.base import Defense, Endpoint, Mapped, Victim
 from queen.defenses.options import check_number
 
 MARGIN = 1e-4  # how far ahead the top class stays
@@ -166,7 +166,7 @@ def _best_cap(problem: _Problem) -> Tensor:
     return best
 
 
-def build(victim: Victim, generator: torch.Generator, *, epsilon: float = 1.0) -> Service:
+def build(victim: Victim, generator: torch.Generator, *, epsilon: float = 1.0) -> Endpoint:
     """Solve the program for every answer."""
     check_number("epsilon", epsilon, LEAST_EPSILON)
     return Mapped(victim, lambda y, x: perturb(y, epsilon=epsilon))

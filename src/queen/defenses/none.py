@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from queen.defenses.base import Defense, Mapped, Service, Victim
+from queen.defenses.base import Defense, Endpoint, Mapped, Victim
 
 
-def build(victim: Victim, generator: torch.Generator) -> Service:
+def build(victim: Victim, generator: torch.Generator) -> Endpoint:
     """The victim as it is."""
     return Mapped(victim, lambda y, x: y)
 

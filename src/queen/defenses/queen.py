@@ -19,7 +19,7 @@ from queen.bundle.bundle import Bundle, with_options
 from queen.bundle.store import load_bundle, save_bundle
 from queen.cache import fingerprint
 from queen.core.mapping import MapRecipe
-from queen.defenses.base import Defense, Need, Service, Victim
+from queen.defenses.base import Defense, Endpoint, Need, Victim
 from queen.errors import BundleError, RefusedError
 from queen.fit.protect import ShadowRecipe, protect
 from queen.guard import Guard, Measured
@@ -102,7 +102,7 @@ def new_secret(generator: torch.Generator) -> bytes:
     return hashlib.sha256(repr(numbers).encode()).digest()
 
 
-def _builder(policy: str) -> Callable[..., Service]:
+def _builder(policy: str) -> Callable[..., Endpoint]:
     def build(
         victim: Victim,
         generator: torch.Generator,
@@ -117,7 +117,7 @@ def _builder(policy: str) -> Callable[..., Service]:
         map_batch: int | None = None,
         shadow_models: int = 10,
         seed: int = 0,
-    ) -> Service:
+    ) -> Endpoint:
         recipe = {"map_epochs": map_epochs, "map_batch": map_batch, "shadow_models": shadow_models, "seed": seed}
         bundle = with_options(
             fitted(victim, **recipe),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from queen.defenses.base import Defense, Mapped, Service, Victim
+from queen.defenses.base import Defense, Endpoint, Mapped, Victim
 from queen.errors import OptionError
 
 MOST_DECIMALS = 15  # more than a float64 holds
@@ -23,7 +23,7 @@ def _check(decimals: object) -> None:
         raise OptionError(f"decimals must be a whole number from 0 to {MOST_DECIMALS}, got {decimals!r}")
 
 
-def build(victim: Victim, generator: torch.Generator, *, decimals: int = 1) -> Service:
+def build(victim: Victim, generator: torch.Generator, *, decimals: int = 1) -> Endpoint:
     """Round every answer."""
     _check(decimals)
     return Mapped(victim, lambda y, x: perturb(y, decimals=decimals))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from queen.attacks.adaptive import carry_out, plain
-from queen.bench.orders import Replay
+from queen.bench.orders import OrderReplay
 from queen.guard import Guard
 
 ORDERS, ATTACK_ORDERS, ATTACK_QUERIES, RETRIES, ODD = 1000, 300, 400, 1000, 20
@@ -21,7 +21,7 @@ def false_accusations(guard: Guard, test: tuple[Tensor, Tensor]) -> dict[str, di
 
     All of it is conditional on these images: a thousand orders of them are not a thousand independent clients.
     """
-    replay, rng, truth = Replay(guard, test[0]), np.random.default_rng(0), test[1].numpy()
+    replay, rng, truth = OrderReplay(guard, test[0]), np.random.default_rng(0), test[1].numpy()
     everyone = range(len(truth))
     clients = {
         "random_orders": [rng.permutation(everyone) for _ in range(ORDERS)],
@@ -43,7 +43,7 @@ def _shuffled(chosen: np.ndarray[Any, np.dtype[np.bool_]], rng: np.random.Genera
 
 def alarm_orders(guard: Guard, pool: Tensor) -> dict[str, Any]:
     """When the sentinel accuses an attacker within its first `ATTACK_QUERIES`, over random orders of a pool."""
-    replay, rng = Replay(guard, pool), np.random.default_rng(0)
+    replay, rng = OrderReplay(guard, pool), np.random.default_rng(0)
     found = [replay.alarm_at(rng.permutation(len(pool))[:ATTACK_QUERIES]) for _ in range(ATTACK_ORDERS)]
     caught = sorted(at for at in found if at is not None)
     if not caught:

@@ -18,7 +18,7 @@ from queen.core.mapping import MappingNet
 from queen.core.sensitivity import Floats
 from queen.errors import CalibrationError, OptionError, ShapeError
 from queen.fit.data import Data, batches
-from queen.fit.features import Seen, View, look
+from queen.fit.features import ModelOutputs, View, look
 from queen.guard import Guard
 from queen.options import SCORES, Sentinel
 from queen.progress import Progress
@@ -92,8 +92,8 @@ def jitter(x: Inputs) -> Inputs:
 
 
 def summarise(
-    seen: Sequence[Seen],
-    jittered: Seen,
+    seen: Sequence[ModelOutputs],
+    jittered: ModelOutputs,
     net: MappingNet,
     geometry: Geometry,
     names: Sequence[str],
@@ -108,7 +108,7 @@ def summarise(
     tolerance, cell = measure_scales(seen[0].features, seen[0].logits.argmax(1), jittered.features)
     # A client's repeats place no bet, so what is usual must be measured without repeats too.
     new = ~repeats(seen[0].features, seen[0].logits.argmax(1), tolerance)
-    seen = [Seen(s.features[new], s.logits[new], s.labels[new]) for s in seen]
+    seen = [ModelOutputs(s.features[new], s.logits[new], s.labels[new]) for s in seen]
     with torch.inference_mode():
         labels = [s.logits.argmax(1) for s in seen]
         points = [geometry.relative(net(s.features), k) for s, k in zip(seen, labels, strict=True)]

@@ -20,7 +20,7 @@ View = Callable[[Inputs], Inputs]
 
 
 @dataclass
-class Seen:
+class ModelOutputs:
     """What one pass over the data gave: features (n, D), logits (n, K), labels (n,), and maybe all inputs."""
 
     features: Tensor
@@ -39,8 +39,8 @@ def look(
     *,
     keep_inputs: bool = False,
     views: Sequence[View] = (lambda x: x,),
-) -> list[Seen]:
-    """Every batch must be like the sample `like`, on whose device the model runs; one `Seen` a view."""
+) -> list[ModelOutputs]:
+    """Every batch must be like the sample `like`, on whose device the model runs; one `ModelOutputs` a view."""
     device = next(iter(inputs.tensors(like).values())).device
     found: list[list[tuple[Tensor, Tensor]]] = [[] for _ in views]
     labels, kept, spans = [], [], []
@@ -71,8 +71,8 @@ def look(
 
 def _joined(
     parts: list[tuple[Tensor, Tensor]], labels: Tensor, pictures: Tensor | None, span: tuple[float, float] | None
-) -> Seen:
+) -> ModelOutputs:
     features, logits = (torch.cat(column).clone() for column in zip(*parts, strict=True))
     if not (features.isfinite().all() and logits.isfinite().all()):
         raise NotFiniteError("the model gives NaN or infinity for some of the images")
-    return Seen(features, logits, labels, pictures, span)
+    return ModelOutputs(features, logits, labels, pictures, span)

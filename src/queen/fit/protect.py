@@ -19,7 +19,7 @@ from queen.core.split import Split, find_split
 from queen.errors import CalibrationError, DtypeError, EmptyBatchError, LimitsError, MapError, OptionError
 from queen.fit.calibrate import alarm_rates, jitter, summarise, with_calibration
 from queen.fit.data import Data, batches
-from queen.fit.features import Seen, look
+from queen.fit.features import ModelOutputs, look
 from queen.guard import Guard
 from queen.ledger import Ledger
 from queen.options import Limits, Sentinel
@@ -182,20 +182,20 @@ def _sample(data: Data, model: nn.Module) -> Inputs:
     raise EmptyBatchError("the data holds no images")
 
 
-def _reference(seen: Seen, generator: torch.Generator, rows: int = 2000) -> Tensor:
+def _reference(seen: ModelOutputs, generator: torch.Generator, rows: int = 2000) -> Tensor:
     """Some normalised training features (m, D), for the knn score."""
     few = torch.randperm(len(seen.features), generator=generator)[:rows].to(seen.features.device)
     return torch.nn.functional.normalize(seen.features[few])
 
 
-def _fit_map(seen: Seen, recipe: MapRecipe, generator: torch.Generator, show: Progress) -> MappingNet:
+def _fit_map(seen: ModelOutputs, recipe: MapRecipe, generator: torch.Generator, show: Progress) -> MappingNet:
     if recipe.loss not in ("out", "in"):
         raise OptionError(f"no contrastive loss '{recipe.loss}'; known: out, in")
     with show.bar("map", recipe.epochs) as advance:
         return train_map(seen.features, seen.labels, recipe, generator, advance)
 
 
-def _agreement(points: Tensor, geometry: Geometry, seen: Seen, floor: float) -> float:
+def _agreement(points: Tensor, geometry: Geometry, seen: ModelOutputs, floor: float) -> float:
     """The map's health: how often the nearest centre is the classifier's own answer."""
     agreement = (nearest_centre(points, geometry) == seen.logits.argmax(1)).double().mean().item()
     if agreement < floor:
@@ -207,7 +207,7 @@ def _agreement(points: Tensor, geometry: Geometry, seen: Seen, floor: float) -> 
 
 
 def _fit_shadows(
-    seen: Seen,
+    seen: ModelOutputs,
     classes: int,
     recipe: ShadowRecipe,
     generator: torch.Generator,
@@ -248,7 +248,7 @@ def _limits(limits: Limits | None, absolute_radius: float | None, geometry: Geom
 
 
 def _report(
-    seen: Seen, points: Tensor, geometry: Geometry, agreement: float, recipe: ShadowRecipe, shadows: Shadows
+    seen: ModelOutputs, points: Tensor, geometry: Geometry, agreement: float, recipe: ShadowRecipe, shadows: Shadows
 ) -> Report:
     labels = seen.logits.argmax(1)
     train = Benign(labels.cpu().numpy(), geometry.relative(points, labels).cpu().numpy())
@@ -267,7 +267,7 @@ def _report(
 
 
 @torch.inference_mode()
-def _try_shadows(shadows: Shadows, seen: Seen, rows: int = 512) -> tuple[float, float]:
+def _try_shadows(shadows: Shadows, seen: ModelOutputs, rows: int = 512) -> tuple[float, float]:
     """Accuracy and mean confidence of the averaged shadows on some training images."""
     pick = torch.linspace(0, len(seen.labels) - 1, min(rows, len(seen.labels))).long().to(seen.labels.device)
     x = seen.features[pick] if seen.inputs is None else seen.inputs[pick]

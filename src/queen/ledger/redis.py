@@ -12,7 +12,7 @@ import numpy as np
 from queen.ledger.base import Judgement, Rows, Scope, Standing
 from queen.ledger.decide import mean_wealth
 from queen.ledger.redis_admin import RedisAdmin
-from queen.ledger.redis_client import Call, Script
+from queen.ledger.redis_client import Script, ScriptCall
 from queen.ledger.redis_codec import Packed, pack_event, unpack_coverage
 
 JUDGE = Script("judge.lua")
@@ -34,10 +34,12 @@ class RedisLedger(RedisAdmin):
 
     def judge_rows(self, rows: Rows) -> Judgement:
         """Judge and record; see `Ledger`."""
-        packed, found = Packed(rows), _Found(rows)
+        packed, found = Packed(rows), _Replies(rows)
         for stage in sorted({scope.stage for scopes in rows.scopes for scope in scopes}):
             parts = found.parts(stage)
-            calls = [Call(self._keys(of.name, group=of.group), packed.arguments(of, chosen)) for of, chosen in parts]
+            calls = [
+                ScriptCall(self._keys(of.name, group=of.group), packed.arguments(of, chosen)) for of, chosen in parts
+            ]
             for (scope, chosen), reply in zip(parts, self._shards.run(JUDGE, calls), strict=True):
                 if self._shards.is_error(reply):
                     found.fail(chosen, reply)
@@ -49,7 +51,7 @@ class RedisLedger(RedisAdmin):
         return found.judgement()
 
 
-class _Found:
+class _Replies:
     """What the scopes have said so far of every row of a batch."""
 
     def __init__(self, rows: Rows) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from queen.core.sensitivity import Floats
 from queen.errors import LedgerError, OptionError
 from queen.ledger.base import Budget, Derived, Event, Standing, check_budget, check_client
-from queen.ledger.redis_client import Call, Script, Shards
+from queen.ledger.redis_client import Script, ScriptCall, Shards
 from queen.ledger.redis_codec import (
     STATE,
     pack_budget,
@@ -134,7 +134,7 @@ class RedisAdmin(Derived):
         """Change a scope at once, and log who did it with how it stood before."""
         check_client(actor)
         scope, _, _ = self._keys(check_client(name), group=group)
-        (before,) = self._shards.run(OPERATE, [Call((scope,), (what, name, int(group), budget))])
+        (before,) = self._shards.run(OPERATE, [ScriptCall((scope,), (what, name, int(group), budget))])
         if self._shards.is_error(before):
             raise self._shards.error(before)
         fields = dict(zip(before[::2], before[1::2], strict=True))

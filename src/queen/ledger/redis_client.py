@@ -44,7 +44,7 @@ class Script:
 
 
 @dataclass(frozen=True)
-class Call:
+class ScriptCall:
     """One run of a script: all keys are of one slot."""
 
     keys: tuple[str, ...]
@@ -95,7 +95,7 @@ class Shards:
         except self._redis.exceptions.ResponseError:  # INFO is forbidden
             return False
 
-    def run(self, script: Script, calls: Sequence[Call]) -> list[Any]:
+    def run(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
         """Run a script, for all calls in one round trip a shard: replies, or what kept a call from being answered.
 
         Calls that certainly did not run (the script was unknown, or the slot has moved) are sent once more.
@@ -117,7 +117,7 @@ class Shards:
             except self._errors:
                 continue  # the calls to this shard will say why
 
-    def _send(self, script: Script, calls: Sequence[Call]) -> list[Any]:
+    def _send(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
         replies: list[Any] = [None] * len(calls)
         by_client: dict[int, tuple[Any, list[int]]] = {}
         for i, call in enumerate(calls):

@@ -55,7 +55,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BatchOutcome:
     """What became of a batch, for whoever counts: its jobs, the judgement and the reply, and how long both took."""
 
     jobs: list[Job]
@@ -76,7 +76,7 @@ class Batcher:
         max_queue: int = 4096,
         max_wait: float = 2.0,
         uniform: bool = True,
-        on_batch: Callable[[Outcome], None] = lambda outcome: None,  # on the event loop
+        on_batch: Callable[[BatchOutcome], None] = lambda outcome: None,  # on the event loop
         on_ledger: Callable[[LedgerError | None], None] = lambda error: None,  # in the ledger's thread
     ) -> None:
         self._guard = guard
@@ -216,7 +216,7 @@ class Batcher:
         self._on_ledger(None)
         reply = self._guard.reply(batch.seen, judgement, [clients[i] for i in owner], uniform=self._uniform)
         told = _told(jobs, clean(reply.probabilities.cpu().numpy()), reply.refused, judgement.failed)
-        outcome = Outcome(jobs, judgement, reply, batch.model_seconds, recorded - start)
+        outcome = BatchOutcome(jobs, judgement, reply, batch.model_seconds, recorded - start)
         _finish(told, then=lambda: self._on_batch(outcome))
 
 

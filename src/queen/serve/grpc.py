@@ -47,7 +47,7 @@ IDLE = 30.0  # seconds after which a connection without calls is closed; clients
 
 
 @dataclass
-class Call:
+class GrpcCall:
     """A call that is being answered, and what is known of it so far."""
 
     requests: AsyncIterator[bytes]
@@ -56,7 +56,7 @@ class Call:
     query: Query | None = None
 
 
-Method = Callable[[Call], Awaitable[Any]]
+Method = Callable[[GrpcCall], Awaitable[Any]]
 
 
 async def start_grpc(service: Service, host: str, port: int, *, max_bytes: int) -> tuple[grpc.aio.Server, int]:
@@ -107,27 +107,27 @@ def _options(settings: Settings, max_bytes: int) -> list[tuple[str, int]]:
 def _handlers(service: Service, max_values: int) -> Any:
     """The service's methods; gRPC itself answers UNIMPLEMENTED to all others."""
 
-    async def live(call: Call) -> oip.ServerLiveResponse:
+    async def live(call: GrpcCall) -> oip.ServerLiveResponse:
         return oip.ServerLiveResponse(live=True)
 
-    async def ready(call: Call) -> oip.ServerReadyResponse:
+    async def ready(call: GrpcCall) -> oip.ServerReadyResponse:
         return oip.ServerReadyResponse(ready=service.ready)
 
-    async def server_metadata(call: Call) -> oip.ServerMetadataResponse:
+    async def server_metadata(call: GrpcCall) -> oip.ServerMetadataResponse:
         return server_message(service.version)
 
-    async def model_ready(call: Call) -> oip.ModelReadyResponse:
+    async def model_ready(call: GrpcCall) -> oip.ModelReadyResponse:
         request = _parse(oip.ModelReadyRequest, await _read(call, service))
         check_model(service.spec, request.name, request.version)
         return oip.ModelReadyResponse(ready=service.ready)
 
-    async def model_metadata(call: Call) -> oip.ModelMetadataResponse:
+    async def model_metadata(call: GrpcCall) -> oip.ModelMetadataResponse:
         await _caller(service, call.context)
         request = _parse(oip.ModelMetadataRequest, await _read(call, service))
         check_model(service.spec, request.name, request.version)
         return model_message(service.spec)
 
-    async def infer(call: Call) -> oip.ModelInferResponse:
+    async def infer(call: GrpcCall) -> oip.ModelInferResponse:
         call.caller = await _caller(service, call.context)
         raw, limits = await _read(call, service), {"max_rows": service.settings.max_rows, "max_values": max_values}
         parse = partial(read_message, raw, service.spec, **limits)
@@ -152,7 +152,7 @@ def _told(service: Service, name: str, method: Method) -> Callable[[AsyncIterato
     """The method with its errors as gRPC tells them, counted."""
 
     async def answer(requests: AsyncIterator[bytes], context: Any) -> bytes:
-        start, status, call = time.perf_counter(), 499, Call(requests, context)  # 499: the client went away
+        start, status, call = time.perf_counter(), 499, GrpcCall(requests, context)  # 499: the client went away
         try:
             reply: bytes = (await method(call)).SerializeToString()
             status = 200
@@ -190,7 +190,7 @@ def peer_host(peer: str) -> str | None:
     return unquote(rest).rpartition(":")[0].strip("[]") or None
 
 
-async def _read(call: Call, service: Service) -> bytes:
+async def _read(call: GrpcCall, service: Service) -> bytes:
     """The message of a call, whole within the time that a request may take to arrive; the protocol knows no second."""
     limit, start = service.settings.request_timeout, time.monotonic()
     try:

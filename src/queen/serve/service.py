@@ -25,7 +25,7 @@ from queen.ledger import Event, Standing, open_ledger
 from queen.serve.access.auth import Authenticator, UnknownKeyError
 from queen.serve.access.budgets import GrantedKeys
 from queen.serve.access.key_store import KeyStore, open_keys
-from queen.serve.batcher import Batcher, Outcome
+from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.querylog.writer import QueryLog
 from queen.serve.release import Ticks
 from queen.serve.settings import Settings
@@ -214,7 +214,7 @@ class Service:
                 id=name, protocol=protocol, status=status, rows=rows, seconds=seconds, key=caller.key if caller else ""
             )
 
-    def _after_batch(self, done: Outcome) -> None:
+    def _after_batch(self, done: BatchOutcome) -> None:
         """Count a batch whose answers have left."""
         letters, alarmed, refused = done.judgement.letters, int(done.reply.alarmed.sum()), int(done.reply.refused.sum())
         self.metrics.observe_batch(

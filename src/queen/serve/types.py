@@ -80,7 +80,7 @@ class Caller:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class AnswerFormat:
     """How the answer is to be written: as raw bytes or JSON numbers, or as the `classification` best classes."""
 
     binary: bool = False
@@ -94,7 +94,7 @@ class Query:
     inputs: Inputs
     rows: int
     id: str = ""
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: AnswerFormat = field(default_factory=AnswerFormat)
 
 
 class ServeError(Exception):

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queen.bench.datasets import archives
-from queen.bench.datasets.pixels import Pixels, Wanted
+from queen.bench.datasets.pixels import Pixels, Selection
 from queen.bench.datasets.trees import DataError
 from queen.errors import OptionError, QueenError
 from tests.support import official_sets as official
 from tests.support.official_sets import decoded, noise, photo, python2_pickle, write_folder, write_tar, write_zip
 
-TRAIN, TEST = Wanted("train"), Wanted("test")
+TRAIN, TEST = Selection("train"), Selection("test")
 
 
 def check(found: Pixels, x: np.ndarray, y: list[int]) -> None:
@@ -71,7 +71,7 @@ def test_cifar100_in_every_published_form_has_its_fine_labels(place, tmp_path):
     write = write_tar if place.endswith(".gz") else lambda files, path: write_folder(files, path.parent)
     write(files, tmp_path / place)
     for split, (x, y) in sets.items():
-        found = archives.cifar100(tmp_path / place, Wanted(split))
+        found = archives.cifar100(tmp_path / place, Selection(split))
         check(found, x.reshape(-1, 3, 32, 32), y)
         assert found.classes == ("apple", "fish", "baby")
 
@@ -80,7 +80,7 @@ def test_svhn_counts_its_tens_as_zeros(tmp_path):
     for split, count in (("train", 12), ("test", 4)):
         x, y = noise(32, 32, 3, count, seed=count), np.arange(1, count + 1)[:, None] % 11
         scipy.io.savemat(tmp_path / f"{split}_32x32.mat", {"X": x, "y": y.astype(np.uint8)}, do_compression=True)
-        found = archives.svhn(tmp_path / "train_32x32.mat", Wanted(split))
+        found = archives.svhn(tmp_path / "train_32x32.mat", Selection(split))
         check(found, np.stack([x[..., i].transpose(2, 0, 1) for i in range(count)]), (y.ravel() % 10).tolist())
         assert found.classes == tuple("0123456789")
 
@@ -131,14 +131,14 @@ def test_cub200_has_its_official_split_and_wants_a_size(form, tmp_path):
         path = write_folder(files, tmp_path) / "CUB_200_2011"
     with pytest.raises(OptionError, match=r"different sizes, such as 5x9 and 7x9: choose one with size="):
         archives.cub200(path, TRAIN)
-    train, test = (archives.cub200(path, Wanted(split, size=4)) for split in ("train", "test"))
+    train, test = (archives.cub200(path, Selection(split, size=4)) for split in ("train", "test"))
     assert (train.x.shape, test.x.shape) == ((3, 3, 4, 4), (3, 3, 4, 4))
     assert train.y.tolist() == test.y.tolist() == [0, 1, 2]
     assert train.classes == ("Black_footed_Albatross", "Laysan_Albatross", "Sooty_Albatross")
     # 9x9 is one image's whole height: its middle square is left as it is.
     name = "001.Black_footed_Albatross/Black_footed_Albatross_0000.jpg"
     whole = decoded(files[f"CUB_200_2011/images/{name}"])
-    assert np.array_equal(archives.cub200(path, Wanted("train", size=5)).x[0], whole[:, :, 2:7])
+    assert np.array_equal(archives.cub200(path, Selection("train", size=5)).x[0], whole[:, :, 2:7])
 
 
 @pytest.mark.parametrize("form", ["tar", "folder"])
@@ -203,7 +203,7 @@ def test_a_selection_is_fixed_and_decodes_nothing_else(tmp_path):
     files = {f"train/c{i % 2}/{i:03}.png": photo(i) for i in range(40)}
     write_folder(files, tmp_path)
     everything = archives.class_folders(tmp_path / "train", TRAIN)
-    some = archives.class_folders(tmp_path / "train", Wanted("train", count=9))
+    some = archives.class_folders(tmp_path / "train", Selection("train", count=9))
     rows = [next(r for r, x in enumerate(everything.x) if np.array_equal(x, one)) for one in some.x]
     assert len(rows) == 9
     assert rows == sorted(rows)
@@ -212,7 +212,7 @@ def test_a_selection_is_fixed_and_decodes_nothing_else(tmp_path):
     kept = {sorted(files)[row] for row in rows}
     for name in files.keys() - kept:
         (tmp_path / name).write_bytes(b"broken")
-    assert np.array_equal(archives.class_folders(tmp_path / "train", Wanted("train", count=9)).x, some.x)
+    assert np.array_equal(archives.class_folders(tmp_path / "train", Selection("train", count=9)).x, some.x)
 
 
 # What can be wrong with them.
@@ -326,7 +326,7 @@ def test_strange_lists_of_images_are_one_clear_error(name, content, message, tmp
     path = write_folder(official.cub200() | {f"CUB_200_2011/{name}": content}, tmp_path) / "CUB_200_2011"
     write_folder({"secret.jpg": photo(1)}, tmp_path)
     with pytest.raises(DataError, match=message):
-        archives.cub200(path, Wanted("train", size=4))
+        archives.cub200(path, Selection("train", size=4))
 
 
 def test_an_image_twice_in_a_list_or_of_an_unknown_class_is_refused(tmp_path):
@@ -382,14 +382,14 @@ def test_whatever_is_damaged_no_foreign_error_comes_out(name, whole, where, flip
     cut = data[:place] if flip == 0 else data[:place] + bytes([data[place] ^ flip]) + data[place + 1 :]
     path.write_bytes(cut)
     try:
-        found = read(path, Wanted("train", size=6))
+        found = read(path, Selection("train", size=6))
     except QueenError as error:
         assert str(error)  # noqa: PT017
     else:
         assert len(found.x) == len(found.y) > 0
     finally:
         path.write_bytes(data)
-    assert len(read(path, Wanted("train", size=6)).y) > 0
+    assert len(read(path, Selection("train", size=6)).y) > 0
 
 
 @pytest.mark.parametrize("name", ["cifar10", "tinyimagenet", "cub200", "emnist"])
@@ -398,4 +398,4 @@ def test_half_an_archive_is_refused(name, whole, tmp_path):
     half = tmp_path / path.name
     half.write_bytes(data[: len(data) // 2])
     with pytest.raises(DataError, match="is the copy complete"):
-        getattr(archives, name)(half, Wanted("train", size=6))
+        getattr(archives, name)(half, Selection("train", size=6))

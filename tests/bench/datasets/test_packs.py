@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image, features
 
 from queen.bench.datasets.packs import Pack
-from queen.bench.datasets.pixels import Wanted
+from queen.bench.datasets.pixels import Selection
 from queen.bench.datasets.trees import DataError
 from queen.errors import OptionError, QueenError
 from tests.support.official_sets import noise
@@ -59,7 +59,7 @@ LABELS = np.arange(20, dtype=np.uint8) % 4
 def test_every_tile_comes_back_in_order(count, shape, options, tmp_path):
     x = noise(count, *shape)
     path = write_pack(tmp_path / "p.npz", options=options, train=x, y_train=LABELS[:count])
-    found = Pack("p.npz").read(path, Wanted("train"))
+    found = Pack("p.npz").read(path, Selection("train"))
     expected = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
     assert np.array_equal(found.x, expected)
     assert found.y.tolist() == LABELS[:count].tolist()
@@ -70,7 +70,7 @@ def test_avif_comes_back_nearly(tmp_path):
     x = np.repeat(np.repeat(noise(4, 4, 4, 3), 4, 1), 4, 2)  # smooth enough for AVIF
     options = {"kind": "AVIF", "quality": 95, "subsampling": "4:4:4"}
     path = write_pack(tmp_path / "p.npz", options=options, train=x, y_train=LABELS[:4])
-    found = Pack("p.npz").read(path, Wanted("train")).x.transpose(0, 2, 3, 1)
+    found = Pack("p.npz").read(path, Selection("train")).x.transpose(0, 2, 3, 1)
     assert np.abs(found.astype(int) - x).mean() < 4
     assert np.abs(found[::-1].astype(int) - x).mean() > 20
 
@@ -79,9 +79,9 @@ def test_the_splits_of_a_pack_have_names_of_their_own(tmp_path):
     x = noise(7, 8, 8, 3)
     path = write_pack(tmp_path / "p.npz", aux=x, y_aux=LABELS[:7])
     pack = Pack("p.npz", {"train": "aux"})
-    assert np.array_equal(pack.read(path, Wanted("train")).x, x.transpose(0, 3, 1, 2))
+    assert np.array_equal(pack.read(path, Selection("train")).x, x.transpose(0, 3, 1, 2))
     with pytest.raises(OptionError, match=r"'p.npz' has no split 'test', only train: put the official archive beside"):
-        pack.read(path, Wanted("test"))
+        pack.read(path, Selection("test"))
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,14 @@ def test_the_splits_of_a_pack_have_names_of_their_own(tmp_path):
 )
 def test_classes_have_the_given_or_the_stored_names_or_numbers(stored, given, expected, tmp_path):
     path = write_pack(tmp_path / "p.npz", train=noise(8, 8, 8, 3), y_train=LABELS[:8], **stored)
-    assert Pack("p.npz", classes=given).read(path, Wanted("train")).classes == expected
+    assert Pack("p.npz", classes=given).read(path, Selection("train")).classes == expected
 
 
 def test_a_class_can_be_left_out_and_the_split_be_drawn(tmp_path):
     x, y = noise(120, 8, 8, 3), np.arange(120) % 4
     path = write_pack(tmp_path / "p.npz", x=x, y_x=y.astype(np.uint8), names=np.array(list("wxyz")))
     pack = Pack("p.npz", {"train": "x", "test": "x"}, per_class=25, without="x")
-    train, test = (pack.read(path, Wanted(split)) for split in ("train", "test"))
+    train, test = (pack.read(path, Selection(split)) for split in ("train", "test"))
     assert train.classes == ("w", "y", "z")
     assert np.bincount(test.y).tolist() == [25, 25, 25]
     assert np.bincount(train.y).tolist() == [5, 5, 5]
@@ -111,13 +111,13 @@ def test_a_class_can_be_left_out_and_the_split_be_drawn(tmp_path):
     kept = {(["wyz".index("wxyz"[k])][0], x[i].transpose(2, 0, 1).tobytes()) for i, k in enumerate(y) if k != 1}
     assert found == kept
     with pytest.raises(DataError, match="expected a class 'nothing'"):
-        Pack("p.npz", {"train": "x"}, without="nothing").read(path, Wanted("train"))
+        Pack("p.npz", {"train": "x"}, without="nothing").read(path, Selection("train"))
 
 
 def test_labels_can_be_folded(tmp_path):
     path = write_pack(tmp_path / "p.npz", train=noise(4, 8, 8, 3), y_train=np.array([10, 35, 36, 61], np.uint8))
     pack = Pack("p.npz", classes=tuple("abcdefghijklmnopqrstuvwxyz"), relabel=lambda y: (y - 10) % 26)
-    assert pack.read(path, Wanted("train")).y.tolist() == [0, 25, 0, 25]
+    assert pack.read(path, Selection("train")).y.tolist() == [0, 25, 0, 25]
 
 
 GOOD = {"tile": np.array([8, 3]), "train/000": encoded(noise(16, 24, 3), "PNG"), "train/n": np.array(6),
@@ -143,14 +143,14 @@ WRONG = {
 
 def test_the_pack_that_is_broken_below_is_good(tmp_path):
     np.savez(tmp_path / "p.npz", **GOOD)
-    assert len(Pack("p.npz").read(tmp_path / "p.npz", Wanted("train")).y) == 6
+    assert len(Pack("p.npz").read(tmp_path / "p.npz", Selection("train")).y) == 6
 
 
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
 def test_a_strange_pack_is_one_clear_error(change, tmp_path):
     np.savez(tmp_path / "p.npz", **{key: value for key, value in (GOOD | change).items() if value is not None})
     with pytest.raises(DataError):
-        Pack("p.npz").read(tmp_path / "p.npz", Wanted("train"))
+        Pack("p.npz").read(tmp_path / "p.npz", Selection("train"))
 
 
 @given(where=st.floats(0, 1), flip=st.integers(0, 255))
@@ -161,7 +161,7 @@ def test_whatever_is_damaged_no_foreign_error_comes_out(where, flip, tmp_path_fa
     place = int(where * (len(data) - 1))
     path.write_bytes(data[:place] if flip == 0 else data[:place] + bytes([data[place] ^ flip]) + data[place + 1 :])
     try:
-        assert len(Pack("p.npz").read(path, Wanted("train")).y) == 6
+        assert len(Pack("p.npz").read(path, Selection("train")).y) == 6
     except QueenError as error:
         assert str(error)  # noqa: PT017
 
@@ -171,14 +171,14 @@ def test_what_pillow_cannot_read_is_said(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(features, "get_supported", lambda: ["webp"])
         with pytest.raises(OptionError, match=r"needs Pillow 11\.3 or newer, built with AVIF"):
-            Pack("p.npz").read(path, Wanted("train"))
+            Pack("p.npz").read(path, Selection("train"))
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(OptionError, match=r"pip install 'queen\[bench\]'"):
-        Pack("p.npz").read(path, Wanted("train"))
+        Pack("p.npz").read(path, Selection("train"))
 
 
 def test_an_array_that_calls_itself_a_pack_is_refused(tmp_path):
     with (tmp_path / "p.npz").open("wb") as file:
         np.save(file, LABELS)
     with pytest.raises(DataError, match=r"cannot read 'p.npz'"):
-        Pack("p.npz").read(tmp_path / "p.npz", Wanted("train"))
+        Pack("p.npz").read(tmp_path / "p.npz", Selection("train"))

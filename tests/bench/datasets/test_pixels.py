@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from queen.bench.datasets import archives
-from queen.bench.datasets.pixels import Pixels, Wanted, chosen, fitted, in_split, recoloured, resized
+from queen.bench.datasets.pixels import Pixels, Selection, chosen, fitted, in_split, recoloured, resized
 from queen.bench.datasets.trees import DataError
 from queen.errors import OptionError
 from tests.support.official_sets import noise, photo, write_folder
@@ -21,7 +21,7 @@ def pixels(n: int = 5, channels: int = 3, height: int = 12, width: int = 12) -> 
 
 @pytest.mark.parametrize("size", [4, 5, 7, 12, 16, 25])
 def test_images_are_resized_as_pillow_and_torchvision_do(size):
-    found = fitted(pixels(), Wanted("train", size=size)).x
+    found = fitted(pixels(), Selection("train", size=size)).x
     assert found.dtype == np.uint8
     for one, original in zip(found, pixels().x, strict=True):
         image = Image.fromarray(original.transpose(1, 2, 0)).resize((size, size), Image.Resampling.BILINEAR)
@@ -36,25 +36,25 @@ def test_the_middle_square_is_kept(height, width):
     x = pixels(height=height, width=width).x
     top, left = (height - 6) // 2, (width - 6) // 2
     assert np.array_equal(
-        fitted(pixels(height=height, width=width), Wanted("train", size=6)).x,
+        fitted(pixels(height=height, width=width), Selection("train", size=6)).x,
         x[..., top : top + 6, left : left + 6],
     )
-    assert fitted(pixels(height=height, width=width), Wanted("train")).x.shape == x.shape
+    assert fitted(pixels(height=height, width=width), Selection("train")).x.shape == x.shape
 
 
 def test_floats_stay_floats_and_are_not_rounded():
     x = np.linspace(0, 1, 2 * 64, dtype=np.float32).reshape(2, 1, 8, 8)
-    found = fitted(Pixels(x, np.zeros(2, np.int64), ("a",)), Wanted("train", size=4, channels=3)).x
+    found = fitted(Pixels(x, np.zeros(2, np.int64), ("a",)), Selection("train", size=4, channels=3)).x
     assert found.dtype == np.float32
     assert np.abs(found * 255 - (found * 255).round()).max() > 0.1
     assert np.array_equal(found, np.repeat(found[:, :1], 3, axis=1))
 
 
 def test_grey_is_what_pillow_calls_grey_and_colour_is_three_greys():
-    grey = fitted(pixels(), Wanted("train", channels=1)).x
+    grey = fitted(pixels(), Selection("train", channels=1)).x
     expected = np.stack([np.asarray(Image.fromarray(x.transpose(1, 2, 0)).convert("L"))[None] for x in pixels().x])
     assert np.abs(grey.astype(int) - expected).max() <= 1
-    back = fitted(Pixels(grey, pixels().y, ("a", "b", "c")), Wanted("train", channels=3)).x
+    back = fitted(Pixels(grey, pixels().y, ("a", "b", "c")), Selection("train", channels=3)).x
     assert all(np.array_equal(back[:, k : k + 1], grey) for k in range(3))
     x = torch.rand(2, 3, 4, 4)
     assert recoloured(x, 3) is x
@@ -63,13 +63,13 @@ def test_grey_is_what_pillow_calls_grey_and_colour_is_three_greys():
 
 def test_what_fits_is_not_copied():
     whole = pixels()
-    assert fitted(whole, Wanted("train", size=12, channels=3, count=99)).x is whole.x
+    assert fitted(whole, Selection("train", size=12, channels=3, count=99)).x is whole.x
 
 
 def test_large_sets_are_resized_in_parts(monkeypatch):
-    expected = fitted(pixels(9), Wanted("train", size=5)).x
+    expected = fitted(pixels(9), Selection("train", size=5)).x
     monkeypatch.setattr("queen.bench.datasets.pixels.CHUNK", 4)
-    assert np.array_equal(fitted(pixels(9), Wanted("train", size=5)).x, expected)
+    assert np.array_equal(fitted(pixels(9), Selection("train", size=5)).x, expected)
 
 
 def test_a_selection_is_the_same_every_time():
@@ -113,7 +113,7 @@ def test_without_pillow_it_is_named(tmp_path, monkeypatch):
     write_folder({"train/c/x.png": photo(1)}, tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(OptionError, match=r"Pillow: pip install 'queen\[bench\]'"):
-        archives.class_folders(tmp_path / "train", Wanted("train"))
+        archives.class_folders(tmp_path / "train", Selection("train"))
 
 
 def test_some_formats_are_not_even_tried(tmp_path):
@@ -122,4 +122,4 @@ def test_some_formats_are_not_even_tried(tmp_path):
     Image.fromarray(noise(4, 4, 3)).save(buffer, "EPS")
     write_folder({"train/c/x.png": buffer.getvalue()}, tmp_path)
     with pytest.raises(DataError, match=r"cannot read 'train, c/x.png': cannot identify"):
-        archives.class_folders(tmp_path / "train", Wanted("train"))
+        archives.class_folders(tmp_path / "train", Selection("train"))

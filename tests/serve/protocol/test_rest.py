@@ -28,7 +28,7 @@ from queen.serve.protocol.wire import (
     to_json,
     write_answer,
 )
-from queen.serve.types import ModelSpec, Query, ServeError, TensorSpec, Wanted
+from queen.serve.types import AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
 from tests.support.rest_bodies import DIGITS, MAX_ROWS, TEXT, ask, ask_raw, entry, pictures
 
 FLOATS = {"FP16": np.float16, "FP32": np.float32, "FP64": np.float64}
@@ -105,23 +105,23 @@ def test_whole_numbers_are_floats_too() -> None:
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
-        ({}, Wanted()),
-        ({"outputs": []}, Wanted()),
-        ({"outputs": None, "parameters": None, "id": None}, Wanted()),
-        ({"outputs": [{"name": "probabilities"}]}, Wanted()),
-        ({"parameters": {"binary_data_output": True}}, Wanted(binary=True)),
-        ({"parameters": {"sequence_id": 7, "priority": 1, "timeout": 10, "own": {"a": [1]}}}, Wanted()),
-        ({"outputs": [{"name": "probabilities", "parameters": {"binary_data": True}}]}, Wanted(binary=True)),
+        ({}, AnswerFormat()),
+        ({"outputs": []}, AnswerFormat()),
+        ({"outputs": None, "parameters": None, "id": None}, AnswerFormat()),
+        ({"outputs": [{"name": "probabilities"}]}, AnswerFormat()),
+        ({"parameters": {"binary_data_output": True}}, AnswerFormat(binary=True)),
+        ({"parameters": {"sequence_id": 7, "priority": 1, "timeout": 10, "own": {"a": [1]}}}, AnswerFormat()),
+        ({"outputs": [{"name": "probabilities", "parameters": {"binary_data": True}}]}, AnswerFormat(binary=True)),
         (
             {
                 "parameters": {"binary_data_output": True},
                 "outputs": [{"name": "probabilities", "parameters": {"binary_data": False, "classification": 99}}],
             },
-            Wanted(classification=99),
+            AnswerFormat(classification=99),
         ),
     ],
 )
-def test_what_is_wanted(changes: dict[str, Any], wanted: Wanted) -> None:
+def test_what_is_wanted(changes: dict[str, Any], wanted: AnswerFormat) -> None:
     assert read_query(ask(**changes), None, DIGITS, max_rows=1).wanted == wanted
 
 
@@ -155,12 +155,12 @@ def _simplex(rows: int, classes: int, seed: int) -> NDArray[np.float32]:
     return found
 
 
-FORMS = [Wanted(binary=binary, classification=best) for binary in (False, True) for best in (0, 1, 3, 10, 50)]
+FORMS = [AnswerFormat(binary=binary, classification=best) for binary in (False, True) for best in (0, 1, 3, 10, 50)]
 
 
 @pytest.mark.parametrize("wanted", FORMS, ids=str)
 @pytest.mark.parametrize("spec", [DIGITS, NAMED, replace(DIGITS, classes=101)], ids=["plain", "named", "101 classes"])
-def test_all_answers_of_one_form_have_one_length(spec: ModelSpec, wanted: Wanted) -> None:
+def test_all_answers_of_one_form_have_one_length(spec: ModelSpec, wanted: AnswerFormat) -> None:
     for rows in (1, 3):
         query = Query(torch.zeros(1), rows, "an id", wanted)
         answers = [write_answer(query, clean(_simplex(rows, spec.classes, seed)), spec) for seed in range(60)]
@@ -184,7 +184,7 @@ def test_probabilities_arrive_bit_for_bit(sent: NDArray[np.float32]) -> None:
     assert (reply["model_name"], reply["model_version"], reply["id"]) == ("digits", "1", query.id)
     assert (output["name"], output["datatype"], output["shape"]) == ("probabilities", "FP32", list(sent.shape))
     np.testing.assert_array_equal(np.array(output["data"], np.float32).reshape(sent.shape), sent)
-    raw_body, split = write_answer(replace(query, wanted=Wanted(binary=True)), sent, DIGITS)
+    raw_body, split = write_answer(replace(query, wanted=AnswerFormat(binary=True)), sent, DIGITS)
     assert split is not None
     output = json.loads(raw_body[:split])["outputs"][0]
     assert output["parameters"]["binary_data_size"] == sent.nbytes == len(raw_body) - split
@@ -217,7 +217,7 @@ def _labels(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> list[
 def test_classification_is_read_off_the_answer(spec: ModelSpec, best: int, binary: bool) -> None:
     answer = _simplex(3, 10, 5)
     answer[0, 3] = answer[0, 7] = 0.75  # equal ones come in the order of their index
-    query = Query(torch.zeros(1), 3, wanted=Wanted(binary=binary, classification=best))
+    query = Query(torch.zeros(1), 3, wanted=AnswerFormat(binary=binary, classification=best))
     texts = _labels(query, answer, spec)
     expected = []
     for row in answer.tolist():

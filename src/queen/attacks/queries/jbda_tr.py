@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from queen.attacks.base import Attack, BudgetError, Desk, Knowledge, Transcript
+from queen.attacks.base import Attack, BudgetError, CountedOracle, Knowledge, Transcript
 from queen.core.split import run_model
 from queen.errors import OptionError
 
@@ -50,7 +50,9 @@ def units_of(knowledge: Knowledge) -> Units:
     return Units(mean, std.clamp(min=1e-6))
 
 
-def jbda_tr(desk: Desk, attack: Attack, knowledge: Knowledge, budget: int, generator: torch.Generator) -> Transcript:
+def jbda_tr(
+    desk: CountedOracle, attack: Attack, knowledge: Knowledge, budget: int, generator: torch.Generator
+) -> Transcript:
     """Ask for seeds and rounds of perturbed copies until the budget is spent, to the last query."""
     if budget < 1 or attack.cost(knowledge.sizes) != 1:
         raise BudgetError(

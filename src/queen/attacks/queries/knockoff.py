@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from queen.attacks.base import Attack, BudgetError, Desk, Knowledge, Transcript
+from queen.attacks.base import Attack, BudgetError, CountedOracle, Knowledge, Transcript
 
 
-def knockoff(desk: Desk, attack: Attack, knowledge: Knowledge, budget: int, generator: torch.Generator) -> Transcript:
+def knockoff(
+    desk: CountedOracle, attack: Attack, knowledge: Knowledge, budget: int, generator: torch.Generator
+) -> Transcript:
     """Ask for budget // cost images, chosen by the attack if it wants to choose."""
     pool, cost = knowledge.pool, attack.cost(knowledge.sizes)
     count = budget // cost

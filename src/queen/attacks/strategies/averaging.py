@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from queen.attacks.base import Desk, Knowledge, Sizes, Transcript
+from queen.attacks.base import CountedOracle, Knowledge, Sizes, Transcript
 from queen.attacks.strategies.needs import need_images
 from queen.training import augmented
 
@@ -22,7 +22,7 @@ def smoothing_overspend(sizes: Sizes) -> int:
     return sizes.views if sizes.peer_smoothing else 1
 
 
-def smoothing(desk: Desk, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+def smoothing(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Shifted and mirrored views are asked, their mean is believed of the image as it is."""
     need_images(x)
     views = (augmented(x, generator, mirror=knowledge.sizes.mirror) for _ in range(knowledge.sizes.views))
@@ -30,7 +30,7 @@ def smoothing(desk: Desk, x: Tensor, knowledge: Knowledge, generator: torch.Gene
     return Transcript(x[some], answers[some])
 
 
-def averaged_views(desk: Desk, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+def averaged_views(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Views are asked, and their mean is believed of every one of them: a thief that must not care about the view.
 
     Our reading of the sentence in which the paper describes S4L; what is published under that name is `s4l`.
@@ -41,13 +41,13 @@ def averaged_views(desk: Desk, x: Tensor, knowledge: Knowledge, generator: torch
     return Transcript(torch.cat([view[some] for view in views]), answers[some].repeat(len(views), 1))
 
 
-def repeated(desk: Desk, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+def repeated(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """The same image again and again: what is random or changes in the answers averages out."""
     answers, some = mean_answers(desk, (x for _ in range(knowledge.sizes.repeats)))
     return Transcript(x[some], answers[some])
 
 
-def mean_answers(desk: Desk, views: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+def mean_answers(desk: CountedOracle, views: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     """The mean (n, K) of the answers that came to views, each (n, ...), and of which images (n,) one came at all."""
     total, times = torch.zeros(()), torch.zeros((), dtype=torch.long)
     for view in views:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from queen.attacks.base import Believe, Knowledge, Sizes, Transcript
 from queen.attacks.strategies.needs import known
-from queen.attacks.strategies.replay import Replay
+from queen.attacks.strategies.replay import RepeatedStep
 from queen.attacks.strategies.tables import Pairs, Prior, draw_pairs, simulated, simulator
 from queen.cache import fingerprint
 from queen.training import Schedule, probabilities, train
@@ -108,7 +108,7 @@ def train_restorer(pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> nn
         (network(pairs.told[rows]) - pairs.clean[rows]).abs().sum(1).mean().backward()
         optimiser.step()
 
-    replay, batch = Replay(step), min(sizes.generator_batch, count)
+    replay, batch = RepeatedStep(step), min(sizes.generator_batch, count)
     for _ in range(sizes.generator_epochs):
         order = torch.randperm(count, generator=generator).to(device, non_blocking=True)
         for rows in order[: count - count % batch].view(-1, batch):

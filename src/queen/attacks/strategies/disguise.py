@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks import adaptive
-from queen.attacks.base import Ask, Desk, Knowledge, Transcript
+from queen.attacks.base import Ask, CountedOracle, Knowledge, Transcript
 from queen.attacks.strategies.needs import known
 from queen.core.split import run_model
 from queen.training import train
@@ -30,7 +30,7 @@ def energy(model: nn.Module, x: Tensor, batch: int = 512) -> Tensor:
     return torch.cat([-run_model(model, part).float().logsumexp(1) for part in x.split(batch)])  # type: ignore[no-untyped-call]
 
 
-def after_warm_up(desk: Desk, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+def after_warm_up(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Benign images first, for at most half of what may be asked; they take the place of as many others."""
     benign = known(knowledge.benign, "benign")[0][: min(knowledge.sizes.warm_up, len(x) // 2)]
     return desk.transcript(adaptive.warm_up(x[: len(x) - len(benign)], benign).images)
@@ -39,7 +39,7 @@ def after_warm_up(desk: Desk, x: Tensor, knowledge: Knowledge, generator: torch.
 def behind_cover(ratio: int) -> Ask:
     """`ratio` benign images before every other one."""
 
-    def ask(desk: Desk, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    def ask(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
         benign = enough(known(knowledge.benign, "benign")[0], ratio * len(x))
         return desk.transcript(adaptive.cover(x, benign, ratio).images)
 
@@ -53,7 +53,7 @@ def enough(images: Tensor, count: int) -> Tensor:
     return images[torch.arange(count, device=images.device) % len(images)]
 
 
-def in_turn(desk: Desk, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+def in_turn(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Images dealt to many accounts in turn; each asks its next batch when all others have asked theirs."""
     accounts, found = knowledge.sizes.accounts, []
     for block in x.split(accounts * knowledge.sizes.ask_batch):  # type: ignore[no-untyped-call]
@@ -67,7 +67,7 @@ def in_turn(desk: Desk, x: Tensor, knowledge: Knowledge, generator: torch.Genera
     return joined(*found)
 
 
-def near_records(desk: Desk, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+def near_records(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Each image, then noisy copies of it: close to a recorded query a stateful defense answers honestly."""
     copies = knowledge.sizes.repeats
     noisy = adaptive.jittered(x.repeat_interleave(copies, 0), copies * len(x), JITTER, generator)
@@ -75,7 +75,7 @@ def near_records(desk: Desk, x: Tensor, knowledge: Knowledge, generator: torch.G
     return desk.transcript(together.flatten(0, 1))
 
 
-def remapped(desk: Desk, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+def remapped(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Images whose true labels it bought, spread among the others: where classes were exchanged, exchange them back."""
     benign, truth = known(knowledge.benign, "benign")
     bought = min(knowledge.sizes.true_labels, len(benign), len(x) // 2)

@@ -14,7 +14,7 @@ from torch import Tensor
 EAGER = 3  # steps before the recording: optimisers and libraries set themselves up in the first
 
 
-class Replay:
+class RepeatedStep:
     """Calls `step(rows)` with rows (n,) of one size; on CUDA, after the first few calls, replays a recording of it.
 
     What the step reads and writes must stay where it is: a learning rate that changes must be a tensor.

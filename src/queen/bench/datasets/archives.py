@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from queen.bench.datasets.mat import read_mat
 from queen.bench.datasets.pickles import read_pickle
-from queen.bench.datasets.pixels import SUFFIXES, Pixels, Wanted, decode, in_split
+from queen.bench.datasets.pixels import SUFFIXES, Pixels, Selection, decode, in_split
 from queen.bench.datasets.trees import MAX_FILE, DataError, Tree, open_tree, reading
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -23,7 +23,7 @@ TEN = tuple(str(digit) for digit in range(10))
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
 
-def cifar10(path: Path, wanted: Wanted) -> Pixels:
+def cifar10(path: Path, wanted: Selection) -> Pixels:
     """CIFAR-10, the Python version (pickled batches) or the binary one."""
     batches = [f"data_batch_{i}" for i in range(1, 6)] if wanted.split == "train" else ["test_batch"]
     tree = open_tree(path).inside("cifar-10-batches-py").inside("cifar-10-batches-bin")
@@ -32,7 +32,7 @@ def cifar10(path: Path, wanted: Wanted) -> Pixels:
     return _pickled(tree, batches, b"labels", CIFAR10)
 
 
-def cifar100(path: Path, wanted: Wanted) -> Pixels:
+def cifar100(path: Path, wanted: Selection) -> Pixels:
     """CIFAR-100 with its fine labels, the Python version or the binary one."""
     tree = open_tree(path).inside("cifar-100-python").inside("cifar-100-binary")
     if "fine_label_names.txt" in tree.names:
@@ -58,7 +58,7 @@ def _records(tree: Tree, names: list[str], labels: int, classes: tuple[str, ...]
     return Pixels(records[:, labels:].reshape(-1, 3, 32, 32), records[:, labels - 1].astype(np.int64), classes)
 
 
-def svhn(path: Path, wanted: Wanted) -> Pixels:
+def svhn(path: Path, wanted: Selection) -> Pixels:
     """SVHN's cropped digits: {train,test}_32x32.mat in the folder where one of them was found."""
     name = f"{wanted.split}_32x32.mat"
     data = open_tree(path.parent, deep=False).one(name)
@@ -70,13 +70,13 @@ def svhn(path: Path, wanted: Wanted) -> Pixels:
         return Pixels(x.transpose(3, 2, 0, 1), y % 10, TEN)  # the digit 0 has label 10
 
 
-def mnist(path: Path, wanted: Wanted) -> Pixels:
+def mnist(path: Path, wanted: Selection) -> Pixels:
     """MNIST's idx files, gzipped or not, beside the one that was found."""
     stem = "train" if wanted.split == "train" else "t10k"
     return Pixels(*_idx_pair(open_tree(path.parent, deep=False), stem), TEN)
 
 
-def emnist(path: Path, wanted: Wanted) -> Pixels:
+def emnist(path: Path, wanted: Selection) -> Pixels:
     """EMNIST letters (26 classes, capital or not): the published zip, or idx files beside the one that was found."""
     zipped = path.suffix == ".zip"
     tree = open_tree(path).inside("gzip") if zipped else open_tree(path.parent, deep=False)
@@ -108,7 +108,7 @@ def _idx(data: bytes, dims: int) -> NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8, offset=4 + 4 * dims).reshape(shape)
 
 
-def tinyimagenet(path: Path, wanted: Wanted) -> Pixels:
+def tinyimagenet(path: Path, wanted: Selection) -> Pixels:
     """TinyImageNet-200; its validation images are the test split, since the official test images have no labels."""
     tree = open_tree(path).inside("tiny-imagenet-200")
     classes = tuple(sorted(name.strip() for name in tree.text("wnids.txt")))
@@ -120,7 +120,7 @@ def tinyimagenet(path: Path, wanted: Wanted) -> Pixels:
     return decode(tree, _labelled(pairs, classes), classes, wanted)
 
 
-def cub200(path: Path, wanted: Wanted) -> Pixels:
+def cub200(path: Path, wanted: Selection) -> Pixels:
     """CUB-200-2011 with its official split."""
     tree = open_tree(path).inside("CUB_200_2011")
     tables = ("images.txt", "image_class_labels.txt", "train_test_split.txt", "classes.txt")
@@ -133,24 +133,24 @@ def cub200(path: Path, wanted: Wanted) -> Pixels:
     return decode(tree, _labelled(pairs, classes), classes, wanted)
 
 
-def caltech256(path: Path, wanted: Wanted) -> Pixels:
+def caltech256(path: Path, wanted: Selection) -> Pixels:
     """Caltech-256 without its clutter; 25 images of each class, drawn once and for all, are the test split."""
     return _caltech(path, wanted, "256_ObjectCategories", "257.clutter")
 
 
-def caltech101(path: Path, wanted: Wanted) -> Pixels:
+def caltech101(path: Path, wanted: Selection) -> Pixels:
     """Caltech-101 without its background images; the test split is drawn like that of Caltech-256."""
     return _caltech(path, wanted, "101_ObjectCategories", "BACKGROUND_Google")
 
 
-def _caltech(path: Path, wanted: Wanted, folder: str, unwanted: str) -> Pixels:
+def _caltech(path: Path, wanted: Selection, folder: str, unwanted: str) -> Pixels:
     tree = open_tree(path).inside(folder)
     classes, listed = _by_folder(name for name in tree.names if not name.startswith(f"{unwanted}/"))
     rows = in_split(np.array([label for _, label in listed], np.int64), wanted.split, per_class=25)
     return decode(tree, [listed[row] for row in rows], classes, wanted)
 
 
-def indoor67(path: Path, wanted: Wanted) -> Pixels:
+def indoor67(path: Path, wanted: Selection) -> Pixels:
     """MIT Indoor-67; the lists of the official split lie beside the images' folder or archive."""
     tree = open_tree(path).inside("Images")
     beside = open_tree(path.parent, deep=False)
@@ -160,7 +160,7 @@ def indoor67(path: Path, wanted: Wanted) -> Pixels:
     return decode(tree, _labelled(pairs, classes), classes, wanted)
 
 
-def class_folders(path: Path, wanted: Wanted) -> Pixels:
+def class_folders(path: Path, wanted: Selection) -> Pixels:
     """Folders train/CLASS/IMAGE and val/CLASS/IMAGE (or test/), as of ImageNet, beside the one that was found."""
     names = ("train",) if wanted.split == "train" else ("val", "test")
     found = next((path.parent / name for name in names if (path.parent / name).is_dir()), None)

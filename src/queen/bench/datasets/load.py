@@ -14,7 +14,7 @@ from torch import Tensor
 
 from queen.bench.datasets.npy_cache import kept
 from queen.bench.datasets.packaged import digits, mnist5k
-from queen.bench.datasets.pixels import Pixels, Wanted, fitted
+from queen.bench.datasets.pixels import Pixels, Selection, fitted
 from queen.bench.datasets.registry import SETS, Packaged, Published
 from queen.bench.datasets.trees import DataError
 from queen.defenses.base import nearest
@@ -24,7 +24,7 @@ __all__ = ["SETS", "DataError", "Images", "digits", "load_set", "mnist5k"]
 
 SPLITS = ("train", "test", "all")
 ROOT_VARIABLE = "QUEEN_DATA"
-Reader = Callable[[Path, Wanted], Pixels]
+Reader = Callable[[Path, Selection], Pixels]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def load_set(
     the middle square in so many pixels, `channels` 1 or 3 makes them grey or coloured, `count` is how many are drawn,
     always the same. `cache` is a folder where decoded images are kept, for many processes that read the same set.
     """
-    wanted = Wanted(split, size, channels, count)
+    wanted = Selection(split, size, channels, count)
     _check(name, wanted)
     found = SETS[name]
     key: dict[str, object] = {"name": name, **asdict(wanted)}
@@ -71,7 +71,7 @@ def load_set(
     return _images(pixels, source)
 
 
-def _check(name: str, wanted: Wanted) -> None:
+def _check(name: str, wanted: Selection) -> None:
     if name not in SETS:
         raise OptionError(f"no data set '{name}'{nearest(name, SETS)}")
     if wanted.split not in SPLITS:
@@ -103,7 +103,7 @@ def _locate(name: str, found: Published, root: Path | str | None) -> tuple[Path,
     )
 
 
-def _read(read: Callable[[Wanted], Pixels], wanted: Wanted) -> Pixels:
+def _read(read: Callable[[Selection], Pixels], wanted: Selection) -> Pixels:
     """One split, or both one after the other."""
     if wanted.split != "all":
         return read(wanted)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from queen.bench.datasets.archives import TEN
-from queen.bench.datasets.pixels import Pixels, Wanted, in_split
+from queen.bench.datasets.pixels import Pixels, Selection, in_split
 from queen.errors import OptionError
 
 TRAIN_SHARE = 0.8  # of the width of a photograph
@@ -43,17 +43,17 @@ def digits(size: int = 8, margin: int = 0) -> tuple[Tensor, Tensor]:
     return F.pad(x, (margin,) * 4), torch.from_numpy(data.target.astype(np.int64))
 
 
-def drawn(load: Callable[[], tuple[Tensor, Tensor]]) -> Callable[[Wanted], Pixels]:
+def drawn(load: Callable[[], tuple[Tensor, Tensor]]) -> Callable[[Selection], Pixels]:
     """A set without official split: a fifth of each class, drawn once and for all, is the test split."""
 
-    def read(wanted: Wanted) -> Pixels:
+    def read(wanted: Selection) -> Pixels:
         x, y = (tensor.numpy() for tensor in load())
         return Pixels(x, y, TEN).take(in_split(y, wanted.split))
 
     return read
 
 
-def photo_patches(wanted: Wanted) -> Pixels:
+def photo_patches(wanted: Selection) -> Pixels:
     """Squares (32 pixels, or the size) cut from scikit-learn's two photographs, half over each other; y: which photo.
 
     The test split comes from the right fifth of a photograph, so that it shares no pixel with the training split.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queen.bench.datasets.pixels import PILLOW, Pixels, Wanted, in_split
+from queen.bench.datasets.pixels import PILLOW, Pixels, Selection, in_split
 from queen.bench.datasets.trees import DataError, reading
 from queen.errors import OptionError
 
@@ -38,7 +38,7 @@ class Pack:
     without: str = ""
     relabel: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
 
-    def read(self, path: Path, wanted: Wanted) -> Pixels:
+    def read(self, path: Path, wanted: Selection) -> Pixels:
         """The images and labels of a split."""
         if wanted.split not in self.splits:
             raise OptionError(

@@ -24,7 +24,7 @@ PILLOW = "images are read with Pillow: pip install 'queen[bench]'"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Selection:
     """What is asked of a set: the split, and where not None the side in pixels, 1 or 3 channels and how many images."""
 
     split: str
@@ -78,7 +78,7 @@ def in_split(y: NDArray[np.int64], split: str, per_class: int | None = None) -> 
     return np.flatnonzero(test == (split == "test"))
 
 
-def decode(tree: Tree, listed: Sequence[tuple[str, int]], classes: tuple[str, ...], wanted: Wanted) -> Pixels:
+def decode(tree: Tree, listed: Sequence[tuple[str, int]], classes: tuple[str, ...], wanted: Selection) -> Pixels:
     """The (name, label) pairs' image files, selected before and resized while they are decoded."""
     if not listed:
         raise DataError(f"'{tree.path.name}' has no images of the split '{wanted.split}'; is the copy complete?")
@@ -102,7 +102,7 @@ def decode(tree: Tree, listed: Sequence[tuple[str, int]], classes: tuple[str, ..
     return Pixels(x, np.array([label for _, label in listed], np.int64), classes)
 
 
-def _picture(data: bytes, wanted: Wanted) -> NDArray[np.uint8]:
+def _picture(data: bytes, wanted: Selection) -> NDArray[np.uint8]:
     """(C, H, W): the whole image, or its middle square in the wanted size."""
     try:
         from PIL import Image, ImageOps  # noqa: PLC0415  (an extra)
@@ -118,7 +118,7 @@ def _picture(data: bytes, wanted: Wanted) -> NDArray[np.uint8]:
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
-def fitted(pixels: Pixels, wanted: Wanted) -> Pixels:
+def fitted(pixels: Pixels, wanted: Selection) -> Pixels:
     """The selection, size and channels that are wanted, as far as the reader did not see to them."""
     pixels = pixels.take(chosen(len(pixels.y), wanted.count))
     shape = (

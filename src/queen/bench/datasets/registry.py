@@ -9,7 +9,7 @@ from pathlib import Path
 from queen.bench.datasets import archives
 from queen.bench.datasets.packaged import digits, drawn, mnist5k, photo_patches
 from queen.bench.datasets.packs import Pack
-from queen.bench.datasets.pixels import Pixels, Wanted
+from queen.bench.datasets.pixels import Pixels, Selection
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Packaged:
     """A set that comes with a Python package."""
 
     source: str
-    read: Callable[[Wanted], Pixels]
+    read: Callable[[Selection], Pixels]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Published:
     """
 
     places: tuple[str, ...]
-    read: Callable[[Path, Wanted], Pixels]
+    read: Callable[[Path, Selection], Pixels]
     publisher: str
     pack: Pack | None = None
 

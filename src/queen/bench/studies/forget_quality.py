@@ -13,7 +13,7 @@ from scipy.stats import ks_2samp
 from torch import Tensor, nn
 
 from queen.attacks import ATTACKS, QUERIES
-from queen.attacks.base import Desk, Transcript
+from queen.attacks.base import CountedOracle, Transcript
 from queen.bench.cell import Run, know
 from queen.bench.plots import GREEN, GREY, RED, png
 from queen.bench.studies.base import Lab, Result, Study
@@ -91,7 +91,7 @@ def _ask(lab: Lab, run: Run, pool: str) -> Transcript:
     defense = DEFENSES[run.defense]
     service = defense.start(setting.victim, run.generator("defense"), **run.options)
     budget = min(run.budget, len(setting.pool)) * attack.overspend(run.sizes)
-    desk = Desk(service.client, budget, run.sizes.ask_batch)
+    desk = CountedOracle(service.client, budget, run.sizes.ask_batch)
     knowledge = know(run, setting, service, defense)
     found = QUERIES[run.query](desk, attack, knowledge, budget, run.generator("query"))
     return attack.believe(found, knowledge, run.generator("believe"))

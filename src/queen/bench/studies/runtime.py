@@ -12,7 +12,7 @@ from queen.bench.studies.base import Lab, Result, Study
 from queen.bench.studies.quartiles import recipe
 from queen.bench.studies.words import markdown_table
 from queen.defenses import DEFENSES
-from queen.defenses.base import Service
+from queen.defenses.base import Endpoint
 from queen.defenses.queen import fitted
 
 # Of the paper, on CIFAR-10: times of no defense, and seconds of the steps before the first query.
@@ -46,7 +46,7 @@ def measure(lab: Lab, asked: Runtime) -> dict[str, Any]:
         bundle = fitted(replace(lab.setting.victim, cache=None), **recipe(lab))
         advance()
     names = dict.fromkeys(["none", *(asked.defenses or lab.spec.defenses)])
-    services: dict[str, Service] = {}
+    services: dict[str, Endpoint] = {}
     for name in lab.each("starting defenses", names):
         run = lab.plan(name, seed=0)
         services[name] = DEFENSES[run.defense].start(lab.setting.victim, run.generator("defense"), **run.options)

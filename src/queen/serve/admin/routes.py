@@ -25,7 +25,7 @@ from queen.serve.admin.static import dashboard_routes
 from queen.serve.telemetry.series import Series
 from queen.serve.types import Caller, ModelSpec, ServeError
 
-__all__ = ["Office", "Series", "admin_routes", "dashboard_routes"]
+__all__ = ["AdminService", "Series", "admin_routes", "dashboard_routes"]
 
 MAX_LINES = 1000
 MAX_POINTS = 5000
@@ -39,7 +39,7 @@ Json = dict[str, Any]
 Handler = Callable[[Request, Caller], Awaitable[Json]]
 
 
-class Office(Protocol):
+class AdminService(Protocol):
     """What operators need of the server."""
 
     guard: Guard
@@ -62,9 +62,9 @@ class Office(Protocol):
         ...
 
 
-def admin_routes(service: Office) -> list[Route]:
+def admin_routes(service: AdminService) -> list[Route]:
     """The routes under /admin; each asks for the admin key first."""
-    desk = Desk(service)
+    desk = AdminApi(service)
     reads: Mapping[str, Handler] = {
         "/admin/overview": desk.overview,
         "/admin/series": desk.series,
@@ -87,7 +87,7 @@ def admin_routes(service: Office) -> list[Route]:
     ]
 
 
-def _endpoint(service: Office, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(service: AdminService, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
             found = await handler(request, await service.admin(request))
@@ -100,10 +100,10 @@ def _endpoint(service: Office, handler: Handler) -> Callable[[Request], Awaitabl
     return endpoint
 
 
-class Desk:
+class AdminApi:
     """The handlers, and what they remember for a second so that many open dashboards cost no more than one."""
 
-    def __init__(self, service: Office) -> None:
+    def __init__(self, service: AdminService) -> None:
         self._service, self._bundle, self._ledger = service, service.guard.bundle, service.guard.ledger
         self._threads = asyncio.Semaphore(MAX_THREADS)
         self._accounts = Recent(partial(self._thread, self._read_accounts))

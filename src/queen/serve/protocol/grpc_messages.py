@@ -14,7 +14,7 @@ from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.protocol.rest_read import check_classification, check_id, check_output
 from queen.serve.protocol.rest_write import EXTENSIONS, PLATFORM, check_answer, labels
 from queen.serve.protocol.tensors import check_names, check_shape, gather, kind_of, read_raw, read_typed
-from queen.serve.types import OUTPUT, ModelSpec, Query, ServeError, TensorSpec, Wanted
+from queen.serve.types import OUTPUT, AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
 
 CONTENTS: Mapping[str, str] = {
     "FP32": "fp32_contents",
@@ -140,14 +140,14 @@ def _read_tensor(
     return read_typed(tensor, entry.datatype, shape, getattr(entry.contents, expected))
 
 
-def _wanted(message: oip.ModelInferRequest) -> Wanted:
+def _wanted(message: oip.ModelInferRequest) -> AnswerFormat:
     check_output([entry.name for entry in message.outputs])
     if not message.outputs:
-        return Wanted(binary=True)
+        return AnswerFormat(binary=True)
     parameters = message.outputs[0].parameters
     _refuse_shared_memory(parameters)
     best = _value(parameters["classification"]) if "classification" in parameters else None
-    return Wanted(binary=True, classification=check_classification(best))
+    return AnswerFormat(binary=True, classification=check_classification(best))
 
 
 def _value(parameter: oip.InferParameter) -> object:

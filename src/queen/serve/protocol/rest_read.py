@@ -11,7 +11,7 @@ import orjson
 from torch import Tensor
 
 from queen.serve.protocol.tensors import check_names, check_shape, gather, read_list, read_raw, short
-from queen.serve.types import OUTPUT, ModelSpec, Query, ServeError, TensorSpec, Wanted
+from queen.serve.types import OUTPUT, AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
 
 MAX_ID_LENGTH = 256
 MAX_REST = 1000  # values in a request besides the numbers of its tensors
@@ -164,15 +164,15 @@ def _read_tensor(entry: dict[str, Any], tensor: TensorSpec, raw: memoryview, siz
     return read_raw(tensor, datatype, shape, raw[:size])
 
 
-def _wanted(request: Mapping[str, Any]) -> Wanted:
+def _wanted(request: Mapping[str, Any]) -> AnswerFormat:
     default = _flag(_parameters(request), "binary_data_output", False)
     entries = _entries(request, "outputs")
     check_output([_name(entry, "outputs") for entry in entries])
     if not entries:
-        return Wanted(binary=default)
+        return AnswerFormat(binary=default)
     parameters = _parameters(entries[0])
     binary = _flag(parameters, "binary_data", default)
-    return Wanted(binary=binary, classification=check_classification(parameters.get("classification")))
+    return AnswerFormat(binary=binary, classification=check_classification(parameters.get("classification")))
 
 
 def _refuse_repeated_keys(header: bytes | bytearray, request: dict[str, Any]) -> None:

@@ -76,7 +76,7 @@ def audit(
     if batch < 1:
         raise OptionError(f"batch must be at least 1, got {batch}")
     fresh = (guard if isinstance(guard, Guard) else Guard(guard)).fresh(policy="sentinel", observe=False)
-    replay = _Replay(fresh)
+    replay = _LogReplay(fresh)
     entries = log if progress is None else progress.each("replay", log)
     for together in _batches(entries, batch):
         replay.run(together)
@@ -113,7 +113,7 @@ def _join(batches: list[Inputs]) -> Inputs:
 
 
 @dataclass
-class _Seen:
+class _ScopeRecord:
     """What the replay itself must remember of a scope."""
 
     honest: int = 0
@@ -122,9 +122,9 @@ class _Seen:
 
 
 @dataclass
-class _Replay:
+class _LogReplay:
     guard: Guard
-    scopes: dict[tuple[bool, str], _Seen] = field(default_factory=dict)
+    scopes: dict[tuple[bool, str], _ScopeRecord] = field(default_factory=dict)
     requests: int = 0
     queries: int = 0
     first: float | None = None
@@ -182,11 +182,11 @@ class _Replay:
         self.events = len(events)
         if self._is_honest(judgement):
             for scope in ((False, entry.client), *((True, name) for name in groups)):
-                known = self.scopes.setdefault(scope, _Seen())
+                known = self.scopes.setdefault(scope, _ScopeRecord())
                 known.honest += known.accused_at is None
 
     def _accuse(self, event: Event, at: float) -> None:
-        known = self.scopes.setdefault((event.group, event.name), _Seen())
+        known = self.scopes.setdefault((event.group, event.name), _ScopeRecord())
         known.accused_at_query, known.accused_at = event.queries, at
 
     def _is_honest(self, judgement: Judgement) -> bool:
@@ -195,7 +195,7 @@ class _Replay:
     def report(self) -> AuditReport:
         found = []
         for standing in self.guard.ledger.standings():
-            known = self.scopes.get((standing.group, standing.name), _Seen())
+            known = self.scopes.get((standing.group, standing.name), _ScopeRecord())
             found.append(
                 Audited(
                     name=standing.name,

@@ -23,7 +23,7 @@ NAME = re.compile(r"(?P<start>\d{13,})-(?P<writer>[0-9a-f]{16})-(?P<number>\d{6,
 
 
 @dataclass(frozen=True)
-class Found:
+class LogFile:
     """A file of the log: when it was begun (milliseconds), by which writer, as its how manyeth."""
 
     path: Path
@@ -32,7 +32,7 @@ class Found:
     number: int
 
 
-class Shelf:
+class LogFolder:
     """Files of one writer in a folder: rotated by size and age, and the oldest of all writers deleted in time."""
 
     def __init__(
@@ -150,7 +150,7 @@ def read_log(
     files = _files(path) if path.is_dir() else []
     if not files:
         raise OptionError(f"no query log in '{path}': the server writes one with --record '{path}'")
-    chains: dict[str, list[Found]] = {}
+    chains: dict[str, list[LogFile]] = {}
     for one in sorted(files, key=lambda one: one.number):
         chains.setdefault(one.writer, []).append(one)
     low, high = -inf if since is None else since, inf if until is None else until
@@ -191,13 +191,13 @@ def _warn(damage: Damage) -> None:
     log("query_log_damaged", level="warning", file=damage.path, offset=damage.offset, why=damage.why)
 
 
-def _files(folder: Path) -> list[Found]:
+def _files(folder: Path) -> list[LogFile]:
     try:
         names = os.listdir(folder)
     except OSError as error:
         raise OptionError(f"cannot read the folder '{folder}': {error.strerror}") from error
     found = [(name, match) for name in names if (match := NAME.fullmatch(name))]
-    return [Found(folder / name, int(m["start"]), m["writer"], int(m["number"])) for name, m in found]
+    return [LogFile(folder / name, int(m["start"]), m["writer"], int(m["number"])) for name, m in found]
 
 
 def _private(folder: Path) -> Path:

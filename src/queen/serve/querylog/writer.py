@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from queen.core import inputs
 from queen.errors import OptionError
-from queen.serve.querylog.folder import Shelf, read_log
+from queen.serve.querylog.folder import LogFolder, read_log
 from queen.serve.querylog.format import Damage, Logged, check_inputs
 from queen.serve.telemetry.log import log
 from queen.types import Inputs
@@ -54,7 +54,7 @@ class QueryLog:
     ) -> None:
         if min(max_bytes, max_days, segment_bytes, segment_seconds, queue_bytes, sync_seconds) <= 0:
             raise OptionError("sizes and times of a query log must be positive")
-        self._shelf = Shelf(
+        self._shelf = LogFolder(
             Path(folder),
             max_bytes=max_bytes,
             max_days=max_days,
