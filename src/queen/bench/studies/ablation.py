@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from queen.bench.markdown import markdown_table
 from queen.bench.plots import png
 from queen.bench.studies.base import FEW, Lab, Result
-from queen.bench.studies.words import markdown_table, percent, pool_name
+from queen.bench.studies.words import percent, pool_name
 
 LETTERS = "ABCD"
 COLOURS = {

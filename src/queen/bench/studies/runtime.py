@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from queen.bench.markdown import markdown_table
 from queen.bench.plots import GREEN, GREY, RED, png
 from queen.bench.rivals_speed import query_times, seconds_per_thousand
 from queen.bench.studies.base import Lab, Result, Study
 from queen.bench.studies.quartiles import recipe
-from queen.bench.studies.words import markdown_table
 from queen.defenses import DEFENSES
 from queen.defenses.base import Endpoint
 from queen.defenses.queen import fitted

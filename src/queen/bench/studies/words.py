@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 
 def percent(*values: float) -> str:
@@ -24,9 +24,3 @@ def span(values: Iterable[float]) -> str:
 def pool_name(pool: str) -> str:
     """A pool for people."""
     return pool.replace("_", " ")
-
-
-def markdown_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table for documents."""
-    table = [header, ["---"] * len(header), *lines]
-    return "".join(f"| {' | '.join(line)} |\n" for line in table)
