@@ -12,7 +12,7 @@ from torch import Tensor
 from queen.errors import OptionError
 from queen.guard import Guard
 from queen.ledger import MemoryLedger
-from queen.ledger.base import make_rows
+from queen.ledger.rows import make_rows
 
 
 class OrderReplay:
