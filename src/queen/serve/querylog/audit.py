@@ -225,16 +225,5 @@ class _LogReplay:
 
 def _one(seen: Measured, row: int) -> Measured:
     """One row of a batch, as the ledger needs it."""
-    bets = seen.bets
-    return replace(
-        seen,
-        labels=seen.labels[row : row + 1],
-        points=seen.points[row : row + 1],
-        bets=bets
-        and replace(
-            bets,
-            factors=bets.factors[row : row + 1],
-            digests=bets.digests[row : row + 1],
-            sketches=bets.sketches[row : row + 1],
-        ),
-    )
+    labels, points = seen.labels[row : row + 1], seen.points[row : row + 1]
+    return replace(seen, labels=labels, points=points, bets=seen.bets and seen.bets.take([row]))
