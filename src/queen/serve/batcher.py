@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from queen.core import inputs
 from queen.errors import LedgerError, QueenError
@@ -27,7 +26,7 @@ from queen.ledger import Judgement
 from queen.options import Group
 from queen.serve.protocol.wire import clean
 from queen.serve.types import Caller, Query, ServeError
-from queen.types import Inputs, Reply
+from queen.types import Reply
 
 REFUSED = "no answer: this client's budget of answers is spent, or it stands accused of extraction; ask the operator"
 NOT_RECORDED = "the ledger cannot record this request, so it gets no answer; try again"
@@ -171,7 +170,7 @@ class Batcher:
         if not jobs:
             return []
         try:
-            return [(jobs, self._guard.measure(_joined([job.query.inputs for job in jobs])))]
+            return [(jobs, self._guard.measure(inputs.join([job.query.inputs for job in jobs])))]
         except QueenError as error:
             if len(jobs) > 1:
                 sound = [job for job in jobs if self._is_sound(job)]
@@ -234,15 +233,6 @@ def _fits(job: Job, first: Job, groups: Mapping[str, Sequence[str]]) -> bool:
     return own.keys() == other.keys() and all(
         own[name].dtype == t.dtype and own[name].shape[1:] == t.shape[1:] for name, t in other.items()
     )
-
-
-def _joined(parts: Sequence[Inputs]) -> Inputs:
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    if isinstance(first, Tensor):
-        return torch.cat([part for part in parts if isinstance(part, Tensor)])
-    return {name: torch.cat([part[name] for part in parts if isinstance(part, Mapping)]) for name in first}
 
 
 Told = tuple[Job, NDArray[np.float32] | ServeError]

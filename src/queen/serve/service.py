@@ -53,8 +53,7 @@ class Service:
         self.settings, self.guard, self.keys = settings, guard, keys
         self._granted = GrantedKeys(keys, guard.ledger)
         self.spec = describe(guard.bundle, settings.model_name)
-        policy = "none" if settings.policy == "none" else guard.bundle.policy
-        self.metrics, self.series = Metrics(model=self.spec.name, policy=policy), Series()
+        self.metrics, self.series = Metrics(model=self.spec.name, policy=guard.policy.name), Series()
         self.auth = Authenticator(
             self._granted,
             anonymous=settings.anonymous,
