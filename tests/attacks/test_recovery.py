@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from queen.attacks import ATTACKS
 from queen.attacks.base import Attack, Transcript
 from queen.attacks.queries.knockoff import knockoff
-from queen.attacks.strategies import ddae, pbayes, replay
-from queen.attacks.strategies.tables import Pairs, dirichlet, draw_pairs, told_prior
+from queen.attacks.strategies import ddae, pbayes, repeated_step
+from queen.attacks.strategies.pairs import Pairs, dirichlet, draw_pairs, told_prior
 from queen.errors import OptionError
 from queen.training import Schedule, train
 from tests.support.attackers import SMALL, clean, desk, knowledge, new_network, seed, service, squeezed
@@ -231,7 +231,7 @@ def test_a_replayed_step_trains_as_a_plain_one_at_every_rate(monkeypatch):
     told = torch.rand(512, 6, generator=seed()).softmax(1).cuda()
     pairs, sizes = Pairs(told.flip(1), told), replace(SMALL, generator_epochs=205, generator_batch=256)
     replayed = ddae.train_restorer(pairs, sizes, seed())
-    monkeypatch.setattr(replay, "EAGER", 10**9)
+    monkeypatch.setattr(repeated_step, "EAGER", 10**9)
     plain = ddae.train_restorer(pairs, sizes, seed())
     for a, b in zip(replayed.parameters(), plain.parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-3)

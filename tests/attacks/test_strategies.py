@@ -15,7 +15,7 @@ from queen.attacks import ATTACKS
 from queen.attacks.base import Attack, CountedOracle, Sizes, Transcript
 from queen.attacks.queries.knockoff import knockoff
 from queen.attacks.strategies import cleaning, disguise, informed, rotation
-from queen.attacks.strategies.needs import on_simplex
+from queen.attacks.strategies.requirements import on_simplex
 from queen.defenses import emdp
 from queen.errors import ShapeError
 from queen.training import Schedule, train

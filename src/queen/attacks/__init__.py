@@ -8,8 +8,8 @@ from queen.attacks.base import Attack, QueryStrategy
 from queen.attacks.queries.jbda_tr import jbda_tr
 from queen.attacks.queries.knockoff import knockoff
 from queen.attacks.strategies import averaging, cleaning, ddae, disguise, informed, labels, rotation
+from queen.attacks.strategies.pairs import clean_prior, told_prior
 from queen.attacks.strategies.pbayes import pbayes
-from queen.attacks.strategies.tables import clean_prior, told_prior
 from queen.defenses.base import nearest
 from queen.errors import OptionError
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from queen.attacks.base import CountedOracle, Knowledge, Sizes, Transcript
-from queen.attacks.strategies.needs import need_images
+from queen.attacks.strategies.requirements import need_images
 from queen.training import augmented
 
 

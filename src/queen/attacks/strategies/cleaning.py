@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from queen.attacks.base import Knowledge, Transcript
-from queen.attacks.strategies.needs import first_thief, known, on_simplex
+from queen.attacks.strategies.requirements import first_thief, known, on_simplex
 from queen.defenses import emdp
 from queen.training import predict
 

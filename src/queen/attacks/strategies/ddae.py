@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks.base import Believe, Knowledge, Sizes, Transcript
-from queen.attacks.strategies.needs import known
-from queen.attacks.strategies.replay import RepeatedStep
-from queen.attacks.strategies.tables import Pairs, Prior, draw_pairs, simulated, simulator
+from queen.attacks.strategies.pairs import Pairs, Prior, draw_pairs, simulated, simulator
+from queen.attacks.strategies.repeated_step import RepeatedStep
+from queen.attacks.strategies.requirements import known
 from queen.cache import fingerprint
 from queen.training import Schedule, probabilities, train
 from queen.zoo import build, seeded

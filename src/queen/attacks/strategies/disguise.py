@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from queen.attacks import adaptive
 from queen.attacks.base import Ask, CountedOracle, Knowledge, Transcript
-from queen.attacks.strategies.needs import known
+from queen.attacks.strategies.requirements import known
 from queen.core.split import run_model
 from queen.training import train
 

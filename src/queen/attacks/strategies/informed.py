@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks.base import Knowledge, Transcript
-from queen.attacks.strategies.needs import first_thief, known
+from queen.attacks.strategies.pairs import clean_prior, draw_pairs, told_prior
 from queen.attacks.strategies.pbayes import pbayes, recovered
-from queen.attacks.strategies.tables import clean_prior, draw_pairs, told_prior
+from queen.attacks.strategies.requirements import first_thief, known
 from queen.training import probabilities
 
 FEW = 5  # images that a class must have to build a defense on

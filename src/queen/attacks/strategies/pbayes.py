@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from queen.attacks.base import Believe, Knowledge, Transcript
-from queen.attacks.strategies.tables import Pairs, Prior, draw_pairs, simulator
+from queen.attacks.strategies.pairs import Pairs, Prior, draw_pairs, simulator
 
 CLOSE = 0.01  # l1 distance within which pairs count as the same answer
 CHUNK: Mapping[str, int] = {"cpu": 2**21, "cuda": 2**27}  # distances at a time

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from queen.attacks.base import Knowledge, Transcript
-from queen.attacks.strategies.needs import need_images
+from queen.attacks.strategies.requirements import need_images
 from queen.core.split import find_split, run_model
 from queen.errors import ShapeError
 from queen.training import train

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from queen.attacks.base import Knowledge, Sizes, Transcript
-from queen.attacks.strategies.needs import known, on_simplex
+from queen.attacks.strategies.requirements import known, on_simplex
 
 SMALLEST = 1e-3  # of a Dirichlet parameter: zero is none, and this adds about 1e-5 of probability
 Simulate = Callable[[Tensor, Tensor, torch.Generator], Tensor]
