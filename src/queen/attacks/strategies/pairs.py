@@ -1,4 +1,4 @@
-"""What recovery attacks learn from: pairs of a clean answer and what the defense would make of it."""
+"""Pairs of a clean answer and what the defense would make of it, from which recovery attacks learn to undo it."""
 
 from __future__ import annotations
 
@@ -9,68 +9,66 @@ import torch
 from torch import Tensor
 
 from queen.attacks.base import Knowledge, Sizes, Transcript
-from queen.attacks.strategies.requirements import known, on_simplex
+from queen.attacks.strategies.cleaning import to_simplex
+from queen.attacks.strategies.requirements import require
 
-SMALLEST = 1e-3  # of a Dirichlet parameter: zero is none, and this adds about 1e-5 of probability
+SMALLEST = 1e-3  # Dirichlet parameter: 0 is not allowed, and this adds about 1e-5 of probability
 Simulate = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 Prior = Callable[[Transcript, Knowledge], Tensor]
-"""Around which answers (n, K) to look for the clean ones."""
+"""(transcript, knowledge) -> answers (n, K) around which clean ones are drawn."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Clean answers (m, K) and the defense's (m, K), row by row."""
+    """Clean answers (m, K) and, row by row, what the defense makes of them (m, K)."""
 
     clean: Tensor
-    told: Tensor
+    defended: Tensor
 
 
-def clean_prior(found: Transcript, knowledge: Knowledge) -> Tensor:
-    """The victim's own answers, as the published attacks have it: no real attacker knows them."""
-    return known(knowledge.clean, "clean")(found.x).to(found.answers)
+def clean_prior(transcript: Transcript, knowledge: Knowledge) -> Tensor:
+    """The victim's own answers, as in the published attacks: no real attacker knows them."""
+    return require(knowledge.clean, "clean")(transcript.x).to(transcript.answers)
 
 
-def told_prior(found: Transcript, knowledge: Knowledge) -> Tensor:
-    """What was answered, made probabilities: all that a real attacker has."""
-    return on_simplex(found.answers)
+def answers_prior(transcript: Transcript, knowledge: Knowledge) -> Tensor:
+    """The answers of the transcript, made probabilities: all that a real attacker has."""
+    return to_simplex(transcript.answers)
 
 
-def simulator(knowledge: Knowledge) -> Simulate:
-    """The defense's map."""
-    return known(knowledge.simulate, "simulate")
+def draw_pairs(
+    transcript: Transcript, prior: Tensor, simulate: Simulate, sizes: Sizes, generator: torch.Generator
+) -> Pairs:
+    """About `sizes.table` pairs per state of the defense: clean answers drawn around a prior (n, K), then defended.
 
-
-def draw_pairs(found: Transcript, prior: Tensor, simulate: Simulate, sizes: Sizes, generator: torch.Generator) -> Pairs:
-    """About `sizes.table` pairs for every state of the defense: clean answers drawn around a prior (n, K).
-
-    Each pass over the stream of queries draws one clean answer a query, so that a defense with a memory is simulated
-    for a whole stream. A table smaller than the stream takes a random part of it, in its order.
+    Each pass over the stream of queries draws one clean answer per query, so that a defense with a memory is simulated
+    on whole streams. A table smaller than the stream takes a random part of it, in order.
     """
-    x = found.x
+    x = transcript.x
     if sizes.table < len(x):
         rows = torch.randperm(len(x), generator=generator)[: sizes.table].sort().values.to(x.device)
         x, prior = x[rows], prior[rows]
     strength = prior.shape[1] * sizes.concentration
     passes = max(1, sizes.table // len(x))
-    return simulated((dirichlet(strength * prior, generator) for _ in range(passes)), x, simulate, generator)
+    return simulate_pairs((dirichlet(strength * prior, generator) for _ in range(passes)), x, simulate, generator)
 
 
-def simulated(clean: Iterable[Tensor], x: Tensor, simulate: Simulate, generator: torch.Generator) -> Pairs:
-    """Pairs of clean answers, each (n, K) to x (n, ...), in every state of the defense."""
-    known_clean, told = [], []
-    for answers in clean:
+def simulate_pairs(passes: Iterable[Tensor], x: Tensor, simulate: Simulate, generator: torch.Generator) -> Pairs:
+    """Pairs of clean answers to x (n, ...), one (n, K) per pass, with what each state of the defense makes of them."""
+    clean, defended = [], []
+    for answers in passes:
         states = simulate(answers, x, generator).to(answers)
-        told.append(states.flatten(0, 1))
-        known_clean.append(answers.repeat(len(states), 1))
-    return Pairs(torch.cat(known_clean), torch.cat(told))
+        defended.append(states.flatten(0, 1))
+        clean.append(answers.repeat(len(states), 1))
+    return Pairs(torch.cat(clean), torch.cat(defended))
 
 
 def dirichlet(parameters: Tensor, generator: torch.Generator) -> Tensor:
-    """One draw for every row of parameters (n, K), on their device; `generator` is a CPU one."""
+    """One draw per row of parameters (n, K), on their device; `generator` is on the CPU."""
     parameters = parameters.clamp(min=SMALLEST)
     source = generator
-    if parameters.device.type != "cpu":  # drawn where they are needed: a large table takes a CPU half a minute
+    if parameters.device.type != "cpu":  # draw there: a large table would take the CPU half a minute
         source = torch.Generator(parameters.device)
         source.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
     gammas = torch._standard_gamma(parameters, generator=source)  # the public one draws from the global state
-    return on_simplex(gammas)
+    return to_simplex(gammas)
