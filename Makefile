@@ -43,7 +43,7 @@ bench-smoke: $(STAMP)         ## every defense against every attack on small dig
 pages: $(STAMP)               ## put the committed results into README and docs
 	$(BIN)/python -m queen.demo.table
 	$(BIN)/python -m queen.bench.page
-	$(BIN)/python -m queen.serve.page
+	$(BIN)/python tools/pages.py
 
 speed: $(STAMP)               ## the guard's cost, as ratios inside one run
 	$(BIN)/queen speed

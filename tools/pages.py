@@ -1,4 +1,4 @@
-"""docs/serving.md is filled from the settings and from result files: `python -m queen.serve.page`."""
+"""docs/serving.md is filled from the settings and from result files: `python tools/pages.py`."""
 
 from __future__ import annotations
 

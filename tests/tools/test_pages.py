@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from queen.errors import OptionError
-from queen.serve import page
 from queen.serve.settings import Settings
+from tools import pages as page
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("settings", "speed", "capacity", "timing")
@@ -39,7 +39,7 @@ def result(**changes):
 def test_the_page_is_up_to_date(monkeypatch):
     monkeypatch.chdir(ROOT)
     text = page.PAGE.read_text()
-    assert page.filled(text, page.RESULTS) == text, "run: python -m queen.serve.page"
+    assert page.filled(text, page.RESULTS) == text, "run: make pages"
 
 
 def test_every_setting_is_documented_with_its_flag_and_meaning():
