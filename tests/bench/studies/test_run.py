@@ -1,10 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
-import runpy
-import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +12,6 @@ from typer.testing import CliRunner
 from queen.bench.spec import SpecError
 from queen.bench.studies import STUDIES, find_study
 from queen.bench.studies.base import read_study
-from queen.bench.studies.page import filled
 from queen.bench.studies.run import read_study_result, run_study
 from queen.bench.studies.words import percent, span
 from queen.cli import app
@@ -129,33 +124,6 @@ def test_the_command_prints_the_result(lab, folder):
     assert json.loads(found.stdout) == json.loads((folder / "cli" / "threshold.json").read_text())
     wrong = CliRunner().invoke(app, ["bench", "study", "treshold", *words[3:]])
     assert "did you mean 'threshold'" in str(wrong.exception)
-
-
-def test_the_page_of_studies_says_what_the_results_say():
-    page = (ROOT / "docs" / "studies.md").read_text()
-    assert filled(page, ROOT / "results" / "studies") == page
-    outside = re.sub(r"<!-- study (\w+) -->.*?<!-- /study \1 -->", "", page, flags=re.DOTALL)
-    assert not re.search(r"\d+(\.\d+)? ?%", outside)  # a figure outside the markers would go stale
-    for name in STUDIES:
-        assert f"results/studies/{name}.png" in page
-
-
-def test_the_page_is_filled_by_a_command(tmp_path, monkeypatch):
-    shutil.copytree(ROOT / "results" / "studies", tmp_path / "results" / "studies")
-    (tmp_path / "docs").mkdir()
-    page = (ROOT / "docs" / "studies.md").read_text()
-    empty = re.sub(r"(<!-- study (\w+) -->).*?(<!-- /study \2 -->)", r"\1\n\3", page, flags=re.DOTALL)
-    assert len(empty) < len(page)
-    (tmp_path / "docs" / "studies.md").write_text(empty)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "queen.bench.studies.page")
-    runpy.run_module("queen.bench.studies.page", run_name="__main__")
-    assert (tmp_path / "docs" / "studies.md").read_text() == page
-
-
-def test_a_page_without_markers_is_refused():
-    with pytest.raises(SpecError, match="<!-- study threshold -->"):
-        filled("nothing here", ROOT / "results" / "studies")
 
 
 def test_a_result_of_another_study_is_refused(tmp_path):
