@@ -8,9 +8,9 @@ from typing import Any
 
 from queen.bench.markdown import markdown_table
 from queen.bench.plots import GREEN, GREY, RED, png
-from queen.bench.rivals_speed import query_times, seconds_per_thousand
 from queen.bench.studies.base import Lab, Result, Study
 from queen.bench.studies.quartiles import recipe
+from queen.bench.timing import ratios_to_none, seconds_per_thousand, time_in_turns
 from queen.defenses import DEFENSES
 from queen.defenses.base import Endpoint
 from queen.defenses.queen import fitted
@@ -51,11 +51,10 @@ def measure(lab: Lab, asked: Runtime) -> dict[str, Any]:
         run = lab.plan(name, seed=0)
         services[name] = DEFENSES[run.defense].start(lab.setting.victim, run.generator("defense"), **run.options)
     x = lab.setting.pool[: asked.queries]
-    with lab.show.bar("asking", 2) as advance:
-        seconds = seconds_per_thousand(services, x, asked.repeats)
+    with lab.show.bar("asking", 1) as advance:
+        turns = time_in_turns(services, x, asked.repeats)
         advance()
-        ratios = query_times(services, x, asked.repeats)
-        advance()
+    seconds, ratios = seconds_per_thousand(turns, len(x)), ratios_to_none(turns)
     return {
         "preparation": dict(bundle.report["seconds"]),
         "rows": {name: {"seconds_per_1000": seconds[name], "times_none": ratios[name]} for name in services},

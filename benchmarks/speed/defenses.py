@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from queen.bench import untrained
-from queen.bench.rivals_speed import ratios_to_none, turns
+from queen.bench.speed import NETWORK, patterned_images, untrained_network
+from queen.bench.timing import ratios_to_none, time_in_turns
 from queen.cache import Cache
 from queen.defenses import DEFENSES
 from queen.defenses.base import Endpoint, Victim
@@ -56,25 +56,25 @@ def defense_costs(scale: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         services = _services(scale, Path(folder), generator)
-        x, _ = untrained.images(max(BATCH, 1000 // scale**2), generator)
-        seconds = turns({name: InBatches(one) for name, one in services.items()}, x, max(1, REPEATS // scale))
+        x, _ = patterned_images(max(BATCH, 1000 // scale**2), generator)
+        seconds = time_in_turns({name: InBatches(one) for name, one in services.items()}, x, max(1, REPEATS // scale))
     return {
         "ratio": ratios_to_none(seconds),
         "seconds": {name: 1000 / len(x) * statistics.median(times) for name, times in seconds.items()},
         "verdicts": {name: _shares(one) for name, one in services.items() if isinstance(one, Guarded)},
-        "network": f"{untrained.NETWORK}, untrained, {len(x)} images of 32x32, {BATCH} at a time",
+        "network": f"{NETWORK}, untrained, {len(x)} images of 32x32, {BATCH} at a time",
     }
 
 
 def _services(scale: int, folder: Path, generator: torch.Generator) -> dict[str, Endpoint]:
     """Every defense around the same victim; what they must learn, they learn badly and fast."""
     victim = Victim(
-        untrained.network(generator),
-        untrained.images(max(40, 240 // scale), generator),
+        untrained_network(generator),
+        patterned_images(max(40, 240 // scale), generator),
         _blank,
         Schedule(epochs=1),
-        calibration=untrained.images(max(60, 400 // scale), generator),
-        outliers=untrained.images(BATCH, generator)[0],
+        calibration=patterned_images(max(60, 400 // scale), generator),
+        outliers=patterned_images(BATCH, generator)[0],
         cache=Cache(folder),
     )
     quickly: dict[str, Any] = {"map_epochs": 20}
@@ -85,7 +85,7 @@ def _services(scale: int, folder: Path, generator: torch.Generator) -> dict[str,
 
 
 def _blank(generator: torch.Generator) -> nn.Module:
-    return untrained.network(generator).requires_grad_(True)
+    return untrained_network(generator).requires_grad_(True)
 
 
 def _shares(service: Guarded) -> dict[str, float]:

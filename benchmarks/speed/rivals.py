@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,23 +13,14 @@ from scipy.optimize import linprog
 from torch import Tensor
 from torch.nn import functional as F
 
+from queen.bench.timing import seconds_of
 from queen.defenses import mad, modelguard_w
-from queen.errors import OptionError
-from queen.types import Oracle
 
 BATCH = 20_000  # rows for our solvers
 LP_ROWS = 40  # rows for the usual ones
 FEATURES = 512  # of the imagined thief, as VGG16-BN has
 ROUNDS = 5
 WARM_UP = 1  # rounds that do not count
-
-
-class Answering(Protocol):
-    """Whatever has clients."""
-
-    def client(self, name: str) -> Oracle:
-        """How one client is answered."""
-        ...
 
 
 def solver_ratios(scale: int) -> dict[str, float]:
@@ -56,53 +46,11 @@ def solver_ratios(scale: int) -> dict[str, float]:
     return result
 
 
-def query_times(services: Mapping[str, Answering], x: Tensor, repeats: int) -> dict[str, float]:
-    """Time of x (n, ...) sent by a new client of each service, in times of the service "none".
-
-    All services take turns, so that a busy moment hits every one of them; medians of the turns' ratios.
-    """
-    return ratios_to_none(turns(services, x, repeats))
-
-
-def ratios_to_none(seconds: Mapping[str, list[float]]) -> dict[str, float]:
-    """Medians over the turns of a service's time in times of "none"."""
-    return {
-        name: statistics.median(own / base for own, base in zip(times, seconds["none"], strict=True))
-        for name, times in seconds.items()
-    }
-
-
-def seconds_per_thousand(services: Mapping[str, Answering], x: Tensor, repeats: int) -> dict[str, float]:
-    """Median seconds for 1,000 queries of a new client of each service."""
-    return {name: 1000 / len(x) * statistics.median(times) for name, times in turns(services, x, repeats).items()}
-
-
-def turns(services: Mapping[str, Answering], x: Tensor, repeats: int) -> dict[str, list[float]]:
-    """Seconds of every service for x, one a turn."""
-    if "none" not in services:
-        raise OptionError(f"expected the service 'none' to compare with, got: {', '.join(services) or 'nothing'}")
-    seconds: dict[str, list[float]] = {name: [] for name in services}
-    for turn in range(repeats + WARM_UP):
-        for name, service in services.items():
-            oracle = service.client(f"speed {turn}")
-            seconds[name].append(_seconds(lambda oracle=oracle: oracle(x)))  # type: ignore[misc]
-    return {name: times[WARM_UP:] for name, times in seconds.items()}
-
-
 def _row_ratio(usual: Callable[[], object], usual_rows: int, ours: Callable[[], object], rows: int) -> float:
     """The usual way's time for a row in times of ours, both medians over the same rounds."""
-    seconds = [(_seconds(usual), _seconds(ours)) for _ in range(ROUNDS + WARM_UP)][WARM_UP:]
+    seconds = [(seconds_of(usual), seconds_of(ours)) for _ in range(ROUNDS + WARM_UP)][WARM_UP:]
     slow, fast = (statistics.median(pair[side] for pair in seconds) for side in (0, 1))
     return slow / usual_rows / (fast / rows)
-
-
-def _seconds(function: Callable[[], object]) -> float:
-    """How long a call takes, until the GPU is done too."""
-    start = time.perf_counter()
-    result = function()
-    if isinstance(result, Tensor) and result.is_cuda:
-        torch.cuda.synchronize(result.device)
-    return time.perf_counter() - start
 
 
 def _each(function: Callable[[Any], object], rows: Any) -> Callable[[], object]:
