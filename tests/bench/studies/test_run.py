@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from queen.bench.spec import SpecError
 from queen.bench.studies import STUDIES, find_study
 from queen.bench.studies.base import read_study
+from queen.bench.studies.formatting import percent, span
 from queen.bench.studies.run import read_study_result, run_study
-from queen.bench.studies.words import percent, span
 from queen.cli import app
 from queen.errors import OptionError
 

@@ -18,7 +18,7 @@ from queen.bench.cell import Run, know
 from queen.bench.markdown import markdown_table
 from queen.bench.plots import GREEN, GREY, RED, png
 from queen.bench.studies.base import Lab, Result, Study
-from queen.bench.studies.words import pool_name
+from queen.bench.studies.formatting import pool_name
 from queen.defenses import DEFENSES
 from queen.errors import OptionError
 from queen.training import predict

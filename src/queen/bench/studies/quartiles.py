@@ -16,7 +16,7 @@ from queen.bench.markdown import markdown_table
 from queen.bench.plots import png
 from queen.bench.protectee import Labelled
 from queen.bench.studies.base import Lab, Result, Study
-from queen.bench.studies.words import percent
+from queen.bench.studies.formatting import percent
 from queen.bundle.bundle import Bundle
 from queen.cache import fingerprint
 from queen.defenses.base import nearest

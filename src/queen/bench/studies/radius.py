@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from queen.bench.studies.ablation import Ablation, draw_sweep, sweep, tell_sweep
 from queen.bench.studies.base import Lab, Result, Study
-from queen.bench.studies.words import pool_name, span
+from queen.bench.studies.formatting import pool_name, span
+from queen.bench.studies.limits import Ablation, draw_sweep, sweep, tell_sweep
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from queen.bench.studies.ablation import LETTERS
+from queen.bench.studies.limits import LETTERS
 from queen.bench.studies.radius import Radius
 from queen.bench.studies.radius import measure as measure_radius
 from queen.bench.studies.shadow_models import ShadowModels

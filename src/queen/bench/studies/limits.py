@@ -11,7 +11,7 @@ from typing import Any
 from queen.bench.markdown import markdown_table
 from queen.bench.plots import png
 from queen.bench.studies.base import FEW, Lab, Result
-from queen.bench.studies.words import percent, pool_name
+from queen.bench.studies.formatting import percent, pool_name
 
 LETTERS = "ABCD"
 COLOURS = {
