@@ -62,7 +62,7 @@ def benchmark_table(folder: Path) -> str:
 
 def study_figures(name: str) -> str:
     """The tables and sentences of one study."""
-    return STUDIES[name].tell(read_study_result(name, RESULTS / "studies"))
+    return STUDIES[name].to_markdown(read_study_result(name, RESULTS / "studies"))
 
 
 def cifar_story() -> str:
