@@ -18,7 +18,7 @@ from qa.serving.rest import HOST, ask, chunked, head, post
 from qa.serving.scenario import Check
 from qa.serving.wide import SHAPE, pictures, wide_bundle
 from queen.serve.protocol import oip_pb2 as oip
-from queen.serve.protocol.wire import BYTES_A_VALUE
+from queen.serve.protocol.rest_read import BYTES_A_VALUE
 from tests.support.server import Server, started
 
 INFER = "/v2/models/wide/infer"

@@ -17,17 +17,10 @@ from starlette.routing import Route
 from queen.errors import QueenError
 from queen.serve.admin.routes import admin_routes, dashboard_routes
 from queen.serve.http import WHOLE, read_body
+from queen.serve.protocol.inflate import inflate
 from queen.serve.protocol.openapi import openapi
-from queen.serve.protocol.wire import (
-    BYTES_A_VALUE,
-    error_body,
-    inflate,
-    model_metadata,
-    read_query,
-    server_metadata,
-    to_json,
-    write_answer,
-)
+from queen.serve.protocol.rest_read import BYTES_A_VALUE, read_query
+from queen.serve.protocol.rest_write import error_body, model_metadata, server_metadata, to_json, write_answer
 from queen.serve.service import Service, addresses
 from queen.serve.telemetry.log import log
 from queen.serve.types import LARGE, Query, ServeError

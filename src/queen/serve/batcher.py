@@ -25,7 +25,7 @@ from queen.errors import LedgerError, QueenError
 from queen.guard import Guard, Measured
 from queen.ledger import Judgement
 from queen.options import Group
-from queen.serve.protocol.wire import clean
+from queen.serve.protocol.rest_write import clean
 from queen.serve.types import Caller, Query, ServeError
 from queen.types import Inputs, Reply
 

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from queen.errors import OptionError
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.protocol.grpc_messages import check_model, model_message, read_message, server_message, write_message
-from queen.serve.protocol.wire import BYTES_A_VALUE
+from queen.serve.protocol.rest_read import BYTES_A_VALUE
 from queen.serve.telemetry.log import log
 from queen.serve.types import LARGE, ServeError
 

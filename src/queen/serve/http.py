@@ -9,7 +9,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from queen.serve.protocol.wire import error_body
+from queen.serve.protocol.rest_write import error_body
 from queen.serve.settings import Settings
 from queen.serve.types import ServeError
 

@@ -19,15 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from queen.serve.protocol.wire import (
-    clean,
-    error_body,
-    model_metadata,
-    read_query,
-    server_metadata,
-    to_json,
-    write_answer,
-)
+from queen.serve.protocol.rest_read import read_query
+from queen.serve.protocol.rest_write import clean, error_body, model_metadata, server_metadata, to_json, write_answer
 from queen.serve.types import AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
 from tests.support.rest_bodies import DIGITS, MAX_ROWS, TEXT, ask, ask_raw, entry, pictures
 
