@@ -10,7 +10,7 @@ import pytest
 
 from queen.serve.release import Ticks
 from queen.serve.types import Caller, Query, ServeError
-from tests.serve.test_service import service
+from tests.support.server import running_service
 from tests.support.serving import digits
 
 EVERY = 0.2
@@ -70,7 +70,7 @@ def test_answers_and_refusals_of_a_server_leave_at_its_ticks(tmp_path):
     query = Query(digits()[:1], 1)
 
     async def check():
-        async with service(tmp_path, release_every=0.5) as (one, _):
+        async with running_service(tmp_path, release_every=0.5) as (one, _):
             ticks = []
             release = one._ticks._release
             one._ticks._release = lambda: (ticks.append(time.monotonic()), release())

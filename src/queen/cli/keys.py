@@ -16,7 +16,8 @@ from queen.cli.shared import Json, app, err, out, print_json, table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from queen.serve.access.key_store import Key, KeyStore
+    from queen.serve.access.key import Key
+    from queen.serve.access.key_store import KeyStore
 
 keys = typer.Typer(
     help="Make, list and revoke the keys of a server.", no_args_is_help=True, rich_markup_mode="markdown"

@@ -62,7 +62,7 @@ class App:
         try:
             await self._rest(scope, receive, counted)
         finally:
-            self._service.count("rest", status, time.perf_counter() - start, is_query=False)
+            self._service.counter.request("rest", status, time.perf_counter() - start, is_query=False)
 
     async def _infer(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Key, body, query, answer; whatever goes wrong is told, counted, and touches nothing else."""
@@ -70,7 +70,7 @@ class App:
         caller = query = None
         status, content_type, extra = 200, JSON, list[tuple[bytes, bytes]]()
         try:
-            caller = await service.caller(_text(headers.get(b"authorization")), *addresses(scope))
+            caller = await service.key_watcher.caller(_text(headers.get(b"authorization")), *addresses(scope))
             query = await self._read(headers, receive)
             body, split = await self._write(query, await service.infer(query, caller))
             if split is not None:
@@ -87,7 +87,7 @@ class App:
                 await _send(scope, send, status, body, [(b"content-type", content_type), *extra])
         finally:
             seconds = time.perf_counter() - start
-            service.count("rest", status, seconds, is_query=True, query=query, caller=caller)
+            service.counter.request("rest", status, seconds, is_query=True, query=query, caller=caller)
 
     async def _write(self, query: Query, answers: NDArray[np.float32]) -> tuple[bytes, int | None]:
         """The answer's body; a large one is written in a thread."""
@@ -204,7 +204,7 @@ def _rest(service: Service) -> Starlette:
 
 async def _known(service: Service, request: Request) -> None:
     """Names and shapes are for those with a key."""
-    await service.caller(request.headers.get("authorization"), *addresses(request.scope))
+    await service.key_watcher.caller(request.headers.get("authorization"), *addresses(request.scope))
 
 
 def _named(service: Service, request: Request) -> Any:

@@ -168,18 +168,19 @@ def _told(service: Service, name: str, method: Method) -> Callable[[AsyncIterato
             return cast("bytes", await context.abort(grpc.StatusCode.INTERNAL, "this request failed in the server"))
         finally:
             seconds, is_query = time.perf_counter() - start, name == "ModelInfer"
-            service.count("grpc", status, seconds, is_query=is_query, query=call.query, caller=call.caller)
+            service.counter.request("grpc", status, seconds, is_query=is_query, query=call.query, caller=call.caller)
 
     return answer
 
 
 async def _caller(service: Service, context: Any) -> Caller:
-    told, limit = tuple(context.invocation_metadata() or ()), service.settings.max_header
-    size = sum(len(name) + len(value) + 4 for name, value in told)
+    metadata, limit = tuple(context.invocation_metadata() or ()), service.settings.max_header
+    size = sum(len(name) + len(value) + 4 for name, value in metadata)
     if size > limit:  # gRPC allows more before it has said so
         raise ServeError(413, f"the head of a call may have {limit} bytes")
-    last = dict(told)  # gRPC itself keeps only the last x-forwarded-for, which is that of the nearest proxy
-    return await service.caller(last.get("authorization"), peer_host(context.peer()), last.get("x-forwarded-for"))
+    headers = dict(metadata)  # gRPC itself keeps only the last x-forwarded-for, which is that of the nearest proxy
+    authorization, forwarded = headers.get("authorization"), headers.get("x-forwarded-for")
+    return await service.key_watcher.caller(authorization, peer_host(context.peer()), forwarded)
 
 
 def peer_host(peer: str) -> str | None:

@@ -7,29 +7,30 @@ import contextlib
 import gc
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as package_version
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from queen.errors import CalibrationError, LedgerError, OptionError
+from queen import __version__
+from queen.errors import CalibrationError, OptionError
 from queen.guard import Guard, load
 from queen.ledger import Event, Standing, open_ledger
-from queen.serve.access.auth import Authenticator, UnknownKeyError
-from queen.serve.access.budgets import GrantedKeys
+from queen.serve.access.auth import Authenticator
+from queen.serve.access.budgets import KeysWithBudgets
 from queen.serve.access.key_store import KeyStore, open_keys
+from queen.serve.access.refresh import KeyWatcher
 from queen.serve.batcher import Batcher, BatchOutcome
+from queen.serve.ledger_health import LedgerHealth
 from queen.serve.querylog.writer import QueryLog
 from queen.serve.release import Ticks
 from queen.serve.settings import Settings
-from queen.serve.telemetry.log import access, log
+from queen.serve.telemetry.counting import RequestCounter
+from queen.serve.telemetry.log import log
 from queen.serve.telemetry.metrics import Metrics
 from queen.serve.telemetry.series import Series
 from queen.serve.telemetry.webhook import Webhook
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 Result = TypeVar("Result")
-CHECK_EVERY = 0.5  # seconds between looks at the keys, and at a ledger that failed
 MAX_PARSES = 16  # large requests that may wait for one of four threads
 LOG_TIMEOUT = 1.5  # seconds that recorded queries have to reach the disk at the end
 LEDGER_TIMEOUT = 1.0  # seconds to wait for a file that another process has locked, or for an answer of Redis
@@ -49,26 +49,28 @@ LEDGER_TIMEOUT = 1.0  # seconds to wait for a file that another process has lock
 class Service:
     """A guard with keys, a queue, counters, and a way to tell operators."""
 
+    version = __version__
+
     def __init__(self, settings: Settings, guard: Guard, keys: KeyStore) -> None:
         self.settings, self.guard, self.keys = settings, guard, keys
-        self._granted = GrantedKeys(keys, guard.ledger)
         self.spec = describe(guard.bundle, settings.model_name)
         policy = "none" if settings.policy == "none" else guard.bundle.policy
         self.metrics, self.series = Metrics(model=self.spec.name, policy=policy), Series()
+        keys_with_budgets = KeysWithBudgets(keys, guard.ledger)
         self.auth = Authenticator(
-            self._granted,
+            keys_with_budgets,
             anonymous=settings.anonymous,
             trusted_proxies=settings.trusted_proxy,
             net_groups="net" in guard.bundle.sentinel.groups,
         )
         self.started = time.time()
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="queen-blocking")
-        self._key_pool = ThreadPoolExecutor(1, thread_name_prefix="queen-keys")  # never behind anybody's large request
+        self._watch_pool = ThreadPoolExecutor(1, thread_name_prefix="queen-keys")  # never behind a large request
+        self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._watch_pool, self._show_ready)
+        self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._watch_pool, self._show_ready)
         self._parses = 0  # large requests in parsing, or waiting for it
         self._draining = False
-        self._ledger_error: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._looking: asyncio.Task[None] | None = None
         self._ticks = Ticks(settings.release_every)
         self._webhook, self._log = _webhook(settings, self.metrics), _query_log(settings, self.metrics)
         self.batcher = Batcher(
@@ -78,7 +80,10 @@ class Service:
             max_wait=settings.max_wait,
             uniform=settings.uniform,
             on_batch=self._after_batch,
-            on_ledger=self._after_ledger,
+            on_ledger=self.ledger_health.report,
+        )
+        self.counter = RequestCounter(
+            self.metrics, self.series, waiting=lambda: self.batcher.waiting, access_log=settings.access_log
         )
 
     @classmethod
@@ -101,28 +106,23 @@ class Service:
         return service
 
     @property
-    def version(self) -> str:
-        """Of this program."""
-        try:
-            return package_version("queen")
-        except PackageNotFoundError:
-            return "unknown"
-
-    @property
     def ready(self) -> bool:
         """Whether requests can be answered: not shutting down, the ledger records, and keys can be read."""
-        works = self._ledger_error is None and self.auth.failure is None
+        works = self.ledger_health.works and self.key_watcher.works
         return works and not self._draining and self.batcher.alive
+
+    def _show_ready(self) -> None:
+        self.metrics.set_ready(self.ready)
 
     async def start(self) -> None:
         """Begin to answer."""
-        await self._look_at_keys()
+        await self.key_watcher.refresh()
         self.batcher.start()
         if self._webhook:
             await self._webhook.start()
         self._ticks.start()
-        self._tasks = [asyncio.create_task(self._watch_keys()), asyncio.create_task(self._watch_ledger())]
-        self.metrics.set_ready(self.ready)
+        self._tasks = [asyncio.create_task(one.watch()) for one in (self.key_watcher, self.ledger_health)]
+        self._show_ready()
 
     def drain(self) -> None:
         """Say that this server is about to go, so that nobody sends it more."""
@@ -142,7 +142,7 @@ class Service:
             await self._webhook.stop()
         if self._log:
             await asyncio.to_thread(self._log.close, LOG_TIMEOUT)
-        for pool in (self._pool, self._key_pool):
+        for pool in (self._pool, self._watch_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         self.guard.ledger.close()
         self.keys.close()
@@ -174,115 +174,32 @@ class Service:
         await self._ticks.wait()
         return answers
 
-    async def caller(self, authorization: str | None, peer: str | None, forwarded: str | None) -> Caller:
-        """Who asks; a key made a moment ago is looked up once more."""
-        try:
-            found = self.auth.caller(authorization, peer, forwarded)
-        except UnknownKeyError as error:
-            if not error.retry and (self._looking is None or self._looking.done()):
-                raise
-            await self._look_at_keys()
-            found = self.auth.caller(authorization, peer, forwarded)
-        if found.client in self._granted.pending:
-            raise ServeError(503, "the budget of this key is not in force yet; try again", retry_after=1)
-        return found
-
     async def admin(self, request: Request) -> Caller:
         """An operator, or `ServeError` 401 or 403."""
-        where = addresses(request.scope)
-        await self.caller(request.headers.get("authorization"), *where)  # which also sees a key made just now
-        return self.auth.admin(request.headers.get("authorization"), *where)
+        return await self.key_watcher.admin(request.headers.get("authorization"), *addresses(request.scope))
 
-    def count(
-        self,
-        protocol: Literal["rest", "grpc"],
-        status: int,
-        seconds: float,
-        *,
-        is_query: bool,
-        query: Query | None = None,
-        caller: Caller | None = None,
-    ) -> None:
-        """Count one finished request; `query` and `caller` are for the access log, as far as they are known."""
-        self.metrics.observe_request(protocol, status, seconds)
-        if is_query:
-            self.series.request(seconds, error=status >= 400)
-            self.metrics.set_queue(self.batcher.waiting)
-        if self.settings.access_log:
-            name, rows = (query.id, query.rows) if query else ("", 0)
-            access(
-                id=name, protocol=protocol, status=status, rows=rows, seconds=seconds, key=caller.key if caller else ""
-            )
-
-    def _after_batch(self, done: BatchOutcome) -> None:
-        """Count a batch whose answers have left."""
-        letters, alarmed, refused = done.judgement.letters, int(done.reply.alarmed.sum()), int(done.reply.refused.sum())
-        self.metrics.observe_batch(
-            len(letters), done.model_seconds, done.ledger_seconds, letters, alarmed=alarmed, refused=refused
+    def _after_batch(self, outcome: BatchOutcome) -> None:
+        """Count and record a batch whose answers have left, and report the alarms that it raised."""
+        self.counter.batch(
+            outcome.judgement,
+            outcome.reply,
+            model_seconds=outcome.model_seconds,
+            ledger_seconds=outcome.ledger_seconds,
         )
-        self.series.batch(len(letters), Counter(letters), alarmed=alarmed, refused=refused)
         if self._log:
             now = time.time()
-            for job in done.jobs:
+            for job in outcome.jobs:
                 self._log.write(job.caller.client, job.caller.groups, job.query.inputs, now)
-        for standing, client in done.judgement.alarms:
-            self._alarm(standing, client)
+        for standing, client in outcome.judgement.alarms:
+            self._report_alarm(standing, client)
 
-    def _alarm(self, of: Standing, client: str) -> None:
+    def _report_alarm(self, of: Standing, client: str) -> None:
         self.metrics.alarm("group" if of.group else "client")
         log("alarm", level="warning", name=of.name, group=of.group, client=client, wealth=of.wealth, queries=of.queries)
         if self._webhook:
             at = time.time()
             event = Event(0, "alarm", of.name, of.group, client, of.wealth, of.queries, of.coverage, "", at)
             self._webhook.submit(event)
-
-    def _after_ledger(self, error: LedgerError | None) -> None:
-        """Note whether the ledger works; runs in its thread."""
-        before, self._ledger_error = self._ledger_error, None if error is None else str(error)
-        if error is not None:
-            self.metrics.ledger_error()
-        if (before is None) != (error is None):
-            self.metrics.set_ready(self.ready)
-            if error is None:
-                log("ledger works again")
-            else:
-                log("ledger failed", level="error", error=str(error))
-
-    async def _watch_ledger(self) -> None:
-        """See a failed ledger recover even when nobody asks."""
-        while True:
-            await asyncio.sleep(CHECK_EVERY)
-            if self._ledger_error is not None:
-                try:
-                    await asyncio.get_running_loop().run_in_executor(self._key_pool, self.guard.ledger.check)
-                except LedgerError:
-                    continue
-                self._after_ledger(None)
-
-    async def _watch_keys(self) -> None:
-        while True:
-            await asyncio.sleep(CHECK_EVERY)
-            try:
-                await self._look_at_keys()
-            except Exception as error:  # whatever it was, the next look may succeed
-                log("looking at keys failed", level="error", error=str(error))
-
-    async def _look_at_keys(self) -> None:
-        """Take over new and revoked keys; whoever wants to while somebody does waits for that one."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
-        await asyncio.shield(self._looking)
-
-    async def _look(self) -> None:
-        def look() -> None:
-            self.auth.refresh_once()
-            if self._granted.pending:
-                self._granted.settle()
-
-        before = self.ready
-        await asyncio.get_running_loop().run_in_executor(self._key_pool, look)
-        if self.ready != before:
-            self.metrics.set_ready(self.ready)
 
 
 def load_guard(settings: Settings, **where: Any) -> Guard:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from queen.errors import OptionError, QueenError
 from queen.serve.access.key import NETWORK, Key, digest_of, parse
-from queen.serve.access.key_store import KeyStore
+from queen.serve.access.key_store import KeySource
 from queen.serve.types import Caller, ServeError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -51,7 +51,7 @@ class Authenticator:
 
     def __init__(
         self,
-        store: KeyStore,
+        store: KeySource,
         *,
         anonymous: bool = False,
         trusted_proxies: Sequence[str] = (),

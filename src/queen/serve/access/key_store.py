@@ -15,17 +15,15 @@ from queen.atomic import write_atomically
 from queen.errors import LedgerError, OptionError, SecretError
 from queen.ledger.base import Budget
 from queen.ledger.redis_client import Shards
-from queen.serve.access.key import Key, budgets, from_plain, new_key, revoked_now, to_plain
-
-__all__ = ["FileKeys", "Key", "KeyStore", "RedisKeys", "budgets", "open_keys"]
+from queen.serve.access.key import Key, from_plain, new_key, revoked_now, to_plain
 
 FORMAT = 1
 REDIS = ("redis", "rediss", "valkey", "valkeys")  # ledgers that keep keys too
 PATIENCE = 1.0  # seconds to wait for Redis
 
 
-class KeyStore(Protocol):
-    """Where keys are kept. Every call may block."""
+class KeySource(Protocol):
+    """Where keys can be read. Every call may block."""
 
     def keys(self) -> dict[str, Key]:
         """All keys by id, revoked ones too."""
@@ -34,6 +32,10 @@ class KeyStore(Protocol):
     def version(self) -> object:
         """Something cheap that changes whenever any key changes."""
         ...
+
+
+class KeyStore(KeySource, Protocol):
+    """Where keys are kept. Every call may block."""
 
     def add(
         self, name: str, groups: Sequence[str] = (), admin: bool = False, budget: Budget | None = None
