@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 
 from queen.serve.access.key_store import FileKeys
 from queen.serve.app import App
-from queen.serve.run import _config, running
+from queen.serve.run import running, uvicorn_config
 from queen.serve.service import Service
 from queen.serve.settings import read_settings
 from tests.support.http import body, head, read_answer, talk
@@ -251,7 +251,7 @@ def test_an_answer_leaves_in_one_packet(served):
     service = served["service"]
 
     async def speak() -> tuple[bytes, bool, bool]:
-        config, wire = _config(App(service), service.settings), Wire()
+        config, wire = uvicorn_config(App(service), service.settings), Wire()
         connection = config.http_protocol_class(config=config, server_state=ServerState(), app_state={})
         connection.connection_made(wire)
         connection.data_received(head(served["key"], len(body())) + body())

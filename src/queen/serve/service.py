@@ -1,4 +1,4 @@
-"""Everything that one server process holds, put together from its settings."""
+"""The parts of one server process, put together from its settings, started and stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from queen.serve.access.refresh import KeyWatcher
 from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.ledger_health import LedgerHealth
 from queen.serve.querylog.writer import QueryLog
-from queen.serve.release import Ticks
+from queen.serve.release import ReleaseClock
 from queen.serve.settings import Settings
 from queen.serve.telemetry.counting import RequestCounter
 from queen.serve.telemetry.log import log
@@ -68,11 +68,12 @@ class Service:
         self._watch_pool = ThreadPoolExecutor(1, thread_name_prefix="queen-keys")  # never behind a large request
         self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._watch_pool, self._show_ready)
         self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._watch_pool, self._show_ready)
-        self._parses = 0  # large requests in parsing, or waiting for it
+        self._parses = 0  # large requests that are being parsed, or wait for it
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._ticks = Ticks(settings.release_every)
-        self._webhook, self._log = _webhook(settings, self.metrics), _query_log(settings, self.metrics)
+        self._release_clock = ReleaseClock(settings.release_every)
+        self._webhook = _open_webhook(settings, self.metrics)
+        self._query_log = _open_query_log(settings, self.metrics)
         self.batcher = Batcher(
             guard,
             max_batch=settings.max_batch,
@@ -95,14 +96,14 @@ class Service:
             settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         ledger = open_ledger(settings.ledger_url, **_ledger_options(settings))
         try:
-            ledger.check()  # a file that may not be written can still be opened
+            ledger.check()  # a read-only file can be opened too
             guard = load_guard(settings, ledger=ledger)
             service = cls(settings, guard, open_keys(settings.home, settings.ledger_url))
         except BaseException:
             ledger.close()
             raise
         gc.collect()
-        gc.freeze()  # the model's objects never die: looking through them would stop every request for a while
+        gc.freeze()  # the model stays: collecting garbage there would stop every request for a while
         return service
 
     @property
@@ -115,24 +116,24 @@ class Service:
         self.metrics.set_ready(self.ready)
 
     async def start(self) -> None:
-        """Begin to answer."""
+        """Begin to answer requests."""
         await self.key_watcher.refresh()
         self.batcher.start()
         if self._webhook:
             await self._webhook.start()
-        self._ticks.start()
+        self._release_clock.start()
         self._tasks = [asyncio.create_task(one.watch()) for one in (self.key_watcher, self.ledger_health)]
         self._show_ready()
 
     def drain(self) -> None:
-        """Say that this server is about to go, so that nobody sends it more."""
+        """Say that this server is about to stop, so that load balancers send it nothing more."""
         self._draining = True
         self.metrics.set_ready(False)
 
     async def stop(self) -> None:
-        """Answer what was accepted, then give everything back."""
+        """Answer the requests that were accepted, then release everything."""
         self.drain()
-        self._ticks.stop()
+        self._release_clock.stop()
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -140,19 +141,19 @@ class Service:
         await asyncio.to_thread(self.batcher.close, self.settings.shutdown_timeout)
         if self._webhook:
             await self._webhook.stop()
-        if self._log:
-            await asyncio.to_thread(self._log.close, LOG_TIMEOUT)
+        if self._query_log:
+            await asyncio.to_thread(self._query_log.close, LOG_TIMEOUT)
         for pool in (self._pool, self._watch_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         self.guard.ledger.close()
         self.keys.close()
 
     async def blocking(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Run what may block in a thread."""
+        """Run a function that may block, in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     async def parse(self, read: Callable[[], Query]) -> Query:
-        """Parse a large request in a thread, a few at a time; beyond, nobody is made to wait for them."""
+        """Parse a large request in a thread; when too many wait already, `ServeError` 503."""
         if self._parses >= MAX_PARSES:
             raise ServeError(503, "too many large requests at once; try again", retry_after=1)
         self._parses += 1
@@ -166,12 +167,12 @@ class Service:
         try:
             answers = await self.batcher.submit(query, caller)
         except ServeError:
-            await self._ticks.wait()
+            await self._release_clock.wait()
             raise
-        except OptionError as error:  # a group without limits: never answer as if it had none
+        except OptionError as error:  # a group that has no limits must not be answered as if it were unlimited
             log("group without limits", level="error", client=caller.client, groups=list(caller.groups))
             raise ServeError(503, "the server has no limits for a group of this key; ask the operator") from error
-        await self._ticks.wait()
+        await self._release_clock.wait()
         return answers
 
     async def admin(self, request: Request) -> Caller:
@@ -186,14 +187,15 @@ class Service:
             model_seconds=outcome.model_seconds,
             ledger_seconds=outcome.ledger_seconds,
         )
-        if self._log:
+        if self._query_log:
             now = time.time()
-            for job in outcome.jobs:
-                self._log.write(job.caller.client, job.caller.groups, job.query.inputs, now)
+            for request in outcome.requests:
+                self._query_log.write(request.caller.client, request.caller.groups, request.query.inputs, now)
         for standing, client in outcome.judgement.alarms:
             self._report_alarm(standing, client)
 
     def _report_alarm(self, of: Standing, client: str) -> None:
+        """Count and log that a client or a group stands accused, and post it to the webhook."""
         self.metrics.alarm("group" if of.group else "client")
         log("alarm", level="warning", name=of.name, group=of.group, client=client, wealth=of.wealth, queries=of.queries)
         if self._webhook:
@@ -203,7 +205,7 @@ class Service:
 
 
 def load_guard(settings: Settings, **where: Any) -> Guard:
-    """The bundle's guard under the settings' options."""
+    """The bundle's guard with the options of the settings; `where` is passed on to `queen.load`."""
     names = ("policy", "observe", "alpha", "on_alarm", "on_spent")
     changes = {name: value for name in names if (value := getattr(settings, name)) is not None}
     unprotected = changes.get("policy") == "none"
@@ -214,34 +216,35 @@ def load_guard(settings: Settings, **where: Any) -> Guard:
     except CalibrationError as error:
         raise CalibrationError(f"{error}; or serve another policy: --policy paper|strict") from error
     limits = guard.bundle.limits
-    own = {
+    own_limits = {
         name: value
         for name in ("radius", "threshold", "extra_answers")
         if (value := getattr(settings, name)) is not None
     }
-    if own:
-        limits = replace(limits, **own)
+    if own_limits:
+        limits = replace(limits, **own_limits)
         guard = guard.with_options(limits=limits)
     if settings.groups:
-        guard = guard.with_options(groups={kind: group.over(limits) for kind, group in settings.groups.items()})
+        groups = {kind: group.with_defaults(limits) for kind, group in settings.groups.items()}
+        guard = guard.with_options(groups=groups)
     if unprotected:
         return Unprotected(guard.bundle, ledger=guard.ledger)
     return guard
 
 
 def addresses(scope: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The socket's peer of an ASGI request, and all it says about proxies on the way, in order."""
-    told = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
-    return (scope["client"][0] if scope["client"] else None), (", ".join(told) or None)
+    """The peer address of an ASGI request, and its X-Forwarded-For headers in order, joined by commas."""
+    forwarded = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    return (scope["client"][0] if scope["client"] else None), (", ".join(forwarded) or None)
 
 
-def _webhook(settings: Settings, metrics: Metrics) -> Webhook | None:
+def _open_webhook(settings: Settings, metrics: Metrics) -> Webhook | None:
     if settings.webhook is None:
         return None
     return Webhook(settings.webhook, secret=settings.webhook_secret, metrics=metrics)
 
 
-def _query_log(settings: Settings, metrics: Metrics) -> QueryLog | None:
+def _open_query_log(settings: Settings, metrics: Metrics) -> QueryLog | None:
     if settings.record is None:
         return None
     return QueryLog(settings.record, max_bytes=settings.record_bytes, max_days=settings.record_days, metrics=metrics)
@@ -255,5 +258,5 @@ def _ledger_options(settings: Settings) -> dict[str, Any]:
 
 
 def process_name() -> str:
-    """Which process this is, for logs of several."""
+    """Host and process number, for the logs of several processes."""
     return f"{os.uname().nodename}:{os.getpid()}"
