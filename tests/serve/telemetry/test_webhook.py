@@ -18,7 +18,7 @@ from queen.errors import OptionError
 from queen.ledger import Event
 from queen.serve.telemetry.metrics import Metrics
 from queen.serve.telemetry.webhook import DRAIN, Webhook, make_post, sign
-from tests.serve.telemetry.test_metrics import values
+from tests.support.metrics import values
 
 SECRET = "correct horse"
 

@@ -11,7 +11,7 @@ import queen
 from queen.guard import Guard
 from queen.ledger import Event, Ledger
 from queen.options import Limits
-from queen.serve.access.key_store import Key
+from queen.serve.access.key import Key
 from queen.serve.admin.accounts import bar_of
 from queen.serve.types import ModelSpec
 
