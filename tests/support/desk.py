@@ -22,7 +22,9 @@ from queen.errors import RefusedError
 from queen.options import Group, Limits
 from queen.serve.access.auth import Authenticator
 from queen.serve.access.key_store import FileKeys
-from queen.serve.admin.routes import Series, admin_routes, dashboard_routes
+from queen.serve.admin.routes import admin_routes
+from queen.serve.admin.static import dashboard_routes
+from queen.serve.telemetry.series import Series
 from queen.serve.types import Caller, ServeError, describe
 from tests.support.serving import digits, noise, small_guard
 

@@ -456,8 +456,8 @@ def test_a_server_that_nobody_has_asked_yet(tmp_path, new_page):
 def test_with_very_many_clients_the_page_says_what_it_does_not_know(desk, url, new_page, monkeypatch):
     gate, real = threading.Event(), desk.guard.ledger.each_standing
     monkeypatch.setattr(desk.guard.ledger, "each_standing", lambda: gate.wait(60) and real())
-    monkeypatch.setattr(accounts, "KEPT", 4)
-    monkeypatch.setattr(accounts, "RANKED", 2)
+    monkeypatch.setattr(accounts, "MAX_ACCOUNTS", 4)
+    monkeypatch.setattr(accounts, "MAX_RANKED", 2)
     page = log_in(new_page(url), desk.admin_key)
     expect(page.get_by_text("being counted")).to_be_visible()
     expect(page.get_by_text("The ledger is being read.")).to_be_visible()

@@ -22,7 +22,7 @@ from queen.options import Limits
 from queen.serve.admin import accounts as accounts_module
 from queen.serve.admin import background as recent_module
 from queen.serve.admin.accounts import Accounts
-from queen.serve.admin.background import Recent
+from queen.serve.admin.background import BackgroundValue
 from queen.serve.admin.routes import admin_routes
 from queen.serve.unprotected import Unprotected
 from tests.support.desk import HOSTILE, LIMITS, Desk, ask, busy_guard, listening
@@ -375,7 +375,7 @@ def test_a_long_reading_is_kept_longer_and_never_done_twice_at_once(monkeypatch)
         return len(readings)
 
     async def scenario() -> None:
-        recent = Recent(read)
+        recent = BackgroundValue(read)
         assert await asyncio.gather(*(recent.get() for _ in range(5))) == [1] * 5
         clock.now += 29.0
         assert await recent.get() == 1
@@ -396,7 +396,7 @@ def test_who_asks_does_not_wait_for_a_long_reading():
             await gate.wait()
             return value
 
-        recent = Recent(read, patience=0.01)
+        recent = BackgroundValue(read, patience=0.01)
         assert await recent.get() is None  # nothing is known yet
         gate.set()
         await asyncio.sleep(0.01)
@@ -422,7 +422,7 @@ def test_a_failed_reading_is_told_and_tried_again():
         return found
 
     async def scenario() -> None:
-        recent = Recent(read)
+        recent = BackgroundValue(read)
         with pytest.raises(LedgerError):
             await recent.get()
         assert await recent.get() == 7
@@ -453,8 +453,8 @@ def test_what_is_not_known_yet_is_said_to_be_so(desk, http, monkeypatch):
 
 
 def test_of_very_many_clients_the_first_by_each_order_are_right(monkeypatch):
-    monkeypatch.setattr(accounts_module, "KEPT", 500)
-    monkeypatch.setattr(accounts_module, "RANKED", 50)
+    monkeypatch.setattr(accounts_module, "MAX_ACCOUNTS", 500)
+    monkeypatch.setattr(accounts_module, "MAX_RANKED", 50)
     bundle = small_guard(limits=Limits(threshold=0.5)).bundle
     draw = random.Random(0)
     many = [
@@ -470,12 +470,12 @@ def test_of_very_many_clients_the_first_by_each_order_are_right(monkeypatch):
         assert [a.standing for a in found.ranked(order, "", 50)] == best
     assert found.totals == {"clients": 4_285, "groups": 715, "alarmed": 1_000}
     assert not found.complete
-    assert len(found._kept) <= 500
+    assert len(found._accounts) <= 500
 
 
 def test_among_very_many_a_whole_name_is_found(desk, http, monkeypatch):
-    monkeypatch.setattr(accounts_module, "KEPT", 4)
-    monkeypatch.setattr(accounts_module, "RANKED", 1)
+    monkeypatch.setattr(accounts_module, "MAX_ACCOUNTS", 4)
+    monkeypatch.setattr(accounts_module, "MAX_RANKED", 1)
 
     def names(search: str) -> list[str]:
         return [line["name"] for line in http.get("clients", params={"search": search}).json()["clients"]]
