@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from queen.errors import LedgerError
 from queen.serve.admin import accounts
-from tests.support.desk import HOSTILE, IMAGE, SCRIPT, TURNED, Desk, busy_guard, fill, listening
+from tests.support.admin_stub import HOSTILE, IMAGE, SCRIPT, TURNED, AdminStub, busy_guard, fill, listening
 from tests.support.server import started
 from tests.support.serving import noise, small_guard
 
@@ -41,12 +41,12 @@ in_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the 
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory) -> Iterator[SimpleNamespace]:
-    """A desk that tests only look at, and its address."""
-    desk = Desk(busy_guard(), tmp_path_factory.mktemp("home"))
-    desk.keys.add("thief-7", groups=("tenant:7",))
-    fill(desk.series)
-    with listening(desk.app()) as url:
-        yield SimpleNamespace(desk=desk, url=url)
+    """A stub that tests only look at, and its address."""
+    stub = AdminStub(busy_guard(), tmp_path_factory.mktemp("home"))
+    stub.keys.add("thief-7", groups=("tenant:7",))
+    fill(stub.series)
+    with listening(stub.app()) as url:
+        yield SimpleNamespace(stub=stub, url=url)
 
 
 @pytest.fixture(scope="module")
@@ -106,13 +106,13 @@ def go(page: Page, address: str) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path) -> Desk:
-    return Desk(busy_guard(), tmp_path)
+def stub(tmp_path) -> AdminStub:
+    return AdminStub(busy_guard(), tmp_path)
 
 
 @pytest.fixture
-def url(desk) -> Iterator[str]:
-    with listening(desk.app()) as address:
+def url(stub) -> Iterator[str]:
+    with listening(stub.app()) as address:
         yield address
 
 
@@ -131,26 +131,26 @@ def test_the_complaints_of_the_content_policy_are_heard(quiet, new_page):
 
 @in_browser
 @pytest.mark.parametrize("kind", ["unknown", "plain", "garbage", "not ascii"])
-def test_a_wrong_key_is_told_and_opens_nothing(desk, url, new_page, kind):
+def test_a_wrong_key_is_told_and_opens_nothing(stub, url, new_page, kind):
     page = new_page(url)
-    text = {"unknown": desk.admin_key[:-4] + "AAAA", "plain": desk.plain_key, "garbage": "x", "not ascii": "ключ"}[kind]
+    text = {"unknown": stub.admin_key[:-4] + "AAAA", "plain": stub.plain_key, "garbage": "x", "not ascii": "ключ"}[kind]
     page.get_by_label("Admin key").fill(text)
     page.keyboard.press("Enter")
     told = "no admin key" if kind == "plain" else "does not know this key"
     expect(page.get_by_role("alert")).to_contain_text(told)
     expect(page.get_by_label("Admin key")).to_be_focused()
     expect(page.get_by_role("navigation")).to_be_hidden()
-    log_in(page, desk.admin_key)
+    log_in(page, stub.admin_key)
 
 
 @in_browser
-def test_the_key_is_kept_only_if_wanted_and_forgotten_when_locked(desk, url, new_page):
-    page = log_in(new_page(url), desk.admin_key)
+def test_the_key_is_kept_only_if_wanted_and_forgotten_when_locked(stub, url, new_page):
+    page = log_in(new_page(url), stub.admin_key)
     assert page.evaluate("[sessionStorage.length, localStorage.length]") == [0, 0]
     page.reload()
     expect(page.get_by_label("Admin key")).to_be_visible()
     page.get_by_label("Keep it for this tab").check()
-    log_in(page, desk.admin_key)
+    log_in(page, stub.admin_key)
     page.reload()
     expect(page.get_by_role("heading", level=1)).to_have_text("Live")
     page.get_by_role("button", name="Lock").click()
@@ -160,12 +160,12 @@ def test_the_key_is_kept_only_if_wanted_and_forgotten_when_locked(desk, url, new
 
 @in_browser
 def test_tables_rank_and_search(quiet, new_page):
-    page = log_in(new_page(quiet.url), quiet.desk.admin_key)
+    page = log_in(new_page(quiet.url), quiet.stub.admin_key)
     page.get_by_role("link", name="Clients", exact=True).click()
     headers = page.locator("tbody th")
     expect(headers).to_have_count(13)
     expect(headers.first).to_have_text("thief-7")
-    every = quiet.desk.guard.ledger.standings()
+    every = quiet.stub.guard.ledger.standings()
     page.get_by_role("button", name="Queries").click()
     expect(headers.first).to_contain_text(max(every, key=lambda s: s.queries).name)
     expect(page.locator("th[aria-sort=descending]")).to_have_text("Queries")
@@ -180,7 +180,7 @@ def test_tables_rank_and_search(quiet, new_page):
 
 @in_browser
 def test_hostile_names_are_text(quiet, new_page):
-    page = log_in(new_page(quiet.url), quiet.desk.admin_key)
+    page = log_in(new_page(quiet.url), quiet.stub.admin_key)
     go(page, VIEWS["clients"])
     shown = page.locator("tbody th .name").all_text_contents()
     plain = [name for name in HOSTILE if name != TURNED]
@@ -200,17 +200,17 @@ def test_hostile_names_are_text(quiet, new_page):
 
 @in_browser
 def test_one_client_is_shown_with_its_classes_and_map(quiet, new_page):
-    page = log_in(new_page(quiet.url), quiet.desk.admin_key)
+    page = log_in(new_page(quiet.url), quiet.stub.admin_key)
     go(page, VIEWS["client"])
-    coverage = quiet.desk.guard.ledger.coverage("alice")
+    coverage = quiet.stub.guard.ledger.coverage("alice")
     bars = page.locator(".bars button")
     expect(bars).to_have_count(len(coverage))
-    records = quiet.desk.guard.ledger.records("alice")
+    records = quiet.stub.guard.ledger.records("alice")
     for index in (0, 3):
         bars.nth(index).click()
         expect(bars.nth(index)).to_have_attribute("aria-pressed", "true")
         label = sorted(coverage, key=lambda k: (-coverage[k], k))[index]
-        name = quiet.desk.guard.bundle.name_of(label)
+        name = quiet.stub.guard.bundle.name_of(label)
         map_of_it = page.get_by_role("img", name=re.compile(f"Class {re.escape(name)}: {len(records[label])} recorded"))
         expect(map_of_it).to_be_visible()
         assert colours(page, "canvas.map") > 4
@@ -230,8 +230,8 @@ def colours(page: Page, selector: str) -> int:
 
 
 @in_browser
-def test_pardon_asks_first_and_changes_the_ledger(desk, url, new_page):
-    page = log_in(new_page(url), desk.admin_key)
+def test_pardon_asks_first_and_changes_the_ledger(stub, url, new_page):
+    page = log_in(new_page(url), stub.admin_key)
     go(page, VIEWS["accused"])
     expect(page.locator(".title").get_by_text("Accused")).to_be_visible()
     page.get_by_role("button", name="Pardon").click()
@@ -239,52 +239,52 @@ def test_pardon_asks_first_and_changes_the_ledger(desk, url, new_page):
     expect(dialog).to_contain_text("Pardon thief-7?")
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
-    assert desk.guard.ledger.standing("thief-7").alarmed  # not confirmed, not done
+    assert stub.guard.ledger.standing("thief-7").alarmed  # not confirmed, not done
     page.get_by_role("button", name="Pardon").click()
     dialog.get_by_role("button", name="Pardon").click()
     expect(page.locator(".result.good")).to_contain_text("Pardoned")
     expect(page.locator(".title").get_by_text("Clear")).to_be_visible()
-    assert not desk.guard.ledger.standing("thief-7").alarmed
-    assert desk.guard.ledger.events()[-1].actor == "olga <admin>"
+    assert not stub.guard.ledger.standing("thief-7").alarmed
+    assert stub.guard.ledger.events()[-1].actor == "olga <admin>"
     expect(page.get_by_text("by olga <admin>").first).to_be_visible()
 
 
 @in_browser
-def test_allow_list_revoke_and_acknowledge(desk, url, new_page):
-    desk.keys.add("thief-7")
-    page = log_in(new_page(url), desk.admin_key)
+def test_allow_list_revoke_and_acknowledge(stub, url, new_page):
+    stub.keys.add("thief-7")
+    page = log_in(new_page(url), stub.admin_key)
     go(page, VIEWS["accused"])
     dialog = page.get_by_role("dialog")
     page.get_by_role("button", name="Allow-list").click()
     dialog.get_by_role("button", name="Allow-list").click()
     expect(page.locator(".title").get_by_text("Allow-listed")).to_be_visible()
-    assert desk.guard.ledger.standing("thief-7").allowed
+    assert stub.guard.ledger.standing("thief-7").allowed
     page.get_by_role("button", name="Take off the allow-list").click()
     dialog.get_by_role("button", name="Take off").click()
     expect(page.locator(".result.good")).to_contain_text("Taken off")
-    assert not desk.guard.ledger.standing("thief-7").allowed
+    assert not stub.guard.ledger.standing("thief-7").allowed
     page.get_by_role("button", name="Revoke key", exact=True).click()
     dialog.get_by_role("button", name="Revoke").click()
     expect(page.locator(".result.good")).to_contain_text("Revoked 1 key")
     expect(page.get_by_role("button", name="Revoke key", exact=True)).to_be_disabled()
-    assert [key.active for key in desk.keys.keys().values() if key.name == "thief-7"] == [False]
+    assert [key.active for key in stub.keys.keys().values() if key.name == "thief-7"] == [False]
     go(page, VIEWS["events"])
     page.get_by_role("button", name="Mark as seen").click()
     expect(page.get_by_text("No open alarms.")).to_be_visible()
-    assert desk.guard.ledger.events()[0].acknowledged == "olga <admin>"
+    assert stub.guard.ledger.events()[0].acknowledged == "olga <admin>"
     page.get_by_role("button", name="Everything").click()
     expect(page.locator("tbody tr")).to_have_count(3)
 
 
 @in_browser
-def test_an_order_that_fails_says_so(desk, url, new_page):
-    page = log_in(new_page(url), desk.admin_key)
+def test_an_order_that_fails_says_so(stub, url, new_page):
+    page = log_in(new_page(url), stub.admin_key)
     go(page, VIEWS["accused"])
     page.get_by_role("button", name="Pardon").click()
-    desk.fails = LedgerError("the disk is full")
+    stub.fails = LedgerError("the disk is full")
     page.get_by_role("dialog").get_by_role("button", name="Pardon").click()
     expect(page.locator(".result.bad")).to_contain_text("Not done: the disk is full")
-    assert desk.guard.ledger.standing("thief-7").alarmed
+    assert stub.guard.ledger.standing("thief-7").alarmed
 
 
 def tab_to(page: Page, wanted: str) -> None:
@@ -299,10 +299,10 @@ def tab_to(page: Page, wanted: str) -> None:
 
 
 @in_browser
-def test_all_of_it_by_keyboard_alone(desk, url, new_page):
+def test_all_of_it_by_keyboard_alone(stub, url, new_page):
     page = new_page(url)
     expect(page.get_by_label("Admin key")).to_be_focused()
-    page.keyboard.type(desk.admin_key)
+    page.keyboard.type(stub.admin_key)
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_have_text("Live")
     page.keyboard.press("Shift+Tab")  # the focus went to the heading; what precedes it is the navigation
@@ -321,7 +321,7 @@ def test_all_of_it_by_keyboard_alone(desk, url, new_page):
     page.keyboard.press("Space")
     expect(page.locator(".result.good")).to_contain_text("Pardoned")
     expect(page.get_by_role("button", name="Pardon")).to_be_focused()
-    assert not desk.guard.ledger.standing("thief-7").alarmed
+    assert not stub.guard.ledger.standing("thief-7").alarmed
 
 
 def tab_to_back(page: Page, wanted: str) -> None:
@@ -333,12 +333,12 @@ def tab_to_back(page: Page, wanted: str) -> None:
 
 
 @in_browser
-def test_the_focus_survives_what_the_server_says_meanwhile(desk, url, new_page):
-    page = log_in(new_page(url), desk.admin_key)
+def test_the_focus_survives_what_the_server_says_meanwhile(stub, url, new_page):
+    page = log_in(new_page(url), stub.admin_key)
     go(page, VIEWS["clients"])
     link = page.get_by_role("link", name="bob@example.org")
     link.focus()
-    desk.guard.ledger.allow("bob@example.org", "test")
+    stub.guard.ledger.allow("bob@example.org", "test")
     expect(page.locator("tr", has=link).get_by_text("Allow-listed")).to_be_visible()
     expect(link).to_be_focused()
 
@@ -349,7 +349,7 @@ def test_nothing_is_wider_than_a_small_screen(quiet, new_page, width):
     page = new_page(quiet.url, viewport={"width": width, "height": 740}, has_touch=True)
     too_wide = "document.documentElement.scrollWidth > innerWidth"
     assert not page.evaluate(too_wide)
-    log_in(page, quiet.desk.admin_key)
+    log_in(page, quiet.stub.admin_key)
     for name, address in {**VIEWS, "long": f"#/client?name={'x' * 256}&group=0"}.items():
         go(page, address)
         assert not page.evaluate(too_wide), name
@@ -368,7 +368,7 @@ def test_axe_has_nothing_to_say(quiet, new_page, scheme, width):
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("does not know")
     assert_accessible(page, "wrong key")
-    log_in(page, quiet.desk.admin_key)
+    log_in(page, quiet.stub.admin_key)
     for name, address in VIEWS.items():
         go(page, address)
         assert_accessible(page, name)
@@ -390,57 +390,57 @@ def test_axe_would_have_something_to_say(quiet, new_page):
 
 
 @in_browser
-def test_live_figures_follow_the_server(desk, url, new_page):
-    page = log_in(new_page(url), desk.admin_key)
+def test_live_figures_follow_the_server(stub, url, new_page):
+    page = log_in(new_page(url), stub.admin_key)
     tile = page.locator(".tile", has_text="Queries").locator("b")
     expect(tile).to_have_text("0")
-    with trickle(desk):
+    with trickle(stub):
         expect(tile).not_to_have_text("0")
         expect(page.get_by_role("img", name=re.compile(r"Verdicts: [\d,]+ queries in 5 min; C 100 %"))).to_be_visible()
     page.get_by_role("button", name="1 min", exact=True).click()
     expect(page.get_by_role("img", name=re.compile("Verdicts: .* in 60 s"))).to_be_visible()
     assert colours(page, ".plot canvas") > 4
-    desk.ready = False
+    stub.ready = False
     expect(page.get_by_text("Not ready")).to_be_visible()
 
 
 @contextmanager
-def trickle(desk: Desk) -> Iterator[None]:
+def trickle(stub: AdminStub) -> Iterator[None]:
     """Counts as if requests came for the next seconds."""
-    now, real = desk.series._clock(), desk.series._clock
+    now, real = stub.series._clock(), stub.series._clock
     for ahead in range(30):
-        desk.series._clock = lambda ahead=ahead: now + ahead
-        desk.series.request(0.004)
-        desk.series.batch(10, {"C": 10})
-    desk.series._clock = real
+        stub.series._clock = lambda ahead=ahead: now + ahead
+        stub.series.request(0.004)
+        stub.series.batch(10, {"C": 10})
+    stub.series._clock = real
     yield
 
 
 @in_browser
-def test_a_server_that_goes_and_comes_back(desk, new_page):
-    with listening(desk.app()) as url:
-        page = log_in(new_page(url), desk.admin_key)
+def test_a_server_that_goes_and_comes_back(stub, new_page):
+    with listening(stub.app()) as url:
+        page = log_in(new_page(url), stub.admin_key)
         expect(page.locator(".tile").first).to_be_visible()
     banner = page.locator("#banner")
     expect(banner).to_contain_text("The server does not answer.")
     expect(banner).to_contain_text("What you see is from")
-    with listening(desk.app(), int(url.rpartition(":")[2])):
+    with listening(stub.app(), int(url.rpartition(":")[2])):
         page.get_by_role("button", name="Try now").click()
         expect(banner).to_be_hidden()
-        desk.fails = LedgerError("the ledger is locked")
+        stub.fails = LedgerError("the ledger is locked")
         expect(banner).to_contain_text("the ledger is locked")
-        desk.fails = None
+        stub.fails = None
         expect(banner).to_be_hidden()
-        desk.keys.revoke("olga <admin>")
+        stub.keys.revoke("olga <admin>")
         expect(page.get_by_role("alert")).to_contain_text("revoked")
         expect(page.get_by_role("navigation")).to_be_hidden()
 
 
 @in_browser
 def test_a_server_that_nobody_has_asked_yet(tmp_path, new_page):
-    desk = Desk(small_guard(policy="paper"), tmp_path)
-    with listening(desk.app()) as url:
-        page = log_in(new_page(url), desk.admin_key)
+    stub = AdminStub(small_guard(policy="paper"), tmp_path)
+    with listening(stub.app()) as url:
+        page = log_in(new_page(url), stub.admin_key)
         expect(page.get_by_text("Nobody has asked yet.")).to_be_visible()
         expect(page.get_by_text("No open alarms.")).to_be_visible()
         go(page, VIEWS["clients"])
@@ -453,12 +453,12 @@ def test_a_server_that_nobody_has_asked_yet(tmp_path, new_page):
 
 
 @in_browser
-def test_with_very_many_clients_the_page_says_what_it_does_not_know(desk, url, new_page, monkeypatch):
-    gate, real = threading.Event(), desk.guard.ledger.each_standing
-    monkeypatch.setattr(desk.guard.ledger, "each_standing", lambda: gate.wait(60) and real())
+def test_with_very_many_clients_the_page_says_what_it_does_not_know(stub, url, new_page, monkeypatch):
+    gate, real = threading.Event(), stub.guard.ledger.each_standing
+    monkeypatch.setattr(stub.guard.ledger, "each_standing", lambda: gate.wait(60) and real())
     monkeypatch.setattr(accounts, "MAX_ACCOUNTS", 4)
     monkeypatch.setattr(accounts, "MAX_RANKED", 2)
-    page = log_in(new_page(url), desk.admin_key)
+    page = log_in(new_page(url), stub.admin_key)
     expect(page.get_by_text("being counted")).to_be_visible()
     expect(page.get_by_text("The ledger is being read.")).to_be_visible()
     go(page, VIEWS["clients"])
@@ -474,7 +474,7 @@ def test_with_very_many_clients_the_page_says_what_it_does_not_know(desk, url, n
 @in_browser
 def test_nothing_moves_for_those_who_do_not_want_it(quiet, new_page):
     def duration(choice: str) -> str:
-        page = log_in(new_page(quiet.url, reduced_motion=choice), quiet.desk.admin_key)
+        page = log_in(new_page(quiet.url, reduced_motion=choice), quiet.stub.admin_key)
         go(page, VIEWS["clients"])
         return page.eval_on_selector(".meter i", "e => getComputedStyle(e).transitionDuration")
 
@@ -509,7 +509,7 @@ def test_pictures_to_look_at(quiet, new_page, scheme, width):
     folder = ROOT / "build" / "dashboard"
     folder.mkdir(parents=True, exist_ok=True)
     page = log_in(
-        new_page(quiet.url, viewport={"width": width, "height": 800}, color_scheme=scheme), quiet.desk.admin_key
+        new_page(quiet.url, viewport={"width": width, "height": 800}, color_scheme=scheme), quiet.stub.admin_key
     )
     grounds = set()
     for name, address in VIEWS.items():

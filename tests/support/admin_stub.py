@@ -36,7 +36,7 @@ HOSTILE = (SCRIPT, IMAGE, TURNED, "..", "a/../b?c#d%2F\"'&", "שלום עולם"
 LIMITS = Limits(radius=0.12, threshold=0.08, extra_answers=150)
 
 
-class Desk:
+class AdminStub:
     """What the routes need of a server: the stub of it, with real parts."""
 
     def __init__(self, guard: Guard, home: Path) -> None:
