@@ -1,4 +1,4 @@
-"""What operators learn from a running server: alarms in log, metrics and webhook, and recorded queries to audit."""
+"""How operators learn of an alarm of a running server: by its log, metrics, webhook, dashboard and recorded queries."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.serve.test_process import call, infer, queen
+from queen import cli
+from queen.serve.access.key_store import open_keys
+from tests.support.calls import call, infer
 from tests.support.server import started
 from tests.support.serving import digits, noise, small_bundle
 
@@ -49,18 +52,19 @@ def server(tmp_path_factory, hook):
     folder = tmp_path_factory.mktemp("operating")
     url = f"http://127.0.0.1:{hook.server_port}/alarms"
     options = {"webhook": url, "webhook_secret": SECRET, "record": folder / "queries", "access_log": True}
-    with started(folder, metrics_port=0, **options) as found:
-        made = queen("keys", "new", "thief", "--home", str(found.home), "--json")
-        key = json.loads(made.stdout)["key"]
+    keys = open_keys(folder / "home", "memory://")
+    key, _ = keys.add("thief")
+    keys.close()
+    with started(folder, metrics_port=0, **options) as server:
         for start in range(0, 100, 20):
-            assert infer(found, digits()[start : start + 20])[0] == 200
-            assert infer(found, noise()[start : start + 20], key)[0] == 200
-        yield found
+            assert infer(server, digits()[start : start + 20])[0] == 200
+            assert infer(server, noise()[start : start + 20], key)[0] == 200
+        yield server
 
 
-def wait_for(found, seconds: float = 30.0):
+def wait_for(condition, seconds: float = 30.0):
     deadline = time.monotonic() + seconds
-    while not (result := found()):
+    while not (result := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return result
@@ -74,17 +78,14 @@ def test_the_alarm_is_logged_once_with_who_and_why(server):
 
 
 def test_the_alarm_is_counted(server):
-    def counted():
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics}/metrics", timeout=30) as reply:
-            lines = reply.read().decode().splitlines()
-        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if "#" not in name}
-
-    found = counted()
-    assert found['queen_alarms_total{kind="client"}'] == 1
-    assert found["queen_rows_total"] >= 200
-    assert sum(value for name, value in found.items() if name.startswith("queen_verdicts_total{")) >= 200
-    assert found["queen_alarmed_rows_total"] > 50
-    assert found["queen_ready"] == 1
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics}/metrics", timeout=30) as reply:
+        lines = [line.rpartition(" ") for line in reply.read().decode().splitlines()]
+    figures = {name: float(value) for name, _, value in lines if "#" not in name}
+    assert figures['queen_alarms_total{kind="client"}'] == 1
+    assert figures["queen_rows_total"] >= 200
+    assert sum(value for name, value in figures.items() if name.startswith("queen_verdicts_total{")) >= 200
+    assert figures["queen_alarmed_rows_total"] > 50
+    assert figures["queen_ready"] == 1
 
 
 def test_the_alarm_is_posted_and_signed(server, hook):
@@ -115,10 +116,10 @@ def test_the_dashboard_counts_them(server):
 
 
 def test_recorded_queries_find_the_thief_again(server):
-    code = server.stop()
-    assert code == 0
-    found = queen("audit", str(small_bundle()), str(server.home.parent / "queries"), "--json")
-    assert found.returncode == 0, found.stderr
-    clients = {line["name"]: line for line in json.loads(found.stdout)["found"]}
+    assert server.stop() == 0
+    queries = str(server.home.parent / "queries")
+    audit = CliRunner().invoke(cli.app, ["audit", str(small_bundle()), queries, "--json"])
+    assert audit.exit_code == 0, audit.output
+    clients = {line["name"]: line for line in json.loads(audit.stdout)["found"]}
     assert {name: line["queries"] for name, line in clients.items()} == {"alice": 100, "thief": 100}
     assert [name for name, line in clients.items() if line["accused"]] == ["thief"]

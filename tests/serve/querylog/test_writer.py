@@ -232,7 +232,7 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path):
 
 
 def test_every_single_flipped_bit_is_noticed_and_never_becomes_data(tmp_path):
-    expected = numbered(4)
+    expected = numbered(3, size=1)
     write(tmp_path, *expected, compress=False)
     [path] = files(tmp_path)
     data = path.read_bytes()
@@ -245,7 +245,7 @@ def test_every_single_flipped_bit_is_noticed_and_never_becomes_data(tmp_path):
         assert all(any(same(one, entry) for entry in expected) for one in found), bit
         if bit >= 8 * header:
             assert damage, bit
-            assert len(found) == 3, bit  # the other three records are still there
+            assert len(found) == 2, bit  # the other two records are still there
     path.write_bytes(data)
     assert read_file(path)[1] == []
 
@@ -394,12 +394,11 @@ while True:
 """
 
 
-@pytest.mark.parametrize("wait", [0.05, 0.35])
-def test_a_server_that_is_killed_leaves_a_readable_log(tmp_path, wait):
+def test_a_server_that_is_killed_leaves_a_readable_log(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
-    time.sleep(wait)
+    time.sleep(0.2)
     os.kill(process.pid, signal.SIGKILL)
     written = ["20", *process.stdout.read().split()]
     process.wait(timeout=10)
