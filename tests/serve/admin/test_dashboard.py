@@ -18,8 +18,18 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from queen.errors import LedgerError
-from queen.serve.admin import accounts
-from tests.support.admin_stub import HOSTILE, IMAGE, SCRIPT, TURNED, AdminStub, busy_guard, fill, listening
+from queen.serve.admin import accounts, background
+from tests.support.admin_stub import (
+    HOSTILE,
+    IMAGE,
+    SCRIPT,
+    TURNED,
+    AdminStub,
+    ExchangeableApp,
+    busy_guard,
+    fill,
+    listening,
+)
 from tests.support.server import started
 from tests.support.serving import noise, small_guard
 
@@ -36,7 +46,7 @@ VIEWS = {
 }
 SPELLED = "alice\u2039U+202E\u203agnp.exe"  # TURNED, or it would read "alice exe.png"
 CHROMIUM = shutil.which("chromium")
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH: apt install chromium")
+HURRY = "{ const wait = setTimeout; window.setTimeout = (f, ms, ...more) => wait(f, ms / 10, ...more); }"
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +61,8 @@ def quiet(tmp_path_factory) -> Iterator[SimpleNamespace]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("needs chromium on the PATH: apt install chromium")
     expect.set_options(timeout=15_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -60,13 +72,18 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def new_page(browser) -> Iterator[Callable[..., Page]]:
-    """Makes pages; whatever a script or the content policy complains about fails the test."""
+    """Makes pages; whatever a script or the content policy complains about fails the test.
+
+    A page in a `hurry` asks the server ten times as often as it would.
+    """
     contexts, complaints = [], []
 
-    def make(url: str, **options: Any) -> Page:
+    def make(url: str, *, hurry: bool = False, **options: Any) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         context.set_default_timeout(15_000)
         contexts.append(context)
+        if hurry:
+            context.add_init_script(HURRY)
         page = context.new_page()
         page.complaints = complaints
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -110,13 +127,20 @@ def stub(tmp_path) -> AdminStub:
     return AdminStub(busy_guard(), tmp_path)
 
 
+@pytest.fixture(scope="module")
+def listener() -> Iterator[SimpleNamespace]:
+    """One server for all stubs that tests change."""
+    app = ExchangeableApp()
+    with listening(app) as url:
+        yield SimpleNamespace(app=app, url=url)
+
+
 @pytest.fixture
-def url(stub) -> Iterator[str]:
-    with listening(stub.app()) as address:
-        yield address
+def url(listener, stub) -> str:
+    listener.app.app = stub.app()
+    return listener.url
 
 
-@in_browser
 def test_the_complaints_of_the_content_policy_are_heard(quiet, new_page):
     page = new_page(quiet.url)
     page.evaluate(
@@ -129,21 +153,19 @@ def test_the_complaints_of_the_content_policy_are_heard(quiet, new_page):
     page.complaints.clear()
 
 
-@in_browser
-@pytest.mark.parametrize("kind", ["unknown", "plain", "garbage", "not ascii"])
-def test_a_wrong_key_is_told_and_opens_nothing(stub, url, new_page, kind):
+def test_a_wrong_key_is_told_and_opens_nothing(stub, url, new_page):
     page = new_page(url)
-    text = {"unknown": stub.admin_key[:-4] + "AAAA", "plain": stub.plain_key, "garbage": "x", "not ascii": "ключ"}[kind]
-    page.get_by_label("Admin key").fill(text)
-    page.keyboard.press("Enter")
-    told = "no admin key" if kind == "plain" else "does not know this key"
-    expect(page.get_by_role("alert")).to_contain_text(told)
-    expect(page.get_by_label("Admin key")).to_be_focused()
-    expect(page.get_by_role("navigation")).to_be_hidden()
+    unknown = "does not know this key"
+    wrong = {stub.admin_key[:-4] + "AAAA": unknown, stub.plain_key: "no admin key", "x": unknown, "ключ": unknown}
+    for text, message in wrong.items():
+        page.get_by_label("Admin key").fill(text)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text(message)
+        expect(page.get_by_label("Admin key")).to_be_focused()
+        expect(page.get_by_role("navigation")).to_be_hidden()
     log_in(page, stub.admin_key)
 
 
-@in_browser
 def test_the_key_is_kept_only_if_wanted_and_forgotten_when_locked(stub, url, new_page):
     page = log_in(new_page(url), stub.admin_key)
     assert page.evaluate("[sessionStorage.length, localStorage.length]") == [0, 0]
@@ -158,7 +180,6 @@ def test_the_key_is_kept_only_if_wanted_and_forgotten_when_locked(stub, url, new
     assert page.evaluate("sessionStorage.length") == 0
 
 
-@in_browser
 def test_tables_rank_and_search(quiet, new_page):
     page = log_in(new_page(quiet.url), quiet.stub.admin_key)
     page.get_by_role("link", name="Clients", exact=True).click()
@@ -178,7 +199,6 @@ def test_tables_rank_and_search(quiet, new_page):
     expect(page.get_by_text("No name contains this.")).to_be_visible()
 
 
-@in_browser
 def test_hostile_names_are_text(quiet, new_page):
     page = log_in(new_page(quiet.url), quiet.stub.admin_key)
     go(page, VIEWS["clients"])
@@ -198,7 +218,6 @@ def test_hostile_names_are_text(quiet, new_page):
     assert {SCRIPT, IMAGE} <= set(shown)
 
 
-@in_browser
 def test_one_client_is_shown_with_its_classes_and_map(quiet, new_page):
     page = log_in(new_page(quiet.url), quiet.stub.admin_key)
     go(page, VIEWS["client"])
@@ -229,7 +248,6 @@ def colours(page: Page, selector: str) -> int:
     )
 
 
-@in_browser
 def test_pardon_asks_first_and_changes_the_ledger(stub, url, new_page):
     page = log_in(new_page(url), stub.admin_key)
     go(page, VIEWS["accused"])
@@ -249,7 +267,6 @@ def test_pardon_asks_first_and_changes_the_ledger(stub, url, new_page):
     expect(page.get_by_text("by olga <admin>").first).to_be_visible()
 
 
-@in_browser
 def test_allow_list_revoke_and_acknowledge(stub, url, new_page):
     stub.keys.add("thief-7")
     page = log_in(new_page(url), stub.admin_key)
@@ -276,7 +293,6 @@ def test_allow_list_revoke_and_acknowledge(stub, url, new_page):
     expect(page.locator("tbody tr")).to_have_count(3)
 
 
-@in_browser
 def test_an_order_that_fails_says_so(stub, url, new_page):
     page = log_in(new_page(url), stub.admin_key)
     go(page, VIEWS["accused"])
@@ -298,7 +314,6 @@ def tab_to(page: Page, wanted: str) -> None:
     raise AssertionError(f"no way to '{wanted}' by keyboard")
 
 
-@in_browser
 def test_all_of_it_by_keyboard_alone(stub, url, new_page):
     page = new_page(url)
     expect(page.get_by_label("Admin key")).to_be_focused()
@@ -332,9 +347,8 @@ def tab_to_back(page: Page, wanted: str) -> None:
     raise AssertionError(f"no way back to '{wanted}'")
 
 
-@in_browser
 def test_the_focus_survives_what_the_server_says_meanwhile(stub, url, new_page):
-    page = log_in(new_page(url), stub.admin_key)
+    page = log_in(new_page(url, hurry=True), stub.admin_key)
     go(page, VIEWS["clients"])
     link = page.get_by_role("link", name="bob@example.org")
     link.focus()
@@ -343,7 +357,6 @@ def test_the_focus_survives_what_the_server_says_meanwhile(stub, url, new_page):
     expect(link).to_be_focused()
 
 
-@in_browser
 @pytest.mark.parametrize("width", [360, 768])
 def test_nothing_is_wider_than_a_small_screen(quiet, new_page, width):
     page = new_page(quiet.url, viewport={"width": width, "height": 740}, has_touch=True)
@@ -358,10 +371,11 @@ def test_nothing_is_wider_than_a_small_screen(quiet, new_page, width):
     assert page.evaluate(too_wide)  # it can be told
 
 
-@in_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
-def test_axe_has_nothing_to_say(quiet, new_page, scheme, width):
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
+def test_every_view_is_accessible_and_in_its_colours(quiet, new_page, scheme, width):
+    """With axe's rules; and it leaves pictures to look at in build/dashboard."""
+    folder = ROOT / "build" / "dashboard"
+    folder.mkdir(parents=True, exist_ok=True)
     page = new_page(quiet.url, viewport={"width": width, "height": 800}, color_scheme=scheme)
     assert_accessible(page, "login")
     page.get_by_label("Admin key").fill("wrong")
@@ -372,26 +386,29 @@ def test_axe_has_nothing_to_say(quiet, new_page, scheme, width):
     for name, address in VIEWS.items():
         go(page, address)
         assert_accessible(page, name)
+        picture = page.screenshot(path=folder / f"{name}-{scheme}-{width}.png", full_page=True)
+        assert struct.unpack(">I", picture[16:20]) == (width,)
+        assert len(picture) > 8_000
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert ground == ("rgb(13, 16, 23)" if scheme == "dark" else "rgb(244, 245, 247)"), name
     go(page, VIEWS["accused"])
     page.get_by_role("button", name="Pardon").click()
     assert_accessible(page, "dialog")
 
 
 def assert_accessible(page: Page, where: str) -> None:
-    found = Axe().run(page)
-    assert found.violations_count == 0, f"{where}: {found.generate_report()}"
+    result = Axe().run(page)
+    assert result.violations_count == 0, f"{where}: {result.generate_report()}"
 
 
-@in_browser
 def test_axe_would_have_something_to_say(quiet, new_page):
     page = new_page(quiet.url)
     page.evaluate("document.querySelector('label[for=key]').remove()")
     assert Axe().run(page).violations_count > 0
 
 
-@in_browser
 def test_live_figures_follow_the_server(stub, url, new_page):
-    page = log_in(new_page(url), stub.admin_key)
+    page = log_in(new_page(url, hurry=True), stub.admin_key)
     tile = page.locator(".tile", has_text="Queries").locator("b")
     expect(tile).to_have_text("0")
     with trickle(stub):
@@ -416,10 +433,9 @@ def trickle(stub: AdminStub) -> Iterator[None]:
     yield
 
 
-@in_browser
 def test_a_server_that_goes_and_comes_back(stub, new_page):
     with listening(stub.app()) as url:
-        page = log_in(new_page(url), stub.admin_key)
+        page = log_in(new_page(url, hurry=True), stub.admin_key)
         expect(page.locator(".tile").first).to_be_visible()
     banner = page.locator("#banner")
     expect(banner).to_contain_text("The server does not answer.")
@@ -436,29 +452,29 @@ def test_a_server_that_goes_and_comes_back(stub, new_page):
         expect(page.get_by_role("navigation")).to_be_hidden()
 
 
-@in_browser
-def test_a_server_that_nobody_has_asked_yet(tmp_path, new_page):
+def test_a_server_that_nobody_has_asked_yet(listener, tmp_path, new_page):
     stub = AdminStub(small_guard(policy="paper"), tmp_path)
-    with listening(stub.app()) as url:
-        page = log_in(new_page(url), stub.admin_key)
-        expect(page.get_by_text("Nobody has asked yet.")).to_be_visible()
-        expect(page.get_by_text("No open alarms.")).to_be_visible()
-        go(page, VIEWS["clients"])
-        expect(page.get_by_text("Clients appear here with their first query.")).to_be_visible()
-        go(page, VIEWS["events"])
-        expect(page.get_by_text("No open alarms.")).to_be_visible()
-        go(page, VIEWS["policy"])
-        expect(page.get_by_text("No kinds of groups have limits")).to_be_visible()
-        assert_accessible(page, "empty")
+    listener.app.app = stub.app()
+    page = log_in(new_page(listener.url), stub.admin_key)
+    expect(page.get_by_text("Nobody has asked yet.")).to_be_visible()
+    expect(page.get_by_text("No open alarms.")).to_be_visible()
+    go(page, VIEWS["clients"])
+    expect(page.get_by_text("Clients appear here with their first query.")).to_be_visible()
+    go(page, VIEWS["events"])
+    expect(page.get_by_text("No open alarms.")).to_be_visible()
+    go(page, VIEWS["policy"])
+    expect(page.get_by_text("No kinds of groups have limits")).to_be_visible()
+    assert_accessible(page, "empty")
 
 
-@in_browser
-def test_with_very_many_clients_the_page_says_what_it_does_not_know(stub, url, new_page, monkeypatch):
+def test_with_very_many_clients_the_page_says_what_it_does_not_know(listener, stub, new_page, monkeypatch):
     gate, real = threading.Event(), stub.guard.ledger.each_standing
     monkeypatch.setattr(stub.guard.ledger, "each_standing", lambda: gate.wait(60) and real())
     monkeypatch.setattr(accounts, "MAX_ACCOUNTS", 4)
     monkeypatch.setattr(accounts, "MAX_RANKED", 2)
-    page = log_in(new_page(url), stub.admin_key)
+    monkeypatch.setattr(background, "PATIENCE", 0.05)
+    listener.app.app = stub.app()
+    page = log_in(new_page(listener.url, hurry=True), stub.admin_key)
     expect(page.get_by_text("being counted")).to_be_visible()
     expect(page.get_by_text("The ledger is being read.")).to_be_visible()
     go(page, VIEWS["clients"])
@@ -471,18 +487,14 @@ def test_with_very_many_clients_the_page_says_what_it_does_not_know(stub, url, n
     expect(page.locator("tbody th")).to_have_text(IMAGE)
 
 
-@in_browser
 def test_nothing_moves_for_those_who_do_not_want_it(quiet, new_page):
-    def duration(choice: str) -> str:
-        page = log_in(new_page(quiet.url, reduced_motion=choice), quiet.stub.admin_key)
-        go(page, VIEWS["clients"])
-        return page.eval_on_selector(".meter i", "e => getComputedStyle(e).transitionDuration")
-
-    assert duration("reduce") == "0s"
-    assert duration("no-preference") == "0.4s"
+    page = log_in(new_page(quiet.url), quiet.stub.admin_key)
+    go(page, VIEWS["clients"])
+    for choice, duration in (("reduce", "0s"), ("no-preference", "0.4s")):
+        page.emulate_media(reduced_motion=choice)
+        assert page.eval_on_selector(".meter i", "e => getComputedStyle(e).transitionDuration") == duration
 
 
-@in_browser
 def test_the_real_server_shows_who_asked_it(tmp_path, new_page):
     with started(tmp_path, ledger=f"sqlite:///{tmp_path / 'ledger.sqlite'}", grpc_port=-1) as server:
         tensor = {"name": "input", "datatype": "FP32", "shape": [150, 1, 8, 8], "data": noise().flatten().tolist()}
@@ -499,24 +511,5 @@ def test_the_real_server_shows_who_asked_it(tmp_path, new_page):
         page.get_by_role("button", name="Revoke key", exact=True).click()
         page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
         expect(page.locator(".result.good")).to_contain_text("Revoked 1 key")
-        page.wait_for_timeout(1000)
+        page.wait_for_timeout(1000)  # the server reads its keys once a second
         assert httpx.post(ask_url, json={"inputs": [tensor]}, headers=server.bearer, timeout=60).status_code == 401
-
-
-@in_browser
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 360)])
-def test_pictures_to_look_at(quiet, new_page, scheme, width):
-    folder = ROOT / "build" / "dashboard"
-    folder.mkdir(parents=True, exist_ok=True)
-    page = log_in(
-        new_page(quiet.url, viewport={"width": width, "height": 800}, color_scheme=scheme), quiet.stub.admin_key
-    )
-    grounds = set()
-    for name, address in VIEWS.items():
-        go(page, address)
-        file = folder / f"{name}-{scheme}-{width}.png"
-        picture = page.screenshot(path=file, full_page=True)
-        assert struct.unpack(">I", picture[16:20]) == (width,)
-        assert len(picture) > 8_000
-        grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert grounds == {"rgb(13, 16, 23)" if scheme == "dark" else "rgb(244, 245, 247)"}
