@@ -17,7 +17,7 @@ from queen.bench.rivals_speed import ratios_to_none, turns
 from queen.cache import Cache
 from queen.defenses import DEFENSES
 from queen.defenses.base import Endpoint, Victim
-from queen.defenses.queen import Guarded
+from queen.defenses.queen import GuardedEndpoint
 from queen.training import Schedule
 from queen.types import Oracle
 
@@ -61,7 +61,7 @@ def defense_costs(scale: int) -> dict[str, Any]:
     return {
         "ratio": ratios_to_none(seconds),
         "seconds": {name: 1000 / len(x) * statistics.median(times) for name, times in seconds.items()},
-        "verdicts": {name: _shares(one) for name, one in services.items() if isinstance(one, Guarded)},
+        "verdicts": {name: _shares(one) for name, one in services.items() if isinstance(one, GuardedEndpoint)},
         "network": f"{untrained.NETWORK}, untrained, {len(x)} images of 32x32, {BATCH} at a time",
     }
 
@@ -88,6 +88,6 @@ def _blank(generator: torch.Generator) -> nn.Module:
     return untrained.network(generator).requires_grad_(True)
 
 
-def _shares(service: Guarded) -> dict[str, float]:
+def _shares(service: GuardedEndpoint) -> dict[str, float]:
     letters = {name: count for name, count in service.verdicts.items() if len(name) == 1}
     return {name: count / sum(letters.values()) for name, count in letters.items()}

@@ -16,7 +16,7 @@ from queen.bench.studies import forget_quality, quartiles
 from queen.bench.studies.forget_quality import CLEAN, CONTROL, ForgetQuality, p_value
 from queen.bench.studies.quartiles import Quartiles, ranked, sample, split_quartiles
 from queen.defenses import DEFENSES
-from queen.defenses.queen import fitted
+from queen.defenses.queen import load_or_fit
 from queen.errors import OptionError
 from queen.training import Schedule
 
@@ -106,7 +106,7 @@ def test_thieves_of_quartiles_have_farther_and_farther_images(lab):
 
 
 def test_distances_are_those_the_guard_measures(lab):
-    bundle = fitted(lab.setting.victim, **quartiles.recipe(lab))
+    bundle = load_or_fit(lab.setting.victim, **quartiles.recipe(lab))
     (x, y), labels, far = ranked(lab, bundle, "own_kind", "map")
     run = lab.plan("queen", seed=0, options={"threshold": 100.0, "radius": 1e-6})
     service = DEFENSES[run.defense].start(lab.setting.victim, run.generator("defense"), **run.options)

@@ -16,7 +16,7 @@ from queen.bench.studies.base import Lab, Result, Study
 from queen.bench.studies.quartiles import recipe
 from queen.bundle.bundle import Bundle
 from queen.core.geometry import nearest_centre
-from queen.defenses.queen import fitted
+from queen.defenses.queen import load_or_fit
 from queen.errors import OptionError
 
 NEIGHBOURS = 10
@@ -40,7 +40,7 @@ def measure(lab: Lab, asked: Features) -> dict[str, Any]:
         raise OptionError(
             f"test and pool must hold more than three times the perplexity together, got {asked.test} and {asked.pool}"
         )
-    bundle = fitted(setting.victim, **recipe(lab))
+    bundle = load_or_fit(setting.victim, **recipe(lab))
     sets = {"test": setting.test[0][: asked.test], "pool": _drawn(lab, asked)}
     seen = {name: look(bundle, x) for name, x in sets.items()}
     features = np.concatenate([found["features"] for found in seen.values()])

@@ -20,7 +20,7 @@ from queen.bench.studies.words import percent
 from queen.bundle.bundle import Bundle
 from queen.cache import fingerprint
 from queen.defenses.base import nearest
-from queen.defenses.queen import fitted
+from queen.defenses.queen import load_or_fit
 from queen.errors import OptionError
 from queen.training import predict
 
@@ -50,7 +50,7 @@ def measure(lab: Lab, asked: Quartiles) -> dict[str, Any]:
     for name, known in [*((s, SOURCE_WORDS) for s in asked.sources), *((d, DISTANCES) for d in asked.distances)]:
         if name not in known:
             raise OptionError(f"quartiles: '{name}' is not known{nearest(name, dict.fromkeys(known))}")
-    bundle = fitted(lab.setting.victim, **recipe(lab))
+    bundle = load_or_fit(lab.setting.victim, **recipe(lab))
     rows: list[dict[str, Any]] = []
     for source, distance in product(asked.sources, asked.distances):
         (x, y), labels, far = ranked(lab, bundle, source, distance)

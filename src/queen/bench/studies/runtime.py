@@ -13,7 +13,7 @@ from queen.bench.studies.base import Lab, Result, Study
 from queen.bench.studies.quartiles import recipe
 from queen.defenses import DEFENSES
 from queen.defenses.base import Endpoint
-from queen.defenses.queen import fitted
+from queen.defenses.queen import load_or_fit
 
 # Of the paper, on CIFAR-10: times of no defense, and seconds of the steps before the first query.
 PAPER_RATIOS: Mapping[str, float] = {
@@ -43,7 +43,7 @@ class Runtime:
 def measure(lab: Lab, asked: Runtime) -> dict[str, Any]:
     """Nothing here is kept for later: a time measured on another day proves nothing."""
     with lab.show.bar("preparation", 1) as advance:
-        bundle = fitted(replace(lab.setting.victim, cache=None), **recipe(lab))
+        bundle = load_or_fit(replace(lab.setting.victim, cache=None), **recipe(lab))
         advance()
     names = dict.fromkeys(["none", *(asked.defenses or lab.spec.defenses)])
     services: dict[str, Endpoint] = {}
