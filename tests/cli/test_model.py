@@ -23,8 +23,8 @@ from queen.fit.files import write_image
 from queen.options import Limits
 from tests.bundle.test_store import read, sign
 from tests.support.guards import ALL_LETTERS, fitted, held_out, images, queries, train_set, trained
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 FACTORY = "tests.support.guards:make_mlp"
 COMMANDS = [
     "demo", "protect", "ask", "inspect", "certify", "speed",

@@ -14,8 +14,8 @@ from typer.main import get_command
 
 from queen.cli import app
 from queen.demo.table import adaptive_markdown, markdown
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "queen"
 README, PAPER = ROOT / "README.md", ROOT / "docs" / "paper.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]

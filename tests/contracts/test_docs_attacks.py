@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +14,9 @@ from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import Knowledge, Sizes
 from queen.errors import OptionError
 from tests.support.attackers import desk, knowledge, seed
+from tests.support.paths import ROOT
 
-PAGE = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text()
+PAGE = (ROOT / "docs" / "attacks.md").read_text()
 FIELDS = ("pool_labels", "simulate", "benign", "rebuild", "clean")
 BUDGET = 44
 

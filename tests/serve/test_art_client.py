@@ -15,7 +15,8 @@ import pytest
 from queen.bench.datasets.load import load_set
 from queen.policy import POLICIES
 from tests.support.guards import digits as flat_digits
-from tests.support.server import ROOT, started
+from tests.support.paths import ROOT
+from tests.support.server import started
 from tests.support.serving import REST, digits, honest
 
 BUDGET = 800

@@ -13,11 +13,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
+
 FOLDER = ROOT / "benchmarks" / "serve"
 PATIENCE = 300.0
 

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from queen.serve.access.key_store import open_keys
-from tests.support.server import ROOT, Server, started
+from tests.support.paths import ROOT
+from tests.support.server import Server, started
 from tests.support.serving import digits, honest, noise
 
 ROWS = 7

@@ -21,8 +21,9 @@ from queen.serve.service import Service
 from queen.serve.settings import read_settings
 from queen.serve.types import ServeError
 from tests.support.grpc_stub import message, typed
+from tests.support.paths import ROOT
 from tests.support.rest_bodies import DIGITS, pictures
-from tests.support.server import ROOT, Server, started
+from tests.support.server import Server, started
 from tests.support.serving import small_bundle
 
 PATIENCE = 30.0

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from queen.serve.access.key_store import open_keys
+from tests.support.paths import ROOT
 from tests.support.serving import small_bundle
 
-ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0  # seconds that a start may take on a busy machine
 
 
