@@ -72,6 +72,7 @@ def check(result: dict) -> None:
     assert verdicts["sentinel_decoys_b32"] == {"A": 1.0}
 
 
+@pytest.mark.slow
 def test_every_promised_number_is_there_and_makes_sense(found):
     check(found)
     assert found["quick"] is True

@@ -27,6 +27,7 @@ def blocks(path: Path, *languages: str) -> list[str]:
     return [code for language, code in found if language in languages]
 
 
+@pytest.mark.slow
 def test_the_python_code_of_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = blocks(README, "python")

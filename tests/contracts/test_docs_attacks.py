@@ -70,6 +70,7 @@ def test_what_it_says_is_needed_is_enough_and_no_more_than_that(name):
             steal(name, replace(known, **{field: None}))
 
 
+@pytest.mark.slow
 def test_the_code_of_the_page_runs_and_shows_a_difference(capsys):
     [code] = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     states = np.random.get_state(), random.getstate()

@@ -19,6 +19,8 @@ from tests.support.paths import ROOT
 from tests.support.server import started
 from tests.support.serving import REST, digits, honest
 
+pytestmark = pytest.mark.real
+
 BUDGET = 800
 LIMITS = {"threshold": 0.2, "extra_answers": 2000}  # the defaults; the test's bundle has none to speak of
 SERVED = {

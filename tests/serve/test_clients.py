@@ -20,6 +20,8 @@ from tests.support.paths import ROOT
 from tests.support.server import Server, started
 from tests.support.serving import digits, honest, noise
 
+pytestmark = pytest.mark.real
+
 ROWS = 7
 CLIENTS = {
     "triton_http": {"binary", "json", "binary in, json out", "json in, binary out", "gzip", "deflate", "by version",

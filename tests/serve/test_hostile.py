@@ -26,6 +26,8 @@ from tests.support.rest_bodies import DIGITS, pictures
 from tests.support.server import Server, started
 from tests.support.serving import small_bundle
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 30.0
 
 
@@ -198,6 +200,7 @@ def test_a_read_only_file_is_refused_at_the_start(tmp_path):
             Service.open(read_settings({"bundle": small_bundle(), "home": tmp_path, "ledger": f"sqlite:///{file}"}))
 
 
+@pytest.mark.real
 def test_a_redis_that_fails_means_no_answers_until_it_works_again(tmp_path):
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed (Debian: apt install redis-server), so nothing is tested with it")

@@ -24,6 +24,8 @@ from tests.support.paths import ROOT
 from tests.support.server import Server, started
 from tests.support.serving import digits, honest, noise, small_bundle, small_guard
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 30.0
 
 

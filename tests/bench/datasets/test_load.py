@@ -348,6 +348,7 @@ def _sum(arguments: tuple[Path, Path]) -> float:
     return float(load_set("mnist", "train", root=arguments[0], cache=arguments[1]).x.double().sum())
 
 
+@pytest.mark.slow
 def test_many_processes_may_ask_at_once(root, tmp_path):
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         sums = pool.map(_sum, [(root, tmp_path / "cache")] * 6, chunksize=1)

@@ -23,6 +23,8 @@ from tests.support.paths import ROOT
 from tests.support.server import started
 from tests.support.serving import noise, small_guard
 
+pytestmark = pytest.mark.real
+
 VIEWS = {
     "live": "#/",
     "clients": "#/clients",

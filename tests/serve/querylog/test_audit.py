@@ -323,6 +323,7 @@ def test_names_cannot_write_to_the_terminal(tmp_path):
     assert "evil\\x1b[2J" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_command_needs_no_package_of_the_server(log):
     blocked = ["prometheus_client", "starlette", "uvicorn", "grpc", "orjson", "pydantic_settings", "redis"]
     script = (
