@@ -18,7 +18,7 @@ from qa.serving.rest import HOST, ask, chunked, get, head, post
 from qa.serving.scenario import Check
 from qa.serving.wide import SHAPE, pictures, wide_bundle
 from queen.serve.protocol import oip_pb2 as oip
-from queen.serve.protocol.wire import BYTES_A_VALUE
+from queen.serve.protocol.rest_read import BYTES_PER_VALUE
 from tests.support.server import Server, started
 
 INFER = "/v2/models/wide/infer"
@@ -174,7 +174,7 @@ def _json(limit: int, *, nested: bool = False) -> bytes:
 
 
 def _rows(limit: int) -> int:
-    return (limit // BYTES_A_VALUE - 100) // (ROW + 200)  # 200: commas and brackets between the numbers, nested
+    return (limit // BYTES_PER_VALUE - 100) // (ROW + 200)  # 200: commas and brackets between the numbers, nested
 
 
 def _binary(limit: int) -> tuple[bytes, int]:
@@ -194,7 +194,7 @@ def _raw_message(limit: int) -> bytes:
 
 
 def _typed_message(limit: int) -> bytes:
-    x = pictures((limit // BYTES_A_VALUE - 100) // ROW).numpy()
+    x = pictures((limit // BYTES_PER_VALUE - 100) // ROW).numpy()
     contents = oip.InferTensorContents(fp32_contents=x.ravel())
     part = oip.ModelInferRequest.InferInputTensor(name="input", datatype="FP32", shape=x.shape, contents=contents)
     return _filled(oip.ModelInferRequest(model_name="wide", inputs=[part]), limit)

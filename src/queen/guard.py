@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from queen.core.shadows import draw_mean
 from queen.core.split import id_bounds
 from queen.errors import LedgerError, ModelError, NotFiniteError, OptionError, RefusedError
 from queen.ledger import Ledger, MemoryLedger
-from queen.ledger.base import Judgement, check_client, make_rows
+from queen.ledger.base import Judgement
+from queen.ledger.rows import check_client, make_rows
 from queen.options import Group
-from queen.policy import Action, find_policy
+from queen.policy import Action, Policy, find_policy
 from queen.sentinel.evidence import Bets
 from queen.sentinel.runtime import Watch
 from queen.types import Inputs, Oracle, Reply
@@ -70,7 +72,6 @@ class Guard:
         if not callable(getattr(self.ledger, "judge_rows", None)):
             raise OptionError(f"expected a ledger such as SqliteLedger(path), got {type(ledger).__name__}")
         self._secret = keyed.new_secret() if secret is None else keyed.check_secret(secret)
-        self._policy = find_policy(bundle.policy, bundle.sentinel)
         linear, centres = bundle.split.linear, bundle.geometry.feature_centres
         with torch.inference_mode():
             self._centre_logits = linear(centres.to(linear.weight.dtype)).float() if linear else None
@@ -129,7 +130,7 @@ class Guard:
         """
         with torch.inference_mode():
             answers, refused = seen.honest, np.zeros(len(seen.honest), np.bool_)
-            actions = self._policy.actions(judgement)
+            actions = self.policy.actions(judgement)
             if not self.bundle.observe and (uniform or actions.any()):  # HONEST is 0
                 refused = actions == Action.REFUSE
                 answers = self._act_all(actions, clients, seen) if uniform else self._act(actions, clients, seen)
@@ -182,7 +183,7 @@ class Guard:
         """The same answers, with the same work whatever the actions."""
         answers = seen.honest
         chosen = torch.from_numpy(actions).to(answers.device)[:, None]
-        for action in self._policy.possible:
+        for action in self.policy.possible:
             told = self._perturb(action, clients, seen)
             answers = torch.where(chosen == int(action), told, answers)
         return answers
@@ -202,7 +203,7 @@ class Guard:
         return reverse_gradient(honest, self._pirate(clients, seen.x, seen.features), keep_label=keep_label)
 
     def _move(self, features: Tensor, logits: Tensor) -> Tensor:
-        centres, max_steps = self.bundle.geometry.feature_centres, self._policy.max_steps
+        centres, max_steps = self.bundle.geometry.feature_centres, self.policy.max_steps
         if self._centre_logits is None:
             return move_feature_any_head(features, logits, self.bundle.split.head_of, centres, max_steps=max_steps)
         return move_feature(
@@ -241,6 +242,11 @@ class Guard:
     def fresh(self, **changes: Any) -> Guard:
         """The same with an empty memory ledger: a guard that has seen nobody yet."""
         return Guard(with_options(self.bundle, **changes), secret=self._secret)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The policy in force: the bundle's, with what its owner chose for the sentinel."""
+        return find_policy(self.bundle.policy, self.bundle.sentinel)
 
     @property
     def report(self) -> dict[str, Any]:

@@ -232,7 +232,7 @@ def test_a_thief_at_chance_on_honest_labels_is_tried_again_and_flagged(tmp_path,
 
 
 def scrambled(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    return found.believing(found.answers[torch.randperm(len(found), generator=generator)])
+    return found.with_answers(found.answers[torch.randperm(len(found), generator=generator)])
 
 
 def test_a_recovery_that_loses_the_labels_is_flagged_and_its_thief_is_not_blamed(tmp_path, plant):

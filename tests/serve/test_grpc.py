@@ -104,7 +104,7 @@ def test_all_answers_of_one_form_have_one_length() -> None:
     named = replace(DIGITS, class_names=tuple("é" * i for i in range(10)))
     for best in (0, 1, 3):
         query = replace(read_message(message().SerializeToString(), DIGITS, max_rows=1))
-        query = replace(query, wanted=replace(query.wanted, classification=best))
+        query = replace(query, answer_format=replace(query.answer_format, classification=best))
         rng = np.random.default_rng(0)
         answers = [*rng.dirichlet(np.full(10, 0.1), 30), *np.eye(10), *np.zeros((1, 10))]
         sizes = {write_message(query, np.float32([row]), named).ByteSize() for row in answers}  # type: ignore[arg-type]

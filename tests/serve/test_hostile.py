@@ -117,7 +117,7 @@ def test_the_largest_request_is_answered_and_one_byte_more_is_not(tmp_path):
         forms = sizes.forms(server, limit)
         assert set(sizes.QUICK) < set(sizes.FORMS) == set(forms)
         assert_all([sizes.measured(server, replace(form, times=ANY), limit) for form in forms.values()])
-        numbers = limit // sizes.BYTES_A_VALUE
+        numbers = limit // sizes.BYTES_PER_VALUE
         crowded = b"[" + b"0.25," * numbers + b"0]"
         told = ask(server.rest, post(crowded, server.key, path=sizes.INFER))
     assert (told.status, "raw bytes" in told.json["error"]) == (413, True)

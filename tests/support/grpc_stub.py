@@ -48,6 +48,14 @@ class Stub:
         )
     )
 
+    @property
+    def key_watcher(self) -> Stub:
+        return self
+
+    @property
+    def counter(self) -> Stub:
+        return self
+
     async def caller(self, authorization: str | None, peer: str | None, forwarded: str | None) -> Caller:
         self.seen.append((authorization, peer, forwarded))
         if authorization != "Bearer good":
@@ -65,7 +73,7 @@ class Stub:
         self.parsed += 1
         return await asyncio.to_thread(read)
 
-    def count(
+    def request(
         self, protocol: str, status: int, seconds: float, *, is_query: bool, query: Query | None, caller: Caller | None
     ) -> None:
         assert protocol == "grpc"

@@ -205,7 +205,7 @@ def _trained(
     if _failed(tries[0], setting, should_learn=should_learn):
         plain = knowledge.schedule
         sums = believed.answers.clamp(min=0).sum(1, keepdim=True).clamp(min=1e-12)
-        sane = believed.believing(believed.answers.clamp(min=0) / sums)
+        sane = believed.with_answers(believed.answers.clamp(min=0) / sums)
         for schedule in (
             replace(plain, lr=plain.lr / 10, clip=1.0),
             replace(plain, epochs=3 * plain.epochs, lr=2 * plain.lr, clip=1.0),

@@ -10,7 +10,8 @@ from math import floor
 import numpy as np
 
 from queen.core.sensitivity import query_area
-from queen.ledger.base import Budget, Judgement, Rows, Scope, Standing
+from queen.ledger.base import Budget, Judgement, Standing
+from queen.ledger.rows import Rows, Scope
 from queen.options import Limits
 from queen.sentinel.evidence import Bet, Bets, step
 from queen.sentinel.sketch import NO_DIGEST, Memory

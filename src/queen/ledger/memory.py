@@ -11,18 +11,9 @@ import numpy as np
 
 from queen.core.sensitivity import Floats
 from queen.errors import OptionError
-from queen.ledger.base import (
-    Budget,
-    Derived,
-    Event,
-    Judgement,
-    Rows,
-    Scope,
-    Standing,
-    check_budget,
-    check_client,
-)
+from queen.ledger.base import Budget, Derived, Event, Judgement, Standing, check_budget
 from queen.ledger.decide import Journal, ScopeState, scan
+from queen.ledger.rows import Rows, Scope, check_client
 
 PAGE = 256
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from queen.ledger.base import Judgement, Rows, Scope, Standing
+from queen.ledger.base import Judgement, Standing
 from queen.ledger.decide import mean_wealth
 from queen.ledger.redis_admin import RedisAdmin
 from queen.ledger.redis_client import Script, ScriptCall
 from queen.ledger.redis_codec import Packed, pack_event, unpack_coverage
+from queen.ledger.rows import Rows, Scope
 
 JUDGE = Script("judge.lua")
 LETTERS = "ABCD"

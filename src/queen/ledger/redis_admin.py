@@ -11,7 +11,7 @@ import numpy as np
 
 from queen.core.sensitivity import Floats
 from queen.errors import LedgerError, OptionError
-from queen.ledger.base import Budget, Derived, Event, Standing, check_budget, check_client
+from queen.ledger.base import Budget, Derived, Event, Standing, check_budget
 from queen.ledger.redis_client import Script, ScriptCall, Shards
 from queen.ledger.redis_codec import (
     STATE,
@@ -22,6 +22,7 @@ from queen.ledger.redis_codec import (
     unpack_records,
     unpack_standing,
 )
+from queen.ledger.rows import check_client
 
 OPERATE = Script("operate.lua")
 GROUP_FLAG, ALLOWED_FLAG = 4, 2

@@ -16,18 +16,9 @@ import numpy as np
 from queen.core.sensitivity import Floats
 from queen.errors import LedgerError, OptionError
 from queen.ledger import sqlite_schema as tables
-from queen.ledger.base import (
-    Budget,
-    Derived,
-    Event,
-    Judgement,
-    Rows,
-    Scope,
-    Standing,
-    check_budget,
-    check_client,
-)
+from queen.ledger.base import Budget, Derived, Event, Judgement, Standing, check_budget
 from queen.ledger.decide import Journal, ScopeState, scan
+from queen.ledger.rows import Rows, Scope, check_client
 from queen.ledger.sqlite_schema import Key, Touched, number
 
 

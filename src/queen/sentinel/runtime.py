@@ -10,7 +10,7 @@ from queen import secret as keyed
 from queen.bundle.bundle import Bundle
 from queen.core.inputs import is_finite
 from queen.errors import NotFiniteError, OptionError
-from queen.ledger.base import check_client
+from queen.ledger.rows import check_client
 from queen.options import Group
 from queen.sentinel.decoy import decoy
 from queen.sentinel.evidence import Bets, score

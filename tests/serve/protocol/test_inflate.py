@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from queen.serve.protocol.wire import inflate
+from queen.serve.protocol.inflate import inflate
 from queen.serve.types import ServeError
 from tests.support.rest_bodies import ask, growth
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queen.serve.protocol.wire import read_query
+from queen.serve.protocol.rest_read import read_query
 from queen.serve.types import ModelSpec, ServeError
 from tests.support.rest_bodies import DIGITS, MAX_ROWS, TEXT, ask, ask_raw, entry, growth, pictures
 

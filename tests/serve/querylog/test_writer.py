@@ -31,7 +31,7 @@ from queen.serve.querylog.format import PREFIX, TYPES, encode, make_header, read
 from queen.serve.querylog.writer import Damage, Logged, QueryLog, read_log
 from queen.serve.telemetry.metrics import Metrics
 from queen.types import Inputs
-from tests.serve.telemetry.test_metrics import values
+from tests.support.metrics import values
 
 BATCH = torch.arange(6.0).view(2, 3)
 

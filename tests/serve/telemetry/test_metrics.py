@@ -6,10 +6,10 @@ import threading
 
 import pytest
 from prometheus_client import REGISTRY
-from prometheus_client.parser import text_string_to_metric_families
 
 import queen
 from queen.serve.telemetry.metrics import KINDS, OUTCOMES, PROTOCOLS, STATUSES, Metrics
+from tests.support.metrics import families, values
 
 TYPES = {
     "queen_requests": "counter",
@@ -30,22 +30,6 @@ TYPES = {
     "queen_webhook": "counter",
     "queen_build_info": "gauge",
 }
-
-
-def families(metrics: Metrics) -> dict:
-    """All but the times of creation, which the client library adds by itself."""
-    found = text_string_to_metric_families(metrics.render()[0].decode())
-    return {family.name: family for family in found if not family.name.endswith("_created")}
-
-
-def values(metrics: Metrics) -> dict[str, float]:
-    """All samples, as `name{label=value}`."""
-    found = {}
-    for family in families(metrics).values():
-        for sample in family.samples:
-            labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))
-            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
-    return found
 
 
 def test_the_names_and_types_are_those_that_dashboards_rely_on():

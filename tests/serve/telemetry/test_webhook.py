@@ -19,7 +19,7 @@ from queen.ledger import Event
 from queen.serve.telemetry import webhook
 from queen.serve.telemetry.metrics import Metrics
 from queen.serve.telemetry.webhook import Webhook, make_post, sign
-from tests.serve.telemetry.test_metrics import values
+from tests.support.metrics import values
 
 SECRET = "correct horse"
 

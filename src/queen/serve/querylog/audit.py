@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
 
 from queen.bundle.bundle import Bundle
 from queen.core import inputs
@@ -14,7 +13,7 @@ from queen.errors import OptionError, QueenError
 from queen.guard import Guard, Measured
 from queen.ledger import Event, Judgement
 from queen.options import Group
-from queen.policy import Action, find_policy
+from queen.policy import Action
 from queen.progress import Progress
 from queen.serve.querylog.format import Logged
 from queen.types import Inputs
@@ -105,13 +104,6 @@ def _kind(batch: Inputs) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
     return [(name, t.dtype, tuple(t.shape[1:])) for name, t in inputs.tensors(batch).items()]
 
 
-def _join(batches: list[Inputs]) -> Inputs:
-    first = batches[0]
-    if isinstance(first, Mapping):
-        return {name: torch.cat([inputs.tensors(one)[name] for one in batches]) for name in first}
-    return torch.cat([one for one in batches if isinstance(one, Tensor)])
-
-
 @dataclass
 class _ScopeRecord:
     """What the replay itself must remember of a scope."""
@@ -134,13 +126,10 @@ class _LogReplay:
     unpooled: set[str] = field(default_factory=set)
     events: int = 0
 
-    def __post_init__(self) -> None:
-        self._policy = find_policy("sentinel", self.guard.bundle.sentinel)
-
     def run(self, entries: list[Logged]) -> None:
         """Requests that can be joined; if the model cannot take them together, one by one."""
         try:
-            seen = self.guard.measure(_join([entry.inputs for entry in entries]))
+            seen = self.guard.measure(inputs.join([entry.inputs for entry in entries]))
         except QueenError as error:
             if len(entries) > 1:
                 for entry in entries:
@@ -190,7 +179,7 @@ class _LogReplay:
         known.accused_at_query, known.accused_at = event.queries, at
 
     def _is_honest(self, judgement: Judgement) -> bool:
-        return bool(self._policy.actions(judgement)[0] == Action.HONEST)
+        return bool(self.guard.policy.actions(judgement)[0] == Action.HONEST)
 
     def report(self) -> AuditReport:
         found = []
@@ -225,16 +214,5 @@ class _LogReplay:
 
 def _one(seen: Measured, row: int) -> Measured:
     """One row of a batch, as the ledger needs it."""
-    bets = seen.bets
-    return replace(
-        seen,
-        labels=seen.labels[row : row + 1],
-        points=seen.points[row : row + 1],
-        bets=bets
-        and replace(
-            bets,
-            factors=bets.factors[row : row + 1],
-            digests=bets.digests[row : row + 1],
-            sketches=bets.sketches[row : row + 1],
-        ),
-    )
+    labels, points = seen.labels[row : row + 1], seen.points[row : row + 1]
+    return replace(seen, labels=labels, points=points, bets=seen.bets and seen.bets.take([row]))
