@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -20,43 +17,16 @@ import torch
 
 from queen import load
 from queen.ledger import SqliteLedger
-from tests.support.paths import ROOT
+from tests.support.calls import PATIENCE, call, infer, queen, request
 from tests.support.server import Server, started
 from tests.support.serving import digits, honest, noise, small_bundle, small_guard
 
 pytestmark = pytest.mark.slow
 
-PATIENCE = 30.0
-
-
-def request(x: torch.Tensor) -> bytes:
-    tensor = {"name": "input", "datatype": "FP32", "shape": list(x.shape), "data": x.flatten().tolist()}
-    return json.dumps({"inputs": [tensor]}).encode()
-
-
-def call(url: str, key: str | None = None, data: bytes | None = None) -> tuple[int, dict[str, str], dict]:
-    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=PATIENCE) as reply:
-            return reply.status, dict(reply.headers), json.load(reply)
-    except urllib.error.HTTPError as error:
-        return error.code, dict(error.headers), json.load(error)
-
-
-def infer(server: Server, x: torch.Tensor, key: str | None = None):
-    return call(f"{server.url}/v2/models/digits/infer", key or server.key, request(x))
-
 
 def probabilities(reply: dict) -> torch.Tensor:
     [output] = reply["outputs"]
     return torch.tensor(output["data"]).view(output["shape"])
-
-
-def queen(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "queen", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}, check=False
-    )
 
 
 @pytest.fixture(scope="module")

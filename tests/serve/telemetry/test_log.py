@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from queen.errors import OptionError
 from queen.serve.telemetry import log as module
-from queen.serve.telemetry.log import HIDDEN, MAX_TEXT, Formatter, Handler, access, clean, hide, log, setup
+from queen.serve.telemetry.log import HIDDEN, MAX_TEXT, Formatter, Handler, access, hide_secrets, log, sanitize, setup
 
 KEY = "qk_0123456789abcdef_" + "Ab-_9" * 8 + "xyz"
 SECRET = KEY.split("_", 2)[2]
@@ -149,7 +149,7 @@ def test_no_key_or_password_gets_into_a_line(text):
             line = formatted(as_json, event=f"failed: {text}", field=field)
             assert SECRET not in line
             assert "hidden" in line
-    assert SECRET not in hide(text)
+    assert SECRET not in hide_secrets(text)
 
 
 @pytest.mark.parametrize("name", ["authorization", "Authorization", "api_key", "apikey", "webhook_secret", "token"])
@@ -164,8 +164,8 @@ def test_fields_with_telling_names_are_hidden(name):
 def test_the_check_for_secrets_is_not_vacuous():
     assert "hunter2" in formatted(animal="hunter2")
     assert json.loads(formatted(key_id="0123456789abcdef"))["key_id"] == "0123456789abcdef"
-    assert hide("the bearer") == "the bearer"
-    assert hide(KEY) == f"qk_0123456789abcdef_{HIDDEN}"  # the id is public
+    assert hide_secrets("the bearer") == "the bearer"
+    assert hide_secrets(KEY) == f"qk_0123456789abcdef_{HIDDEN}"  # the id is public
 
 
 def test_exceptions_are_told_in_one_line_without_keys(lines):
@@ -189,7 +189,7 @@ def test_long_and_deep_things_are_cut():
     assert found["text"].startswith("x" * MAX_TEXT)
     assert len(found["text"]) < MAX_TEXT + 50
     assert found["deep"] == [[[["..."]]]]
-    assert clean(float("nan")) == "nan"
+    assert sanitize(float("nan")) == "nan"
 
 
 def test_access_lines_say_who_by_public_id_and_no_verdicts(lines):

@@ -1,4 +1,4 @@
-"""A small server of operators' routes around a real guard, ledger and key store, with traffic that has already been."""
+"""The admin routes and the dashboard around a real guard, ledger and key store that have seen some traffic."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queen import Guard
 from queen.errors import RefusedError
 from queen.options import Group, Limits
 from queen.serve.access.auth import Authenticator
 from queen.serve.access.key_store import FileKeys
-from queen.serve.admin.routes import Series, admin_routes, dashboard_routes
+from queen.serve.admin.routes import admin_routes
+from queen.serve.admin.static import dashboard_routes
+from queen.serve.telemetry.series import Series
 from queen.serve.types import Caller, ServeError, describe
 from tests.support.serving import digits, noise, small_guard
 
@@ -34,8 +37,8 @@ HOSTILE = (SCRIPT, IMAGE, TURNED, "..", "a/../b?c#d%2F\"'&", "שלום עולם"
 LIMITS = Limits(radius=0.12, threshold=0.08, extra_answers=150)
 
 
-class Desk:
-    """What the routes need of a server: the stub of it, with real parts."""
+class AdminStub:
+    """As much of a server as the routes need, made of real parts."""
 
     def __init__(self, guard: Guard, home: Path) -> None:
         self.guard, self.spec = guard, describe(guard.bundle, "digits")
@@ -55,10 +58,10 @@ class Desk:
         return self.auth.admin(request.headers.get("authorization"), request.client.host if request.client else None)
 
     def app(self) -> Starlette:
-        return Starlette(routes=[*admin_routes(self), *dashboard_routes()], exception_handlers={ServeError: _told})
+        return Starlette(routes=[*admin_routes(self), *dashboard_routes()], exception_handlers={ServeError: _error})
 
 
-async def _told(request: Request, error: ServeError) -> Response:
+async def _error(request: Request, error: ServeError) -> Response:
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
     return JSONResponse({"error": error.message}, error.status, headers)
 
@@ -69,7 +72,7 @@ def ask(guard: Guard, rows: Any, client: str, groups: tuple[str, ...] = ()) -> N
 
 
 def busy_guard(**options: Any) -> Guard:
-    """A guard that has seen benign clients, a thief, a group, and clients with hostile names."""
+    """A guard that benign clients, a thief, a group, and clients with hostile names have used."""
     settings = {"limits": LIMITS, "groups": {"tenant": Group(limits=replace(LIMITS, extra_answers=900))}}
     guard = small_guard(**{**settings, **options})
     guard = guard.with_bundle(replace(guard.bundle, class_names=NAMES))
@@ -84,7 +87,7 @@ def busy_guard(**options: Any) -> Guard:
 
 
 def fill(series: Series, *, seconds: int = 890) -> None:
-    """A quarter of an hour of traffic that looks like some."""
+    """A quarter of an hour of traffic, with an attack in it."""
     draw, now, real = random.Random(0), int(time.time()), series._clock
     for ago in range(seconds, 0, -1):
         series._clock = lambda ago=ago: now - ago
@@ -98,8 +101,17 @@ def fill(series: Series, *, seconds: int = 890) -> None:
     series._clock = real
 
 
+class ExchangeableApp:
+    """Passes requests on to `app`, which may be exchanged: to start and stop a server takes longer than most tests."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
 @contextmanager
-def listening(app: Starlette, port: int = 0) -> Iterator[str]:
+def listening(app: ASGIApp, port: int = 0) -> Iterator[str]:
     """The app on a port (0: a free one); gives its address."""
     config = uvicorn.Config(app, port=port, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
