@@ -80,6 +80,7 @@ def server(nodes, redis, keys, tmp_path_factory) -> Iterator[Server]:
     """`queen serve --ray` beside the cluster; it pools clients by network, too."""
     folder = tmp_path_factory.mktemp("server")
     with started(folder, patience=START, ledger=redis, ray=True, replicas=2, groups='{"net": {}}') as server:
+        assert len(counted(server, "queen_rows_total")) == 2  # the second proxy may listen a moment later
         yield server
 
 
