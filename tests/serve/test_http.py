@@ -162,6 +162,7 @@ async def slow_ones(served, parts: list[bytes], pause: float, count: int):
     return status, await asyncio.gather(*crowd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["silent", "trickling head", "trickling body"])
 def test_slow_clients_are_shown_the_door_and_others_are_answered(served, kind):
     start = head(served["key"], 50_000)

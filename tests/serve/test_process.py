@@ -20,8 +20,11 @@ import torch
 
 from queen import load
 from queen.ledger import SqliteLedger
-from tests.support.server import ROOT, Server, started
+from tests.support.paths import ROOT
+from tests.support.server import Server, started
 from tests.support.serving import digits, honest, noise, small_bundle, small_guard
+
+pytestmark = pytest.mark.slow
 
 PATIENCE = 30.0
 

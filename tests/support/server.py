@@ -18,9 +18,9 @@ from queen.serve.access.key_store import open_keys
 from queen.serve.run import Ports, running
 from queen.serve.service import Service
 from queen.serve.settings import read_settings
+from tests.support.paths import ROOT
 from tests.support.serving import small_bundle
 
-ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0  # seconds that a start may take on a busy machine
 
 

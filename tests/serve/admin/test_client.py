@@ -16,6 +16,8 @@ from tests.serve.test_process import call, infer, queen
 from tests.support.server import started
 from tests.support.serving import digits, noise, small_bundle
 
+pytestmark = pytest.mark.slow
+
 SECRET = "a secret of the hook"
 
 

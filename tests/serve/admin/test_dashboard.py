@@ -8,7 +8,6 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,10 +19,12 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from queen.errors import LedgerError
 from queen.serve.admin import accounts
 from tests.support.desk import HOSTILE, IMAGE, SCRIPT, TURNED, Desk, busy_guard, fill, listening
+from tests.support.paths import ROOT
 from tests.support.server import started
 from tests.support.serving import noise, small_guard
 
-ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.real
+
 VIEWS = {
     "live": "#/",
     "clients": "#/clients",
