@@ -36,7 +36,8 @@ from summary import check_targets, show
 
 from queen.bundle.bundle import Bundle
 from queen.guard import load
-from queen.serve.protocol.wire import read_query, write_answer
+from queen.serve.protocol.rest_read import read_query
+from queen.serve.protocol.rest_write import write_answer
 from queen.serve.types import describe
 
 PACKAGES = ("queen", "torch", "numpy", "starlette", "uvicorn", "uvloop", "httptools", "orjson", "redis", "litserve")

@@ -8,5 +8,5 @@ from queen.cli import main
 from queen.serve import run
 
 if __name__ == "__main__":
-    run.strict_protocol = lambda settings: HttpToolsProtocol
+    run.make_limited_protocol = lambda settings: HttpToolsProtocol
     main()

@@ -15,8 +15,9 @@ from queen.bench.speed import measure_speed, paired_ratio
 from queen.bench.untrained import images
 from queen.cli import app
 from queen.defenses import DEFENSES
+from tests.support.paths import ROOT
 
-COMMITTED = sorted((Path(__file__).parents[2] / "results" / "speed").glob("*.json"))
+COMMITTED = sorted((ROOT / "results" / "speed").glob("*.json"))
 BATCHES = list(range(7))
 CASES = {
     "benign_b32", "benign_b1", "all_a_b32", "all_a_b1", "all_b_b32", "all_b_b1", "network_shadows_all_b_b32",
@@ -71,6 +72,7 @@ def check(result: dict) -> None:
     assert verdicts["sentinel_decoys_b32"] == {"A": 1.0}
 
 
+@pytest.mark.slow
 def test_every_promised_number_is_there_and_makes_sense(found):
     check(found)
     assert found["quick"] is True

@@ -19,6 +19,8 @@ from tests.ledger.test_sentinel import RULES
 from tests.reference.watch import Rules
 from tests.support.redis_server import redis_cluster
 
+pytestmark = pytest.mark.real
+
 CLIENTS = [f"client {i}" for i in range(24)]
 
 

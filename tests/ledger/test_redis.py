@@ -23,6 +23,8 @@ from tests.ledger.test_sentinel import RULES
 from tests.reference.watch import Rules
 from tests.support.redis_server import redis_server
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 def server(tmp_path):

@@ -19,6 +19,8 @@ from tests.support.calls import call, infer
 from tests.support.server import started
 from tests.support.serving import digits, noise, small_bundle
 
+pytestmark = pytest.mark.slow
+
 SECRET = "a secret of the hook"
 
 

@@ -16,10 +16,11 @@ from uvicorn.server import ServerState
 
 from queen.serve.access.key_store import FileKeys
 from queen.serve.app import App
-from queen.serve.run import _config, running
+from queen.serve.run import running, uvicorn_config
 from queen.serve.service import Service
 from queen.serve.settings import read_settings
-from tests.support.serving import digits, small_bundle
+from tests.support.http import body, head, read_answer, talk
+from tests.support.serving import small_bundle
 
 LIMIT = 64 * 1024
 
@@ -52,44 +53,6 @@ def served(tmp_path_factory):
     found["loop"].call_soon_threadsafe(stop.set)
     thread.join(30)
     assert not thread.is_alive()
-
-
-def body(rows: int = 1) -> bytes:
-    x = digits()[:rows]
-    tensor = {"name": "input", "datatype": "FP32", "shape": list(x.shape), "data": x.flatten().tolist()}
-    return json.dumps({"inputs": [tensor]}).encode()
-
-
-def head(key: str, length: int | None, *extra: str) -> bytes:
-    lines = ["POST /v2/models/digits/infer HTTP/1.1", "Host: x", f"Authorization: Bearer {key}", *extra]
-    if length is not None:
-        lines.append(f"Content-Length: {length}")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode()
-
-
-async def talk(port: int, *parts: bytes, pause: float = 0.0) -> tuple[int, dict, bytes]:
-    """Send the parts, read one answer."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        for part in parts:
-            writer.write(part)
-            try:
-                await writer.drain()
-            except ConnectionError:
-                break
-            await asyncio.sleep(pause)
-        return await answer(reader)
-    finally:
-        writer.close()
-
-
-async def answer(reader) -> tuple[int, dict, bytes]:
-    first = await asyncio.wait_for(reader.readline(), 20)
-    headers = {}
-    while (line := await reader.readline()).strip():
-        name, _, value = line.decode().partition(":")
-        headers[name.lower()] = value.strip()
-    return int(first.split()[1]), headers, await reader.readexactly(int(headers.get("content-length", 0)))
 
 
 def ask(served, *parts: bytes, pause: float = 0.0):
@@ -199,6 +162,7 @@ async def slow_ones(served, parts: list[bytes], pause: float, count: int):
     return status, await asyncio.gather(*crowd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["silent", "trickling head", "trickling body"])
 def test_slow_clients_are_shown_the_door_and_others_are_answered(served, kind):
     start = head(served["key"], 50_000)
@@ -245,7 +209,7 @@ def test_a_connection_serves_many_requests_and_pipelined_ones_in_order(served):
         reader, writer = await asyncio.open_connection("127.0.0.1", served["port"])
         last = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
         writer.write((head(served["key"], len(body())) + body()) * 3 + last)
-        found = [await answer(reader) for _ in range(4)]
+        found = [await read_answer(reader) for _ in range(4)]
         writer.close()
         return found
 
@@ -288,7 +252,7 @@ def test_an_answer_leaves_in_one_packet(served):
     service = served["service"]
 
     async def speak() -> tuple[bytes, bool, bool]:
-        config, wire = _config(App(service), service.settings), Wire()
+        config, wire = uvicorn_config(App(service), service.settings), Wire()
         connection = config.http_protocol_class(config=config, server_state=ServerState(), app_state={})
         connection.connection_made(wire)
         connection.data_received(head(served["key"], len(body())) + body())

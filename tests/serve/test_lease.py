@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from queen.errors import OptionError
-from queen.serve.lease import hold, holder, sidecar
+from queen.serve.lease import acquire, lease_path, owner
 
 
 @pytest.mark.parametrize(
@@ -21,18 +21,18 @@ from queen.serve.lease import hold, holder, sidecar
     ],
 )
 def test_only_files_have_a_name_beside_them(ledger, beside):
-    assert sidecar(ledger) == (None if beside is None else Path(beside))
+    assert lease_path(ledger) == (None if beside is None else Path(beside))
 
 
 def test_a_file_has_one_server_at_a_time(tmp_path):
     ledger = f"sqlite:///{tmp_path}/ledger.sqlite"
-    with hold(ledger, "127.0.0.1:1"):
-        assert holder(ledger) == "127.0.0.1:1"
-        with pytest.raises(OptionError, match=r"served already, at 127\.0\.0\.1:1"), hold(ledger, "127.0.0.1:2"):
+    with acquire(ledger, "127.0.0.1:1"):
+        assert owner(ledger) == "127.0.0.1:1"
+        with pytest.raises(OptionError, match=r"served already, at 127\.0\.0\.1:1"), acquire(ledger, "127.0.0.1:2"):
             pytest.fail("two servers have it")
-    assert holder(ledger) is None
+    assert owner(ledger) is None
 
 
 def test_a_ledger_in_memory_is_everybodys_own():
-    with hold("memory://", "127.0.0.1:1"), hold("memory://", "127.0.0.1:2"):
-        assert holder("memory://") is None
+    with acquire("memory://", "127.0.0.1:1"), acquire("memory://", "127.0.0.1:2"):
+        assert owner("memory://") is None

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from queen.errors import OptionError
 from queen.serve import page
 from queen.serve.settings import Settings
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 NAMES = ("settings", "speed", "capacity", "timing")
 EMPTY = "one\n" + "".join(f"<!-- {name} -->\nstale\n<!-- /{name} -->\ntwo\n" for name in NAMES)
 

@@ -21,6 +21,8 @@ from tests.support.calls import PATIENCE, call, infer, queen, request
 from tests.support.server import Server, started
 from tests.support.serving import digits, honest, noise, small_bundle, small_guard
 
+pytestmark = pytest.mark.slow
+
 
 def probabilities(reply: dict) -> torch.Tensor:
     [output] = reply["outputs"]

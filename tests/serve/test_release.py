@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from queen.serve.release import Ticks
+from queen.serve.release import ReleaseClock
 from queen.serve.types import Caller, Query, ServeError
-from tests.serve.test_service import service
+from tests.support.server import running_service
 from tests.support.serving import digits
 
 EVERY = 0.2
@@ -18,24 +18,24 @@ EVERY = 0.2
 
 @contextlib.contextmanager
 def running(every: float = EVERY):
-    ticks = Ticks(every)
-    ticks.start()
-    yield ticks
-    ticks.stop()
+    clock = ReleaseClock(every)
+    clock.start()
+    yield clock
+    clock.stop()
 
 
-async def left(ticks: Ticks, after: float) -> float:
+async def left(clock: ReleaseClock, after: float) -> float:
     """When somebody left who came so many seconds from now."""
     await asyncio.sleep(after)
-    await ticks.wait()
+    await clock.wait()
     return time.monotonic()
 
 
 def test_those_who_come_between_two_ticks_leave_at_one_moment():
     async def check():
-        with running() as ticks:
+        with running() as clock:
             begin = time.monotonic()
-            early, late, next_one = await asyncio.gather(*(left(ticks, s) for s in (0.0, 0.1, 0.25)))
+            early, late, next_one = await asyncio.gather(*(left(clock, s) for s in (0.0, 0.1, 0.25)))
         assert early == pytest.approx(late, abs=0.05)
         assert early - begin == pytest.approx(EVERY, abs=0.09)
         assert next_one - early == pytest.approx(EVERY, abs=0.09)
@@ -45,23 +45,23 @@ def test_those_who_come_between_two_ticks_leave_at_one_moment():
 
 def test_the_clock_stops_for_nobody_and_lets_everybody_go_at_its_end():
     async def check():
-        with running(30.0) as ticks:
-            waiting = [asyncio.create_task(ticks.wait()) for _ in range(3)]
+        with running(30.0) as clock:
+            waiting = [asyncio.create_task(clock.wait()) for _ in range(3)]
             await asyncio.sleep(0.05)
             waiting[0].cancel()
             await asyncio.sleep(0)
             assert [one.done() for one in waiting] == [True, False, False]
-            ticks.stop()
+            clock.stop()
             await asyncio.wait_for(asyncio.gather(*waiting[1:]), 1)
-            await asyncio.wait_for(ticks.wait(), 1)  # from now on nobody waits
+            await asyncio.wait_for(clock.wait(), 1)  # from now on nobody waits
 
     asyncio.run(check())
 
 
 def test_nobody_waits_without_a_clock():
     async def check():
-        with running(0.0) as ticks:
-            await asyncio.wait_for(ticks.wait(), 1)
+        with running(0.0) as clock:
+            await asyncio.wait_for(clock.wait(), 1)
 
     asyncio.run(check())
 
@@ -70,10 +70,10 @@ def test_answers_and_refusals_of_a_server_leave_at_its_ticks(tmp_path):
     query = Query(digits()[:1], 1)
 
     async def check():
-        async with service(tmp_path, release_every=0.5) as (one, _):
+        async with running_service(tmp_path, release_every=0.5) as (one, _):
             ticks = []
-            release = one._ticks._release
-            one._ticks._release = lambda: (ticks.append(time.monotonic()), release())
+            tick = one._release_clock._tick
+            one._release_clock._tick = lambda: (ticks.append(time.monotonic()), tick())
             await asyncio.sleep(0.6)
             for refusing in (False, True):
                 if refusing:

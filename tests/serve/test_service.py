@@ -5,89 +5,38 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
 import torch
 
-from queen.errors import LedgerError, OptionError
-from queen.ledger import Budget, MemoryLedger
-from queen.serve.access.budgets import GrantedKeys
+from queen.errors import OptionError
+from queen.ledger import Budget
 from queen.serve.access.key_store import FileKeys
-from queen.serve.run import running
-from queen.serve.service import MAX_PARSES, Service
+from queen.serve.service import MAX_PARSES
 from queen.serve.settings import read_settings
 from queen.serve.types import Caller, Query, ServeError
-from tests.serve.test_http import answer, body
-from tests.support.serving import digits, honest, small_bundle
-
-
-class Shard(MemoryLedger):
-    """Fails for some clients while told to."""
-
-    def __init__(self, broken: set[str]) -> None:
-        super().__init__()
-        self.broken = broken
-
-    def standing(self, name, *, group=False):
-        if name in self.broken:
-            raise LedgerError("shard down")
-        return super().standing(name, group=group)
-
-
-def test_budgets_of_keys_are_in_force_before_the_keys_are(tmp_path):
-    store, ledger = FileKeys(tmp_path), Shard({"adam"})
-    store.add("adam", budget=Budget(extra_answers=1))
-    store.add("zoe", budget=Budget(extra_answers=0))
-    store.add("plain")
-    granted = GrantedKeys(store, ledger)
-    assert sorted(key.name for key in granted.keys().values()) == ["adam", "plain", "zoe"]
-    assert ledger.standing("zoe").budget == Budget(extra_answers=0)  # one client's shard does not stop another's budget
-    assert granted.pending == {"adam"}
-    ledger.broken.clear()
-    granted.settle()
-    assert granted.pending == frozenset()
-    assert ledger.standing("adam").budget == Budget(extra_answers=1)
-
-
-def test_the_newest_keys_budget_counts_unless_an_operator_has_set_one(tmp_path):
-    store, ledger = FileKeys(tmp_path), MemoryLedger()
-    granted = GrantedKeys(store, ledger)
-    for client in ("a", "b"):
-        store.add(client, budget=Budget(extra_answers=1000))
-    granted.keys()
-    ledger.set_budget("b", Budget(extra_answers=7), "boss")
-    for client in ("a", "b"):
-        store.add(client, budget=Budget(extra_answers=5))
-    granted.keys()
-    assert ledger.standing("a").budget == Budget(extra_answers=5)
-    assert ledger.standing("b").budget == Budget(extra_answers=7)
-
-
-@asynccontextmanager
-async def service(home, **settings):
-    given = {"bundle": small_bundle(), "home": home, "ledger": "memory://", "port": 0, "grpc_port": -1, **settings}
-    one = Service.open(read_settings(given))
-    async with running(one) as ports:
-        yield one, ports
+from tests.support.failing_ledger import FailingFor
+from tests.support.http import body, read_answer
+from tests.support.server import running_service
+from tests.support.serving import digits, honest
 
 
 def test_a_pending_budget_means_503_and_a_failing_key_store_red_health(tmp_path):
     async def check():
-        async with service(tmp_path) as (one, _):
+        async with running_service(tmp_path) as (one, _):
             key, _ = FileKeys(tmp_path).add("adam", budget=Budget(extra_answers=3))
-            one.guard.ledger.standing = Shard({"adam"}).standing
+            one.guard.ledger.standing = FailingFor({"adam"}).standing
             with pytest.raises(ServeError) as error:
-                await one.caller(f"Bearer {key}", None, None)
+                await one.key_watcher.caller(f"Bearer {key}", None, None)
             assert (error.value.status, error.value.retry_after) == (503, 1)
             del one.guard.ledger.standing
-            await one._look_at_keys()
-            assert (await one.caller(f"Bearer {key}", None, None)).client == "adam"
+            await one.key_watcher.refresh()
+            assert (await one.key_watcher.caller(f"Bearer {key}", None, None)).client == "adam"
             assert one.guard.ledger.standing("adam").budget == Budget(extra_answers=3)
             assert one.ready
             (tmp_path / "keys.json").write_text("{")
-            await one._look_at_keys()
+            await one.key_watcher.refresh()
             assert not one.ready
 
     asyncio.run(check())
@@ -95,7 +44,7 @@ def test_a_pending_budget_means_503_and_a_failing_key_store_red_health(tmp_path)
 
 def test_features_beyond_all_numbers_are_one_clients_mistake(tmp_path):
     async def check():
-        async with service(tmp_path) as (one, _):
+        async with running_service(tmp_path) as (one, _):
             one.guard.bundle.geometry  # noqa: B018  (it exists)
             good, bad = Query(digits()[:1], 1), Query(torch.full((1, 1, 8, 8), 1e37), 1)
             object.__setattr__(one.guard.bundle, "input_range", None)
@@ -111,7 +60,7 @@ def test_features_beyond_all_numbers_are_one_clients_mistake(tmp_path):
 
 def test_many_large_requests_are_told_to_come_later_and_small_ones_are_answered(tmp_path):
     async def check():
-        async with service(tmp_path) as (_, ports):
+        async with running_service(tmp_path) as (_, ports):
             key, _ = FileKeys(tmp_path).add("flood")
             packed = gzip.compress(b" " * 8_000_000)
             lines = f"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
@@ -119,7 +68,7 @@ def test_many_large_requests_are_told_to_come_later_and_small_ones_are_answered(
             async def send(content: bytes, extra: str = "") -> int:
                 reader, writer = await asyncio.open_connection("127.0.0.1", ports.rest)
                 writer.write(f"{lines}{extra}Content-Length: {len(content)}\r\n\r\n".encode() + content)
-                status, _, _ = await answer(reader)
+                status, _, _ = await read_answer(reader)
                 writer.close()
                 return status
 
@@ -138,7 +87,7 @@ def test_a_bad_certificate_is_an_error_and_not_a_wait(tmp_path):
     (tmp_path / "key.pem").write_text("no key")
 
     async def check():
-        async with service(tmp_path, tls_cert=tmp_path / "cert.pem", tls_key=tmp_path / "key.pem"):
+        async with running_service(tmp_path, tls_cert=tmp_path / "cert.pem", tls_key=tmp_path / "key.pem"):
             pass
 
     with pytest.raises(OptionError, match=r"cert\.pem"):
@@ -149,10 +98,10 @@ def test_a_bad_certificate_is_an_error_and_not_a_wait(tmp_path):
 
 def test_the_description_needs_a_key(tmp_path):
     async def check():
-        async with service(tmp_path) as (_, ports):
+        async with running_service(tmp_path) as (_, ports):
             reader, writer = await asyncio.open_connection("127.0.0.1", ports.rest)
             writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
-            status, _, content = await answer(reader)
+            status, _, content = await read_answer(reader)
             writer.close()
             return status, json.loads(content)
 

@@ -86,7 +86,7 @@ def test_secrets_are_not_shown_and_redis_is_shared():
 def test_groups_take_the_guards_limits_where_they_have_none():
     groups = read(groups={"tenant": {"extra_answers": 7, "enforce_alarm": True}, "net": {}}).groups
     limits = Limits(radius=(0.1, 0.2), threshold=0.5, extra_answers=9)
-    tenant, net = groups["tenant"].over(limits), groups["net"].over(limits)
+    tenant, net = groups["tenant"].with_defaults(limits), groups["net"].with_defaults(limits)
     assert tenant.limits == Limits(radius=(0.1, 0.2), threshold=0.5, extra_answers=7)
     assert tenant.enforce_alarm
     assert net.limits == limits

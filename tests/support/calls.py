@@ -11,7 +11,8 @@ import urllib.request
 
 import torch
 
-from tests.support.server import ROOT, Server
+from tests.support.paths import ROOT
+from tests.support.server import Server
 
 PATIENCE = 30.0
 

@@ -40,13 +40,21 @@ class Stub:
     settings: Any = field(
         default_factory=lambda: SimpleNamespace(
             max_rows=MAX_ROWS,
-            request_timeout=0.3,
+            request_timeout=60.0,
             tls_cert=None,
             tls_key=None,
             max_header=16384,
             max_connections=64,
         )
     )
+
+    @property
+    def key_watcher(self) -> Stub:
+        return self
+
+    @property
+    def counter(self) -> Stub:
+        return self
 
     async def caller(self, authorization: str | None, peer: str | None, forwarded: str | None) -> Caller:
         self.seen.append((authorization, peer, forwarded))
@@ -65,7 +73,7 @@ class Stub:
         self.parsed += 1
         return await asyncio.to_thread(read)
 
-    def count(
+    def request(
         self, protocol: str, status: int, seconds: float, *, is_query: bool, query: Query | None, caller: Caller | None
     ) -> None:
         assert protocol == "grpc"
@@ -122,7 +130,7 @@ async def call(
 ) -> Any:
     """One call with messages as bytes, so that none but the server takes them apart."""
     raw = request if isinstance(request, bytes) else request.SerializeToString()
-    found = await channel.unary_unary(PATH + method)(raw, metadata=key, timeout=20, **options)
+    found = await channel.unary_unary(PATH + method)(raw, metadata=key, timeout=60, **options)
     return found if reply is None else reply.FromString(found)
 
 

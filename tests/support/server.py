@@ -1,4 +1,4 @@
-"""A real server in a process of its own, for tests that are its clients."""
+"""Real servers for tests that are their clients: in a process of their own, or on the event loop of the test."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from queen.serve.access.key_store import open_keys
+from queen.serve.run import Ports, running
+from queen.serve.service import Service
+from queen.serve.settings import read_settings
+from tests.support.paths import ROOT
 from tests.support.serving import small_bundle
 
-ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0  # seconds that a start may take on a busy machine
 
 
@@ -105,3 +108,12 @@ def _wait(server: Server, patience: float) -> None:
             break
         time.sleep(0.05)
     raise AssertionError(f"the server did not start:\n{server.stderr()}")
+
+
+@asynccontextmanager
+async def running_service(home: Path, **settings: Any) -> AsyncIterator[tuple[Service, Ports]]:
+    """A server on this event loop, with a ledger in memory and no gRPC unless the settings say otherwise."""
+    given = {"bundle": small_bundle(), "home": home, "ledger": "memory://", "port": 0, "grpc_port": -1, **settings}
+    service = Service.open(read_settings(given))
+    async with running(service) as ports:
+        yield service, ports

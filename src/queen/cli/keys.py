@@ -16,7 +16,8 @@ from queen.cli.shared import Json, app, err, out, print_json, table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from queen.serve.access.key_store import Key, KeyStore
+    from queen.serve.access.key import Key
+    from queen.serve.access.key_store import KeyStore
 
 keys = typer.Typer(
     help="Make, list and revoke the keys of a server.", no_args_is_help=True, rich_markup_mode="markdown"
@@ -56,11 +57,11 @@ def new(
     """Make a key for a client and show it, once."""
     from queen.ledger import Budget
 
-    wanted = None
+    budget = None
     if extra_answers is not None or threshold is not None:
-        wanted = Budget(extra_answers=extra_answers, threshold=threshold)
-    with _opened(home, ledger) as store:
-        text, key = store.add(name, tuple(group or ()), admin, wanted)
+        budget = Budget(extra_answers=extra_answers, threshold=threshold)
+    with _open_store(home, ledger) as store:
+        text, key = store.add(name, tuple(group or ()), admin, budget)
     if as_json:
         print_json({"key": text, **_facts(key)})
         return
@@ -71,10 +72,10 @@ def new(
 @keys.command(name="list", epilog="Example: `queen keys list --json`")
 def show(home: Home = HOME, ledger: LedgerUrl = "", as_json: Json = False) -> None:
     """All keys, the oldest first; never the keys themselves, which nobody has."""
-    with _opened(home, ledger) as store:
-        found = sorted(store.keys().values(), key=lambda key: key.created)
+    with _open_store(home, ledger) as store:
+        listed = sorted(store.keys().values(), key=lambda key: key.created)
     if as_json:
-        print_json([_facts(key) for key in found])
+        print_json([_facts(key) for key in listed])
         return
     lines = [
         (
@@ -85,11 +86,11 @@ def show(home: Home = HOME, ledger: LedgerUrl = "", as_json: Json = False) -> No
             key.name,
             " ".join(key.groups),
         )
-        for key in found
+        for key in listed
     ]
-    shown = table(("id", "state", "admin", "created", "name", "groups"), lines, left=6)
-    whole = Measurement.get(out, out.options.update(width=10_000), shown).maximum  # an id that is cut off is useless
-    Console(highlight=False, markup=False, width=max(out.width, whole)).print(shown)
+    printable = table(("id", "state", "admin", "created", "name", "groups"), lines, left=6)
+    width = Measurement.get(out, out.options.update(width=10_000), printable).maximum  # ids must not be cut off
+    Console(highlight=False, markup=False, width=max(out.width, width)).print(printable)
 
 
 @keys.command(epilog="Example: `queen keys revoke alice`")
@@ -100,19 +101,19 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Revoke one key by its id, or all keys of a client by its name; servers notice within a second."""
-    with _opened(home, ledger) as store:
-        gone = store.revoke(name)
+    with _open_store(home, ledger) as store:
+        revoked = store.revoke(name)
     if as_json:
-        print_json([_facts(key) for key in gone])
+        print_json([_facts(key) for key in revoked])
         return
-    for key in gone:
+    for key in revoked:
         out.print(f"key {key.id} of {key.name} is revoked", soft_wrap=True)
-    if not gone:
+    if not revoked:
         out.print("was revoked already")
 
 
 @contextmanager
-def _opened(home: Path, ledger: str) -> Iterator[KeyStore]:
+def _open_store(home: Path, ledger: str) -> Iterator[KeyStore]:
     from queen.serve.access.key_store import open_keys
 
     store = open_keys(home, ledger)

@@ -152,9 +152,9 @@ def revoke(
     """Revoke a key, or all keys of a client; every server knows within a second."""
     from queen.serve.access.key_store import open_keys
     from queen.serve.admin.client import AdminClient
-    from queen.serve.lease import holder
+    from queen.serve.lease import owner
 
-    address = server or (holder(ledger or f"sqlite:///{home / 'ledger.sqlite'}") if key else None)
+    address = server or (owner(ledger or f"sqlite:///{home / 'ledger.sqlite'}") if key else None)
     if address is not None:
         revoked = AdminClient(address, _require_key(key, address)).revoke(name)
     else:
@@ -171,15 +171,15 @@ def _open_store(ledger: str | None, server: str | None, key: str | None, *, chan
     """The server, or a ledger that exists already; changes go through the server that uses the ledger, if one runs."""
     from queen.ledger import open_ledger
     from queen.serve.admin.client import AdminClient
-    from queen.serve.lease import holder, sidecar
+    from queen.serve.lease import lease_path, owner
 
     if (ledger is None) == (server is None):
         raise OptionError("say which clients: --ledger sqlite:///FILE (or redis://...), or --server http://HOST:PORT")
-    address = server or (holder(ledger or "") if changes else None)
+    address = server or (owner(ledger or "") if changes else None)
     if address is not None:
         store: Store = AdminClient(address, _require_key(key, address))
     else:
-        beside = sidecar(ledger or "")
+        beside = lease_path(ledger or "")
         if beside is not None and not beside.with_suffix("").is_file():
             raise OptionError(
                 f"no ledger '{beside.with_suffix('')}': it is made by a server or a guard, for example "

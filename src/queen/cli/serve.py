@@ -45,11 +45,11 @@ def serve(config: Path | None, **given: Any) -> None:
         return
     from queen.serve.run import serve as run
 
-    run(settings, on_start=_say)
+    run(settings, on_start=_print_addresses)
 
 
-def _say(service: Service, ports: Ports) -> None:
-    """Where the server is, for a person at a terminal; logs say the rest."""
+def _print_addresses(service: Service, ports: Ports) -> None:
+    """Tell a person at a terminal where the server listens; the log has the rest."""
     if not sys.stderr.isatty():
         return
     settings = service.settings
@@ -64,15 +64,16 @@ def _say(service: Service, ports: Ports) -> None:
 
 
 def _parameters() -> list[inspect.Parameter]:
-    """The settings as parameters that typer understands; what is not given is left to environment and file."""
+    """The settings as parameters that typer understands; unset ones are left to environment and file."""
     from queen.serve.settings import Settings
 
-    plain: dict[str, Any] = {"groups": str | None, "trusted_proxy": list[str] | None}
+    annotations: dict[str, Any] = {"groups": str | None, "trusted_proxy": list[str] | None}
     parameters = []
     for name, field in Settings.model_fields.items():
-        kind: Any = plain.get(name) or _optional(field.annotation)
+        own: Any = field.annotation
+        kind: Any = annotations.get(name) or own | None
         flag = f"--{name.replace('_', '-')}"
-        default = "" if field.is_required() or field.get_default() in (None, (), "") else f" [{_shown(field)}]"
+        default = "" if field.is_required() or field.get_default() in (None, (), "") else f" [{_default_text(field)}]"
         help_text = f"{field.description}{default}"
         if name == "bundle":
             option = typer.Argument(help=help_text, show_default=False)
@@ -89,11 +90,7 @@ def _parameters() -> list[inspect.Parameter]:
     return [*parameters, first]
 
 
-def _optional(annotation: Any) -> Any:
-    return annotation | None
-
-
-def _shown(field: Any) -> str:
+def _default_text(field: Any) -> str:
     value = field.get_default()
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 

@@ -17,21 +17,14 @@ from starlette.routing import Route
 from queen.errors import QueenError
 from queen.serve.admin.routes import admin_routes
 from queen.serve.admin.static import dashboard_routes
-from queen.serve.http import WHOLE, read_body
+from queen.serve.http import ONE_PACKET, read_body
+from queen.serve.protocol.inflate import inflate
 from queen.serve.protocol.openapi import openapi
-from queen.serve.protocol.wire import (
-    BYTES_A_VALUE,
-    error_body,
-    inflate,
-    model_metadata,
-    read_query,
-    server_metadata,
-    to_json,
-    write_answer,
-)
+from queen.serve.protocol.rest_read import BYTES_PER_VALUE, read_query
+from queen.serve.protocol.rest_write import error_body, model_metadata, server_metadata, to_json, write_answer
 from queen.serve.service import Service, addresses
 from queen.serve.telemetry.log import log
-from queen.serve.types import LARGE, Query, ServeError
+from queen.serve.types import LARGE, ModelSpec, Query, ServeError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -43,42 +36,42 @@ MANY = 1 << 14  # numbers of an answer that takes milliseconds to write
 
 
 class App:
-    """An ASGI application; requests for answers take the short way, everything else goes through Starlette."""
+    """An ASGI application: inference requests are answered here, everything else goes through Starlette."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._rest = _rest(service)
+        self._starlette = _make_starlette(service)
         models = f"/v2/models/{service.spec.name}"
         self._infer_paths = {f"{models}/infer", f"{models}/versions/{service.spec.version}/infer"}
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """One request."""
+        """Answer one request."""
         if scope["type"] != "http":
-            await self._rest(scope, receive, send)
+            await self._starlette(scope, receive, send)
             return
         if scope["path"] in self._infer_paths and scope["method"] == "POST":
             await self._infer(scope, receive, send)
             return
         start, status = time.perf_counter(), 500
 
-        async def counted(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._rest(scope, receive, counted)
+            await self._starlette(scope, receive, send_and_note)
         finally:
-            self._service.count("rest", status, time.perf_counter() - start, is_query=False)
+            self._service.counter.request("rest", status, time.perf_counter() - start, is_query=False)
 
     async def _infer(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Key, body, query, answer; whatever goes wrong is told, counted, and touches nothing else."""
+        """Check the key, read the body, answer. Errors go to this client alone; every request is counted."""
         service, headers, start = self._service, dict(scope["headers"]), time.perf_counter()
         caller = query = None
         status, content_type, extra = 200, JSON, list[tuple[bytes, bytes]]()
         try:
-            caller = await service.caller(_text(headers.get(b"authorization")), *addresses(scope))
+            caller = await service.key_watcher.caller(_text(headers.get(b"authorization")), *addresses(scope))
             query = await self._read(headers, receive)
             body, split = await self._write(query, await service.infer(query, caller))
             if split is not None:
@@ -95,7 +88,7 @@ class App:
                 await _send(scope, send, status, body, [(b"content-type", content_type), *extra])
         finally:
             seconds = time.perf_counter() - start
-            service.count("rest", status, seconds, is_query=True, query=query, caller=caller)
+            service.counter.request("rest", status, seconds, is_query=True, query=query, caller=caller)
 
     async def _write(self, query: Query, answers: NDArray[np.float32]) -> tuple[bytes, int | None]:
         """The answer's body; a large one is written in a thread."""
@@ -104,28 +97,28 @@ class App:
         return await self._service.blocking(write_answer, query, answers, self._service.spec)
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> Query:
-        """The query in a request's body; large ones are parsed in a thread, so that others need not wait."""
+        """The query in a request's body; a large one is parsed in a thread, so that other requests need not wait."""
         settings, spec = self._service.settings, self._service.spec
-        held = [await read_body(headers, receive, settings.max_body)]
-        length, encoding = _length(headers), headers.get(b"content-encoding")
+        bodies = [await read_body(headers, receive, settings.max_body)]
+        length, encoding = _header_length(headers), headers.get(b"content-encoding")
 
         def parse() -> Query:
-            plain = held.pop()  # nobody else keeps it, so that it goes as soon as it is inflated
+            body = bodies.pop()  # the last reference: the compressed body is freed as soon as it is inflated
             if encoding:
-                plain = inflate(plain, encoding.decode("latin-1"), settings.max_body)
+                body = inflate(body, encoding.decode("latin-1"), settings.max_body)
             return read_query(
-                plain, length, spec, max_rows=settings.max_rows, max_values=settings.max_body // BYTES_A_VALUE
+                body, length, spec, max_rows=settings.max_rows, max_values=settings.max_body // BYTES_PER_VALUE
             )
 
-        return parse() if len(held[0]) < LARGE and not encoding else await self._service.parse(parse)
+        return parse() if len(bodies[0]) < LARGE and not encoding else await self._service.parse(parse)
 
 
 async def _send(
     scope: MutableMapping[str, Any], send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
 ) -> None:
     headers.append((b"content-length", b"%d" % len(body)))
-    if whole := scope.get("extensions", {}).get(WHOLE):
-        await whole(status, headers, body)
+    if send_in_one_packet := scope.get("extensions", {}).get(ONE_PACKET):
+        await send_in_one_packet(status, headers, body)
         return
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -144,7 +137,7 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-def _length(headers: dict[bytes, bytes]) -> int | None:
+def _header_length(headers: dict[bytes, bytes]) -> int | None:
     value = headers.get(HEADER_LENGTH)
     if value is None:
         return None
@@ -153,8 +146,8 @@ def _length(headers: dict[bytes, bytes]) -> int | None:
     return int(value)
 
 
-def _rest(service: Service) -> Starlette:
-    """Everything but the answers themselves."""
+def _make_starlette(service: Service) -> Starlette:
+    """The application for everything but inference requests."""
 
     async def server(request: Request) -> Response:
         return _json(server_metadata(service.version))
@@ -166,19 +159,19 @@ def _rest(service: Service) -> Starlette:
         return _json({"ready": service.ready}, 200 if service.ready else 503)
 
     async def models(request: Request) -> Response:
-        await _known(service, request)
+        await _require_key(service, request)
         return _json({"models": [{"name": service.spec.name}]})
 
     async def model(request: Request) -> Response:
-        await _known(service, request)
-        return _json(model_metadata(_named(service, request)))
+        await _require_key(service, request)
+        return _json(model_metadata(_find_model(service, request)))
 
     async def model_ready(request: Request) -> Response:
-        spec = _named(service, request)
+        spec = _find_model(service, request)
         return _json({"name": spec.name, "ready": service.ready}, 200 if service.ready else 503)
 
     async def infer(request: Request) -> Response:
-        _named(service, request)  # raises: requests for the model itself have taken the short way
+        _find_model(service, request)  # raises, because requests for this model never come here
         raise ServeError(404, "no such page")
 
     async def metrics(request: Request) -> Response:
@@ -187,35 +180,36 @@ def _rest(service: Service) -> Starlette:
         return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})
 
     async def description(request: Request) -> Response:
-        await _known(service, request)
+        await _require_key(service, request)
         return _json(openapi(service.spec, max_rows=service.settings.max_rows))
 
-    both = ("", "/versions/{version}")
+    versions = ("", "/versions/{version}")
     routes = [
         *(Route(f"/v2{slash}", server) for slash in ("", "/")),
         Route("/v2/health/live", live),
         Route("/v2/health/ready", ready),
         Route("/v2/models", models),
-        *(Route(f"/v2/models/{{model}}{version}", model) for version in both),
-        *(Route(f"/v2/models/{{model}}{version}/ready", model_ready) for version in both),
-        *(Route(f"/v2/models/{{model}}{version}/infer", infer, methods=["POST"]) for version in both),
+        *(Route(f"/v2/models/{{model}}{version}", model) for version in versions),
+        *(Route(f"/v2/models/{{model}}{version}/ready", model_ready) for version in versions),
+        *(Route(f"/v2/models/{{model}}{version}/infer", infer, methods=["POST"]) for version in versions),
         Route("/metrics", metrics),
         Route("/openapi.json", description),
         *admin_routes(service),
         *dashboard_routes(),
     ]
-    handlers = {ServeError: _told, HTTPException: _http_error, QueenError: _own_error, Exception: _crash}
+    handlers = {ServeError: _serve_error, HTTPException: _http_error, QueenError: _queen_error, Exception: _crash}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
     return app
 
 
-async def _known(service: Service, request: Request) -> None:
-    """Names and shapes are for those with a key."""
-    await service.caller(request.headers.get("authorization"), *addresses(request.scope))
+async def _require_key(service: Service, request: Request) -> None:
+    """Raise `ServeError` without a valid key: names and shapes are for clients alone."""
+    await service.key_watcher.caller(request.headers.get("authorization"), *addresses(request.scope))
 
 
-def _named(service: Service, request: Request) -> Any:
+def _find_model(service: Service, request: Request) -> ModelSpec:
+    """The model that the path names, if this server has it."""
     spec, name, version = service.spec, request.path_params["model"], request.path_params.get("version")
     if name != spec.name or version not in (None, spec.version):
         wanted = name if version is None else f"{name} version {version}"
@@ -227,7 +221,7 @@ def _json(content: object, status: int = 200) -> Response:
     return Response(to_json(content), status, media_type="application/json")
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _serve_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ServeError)  # noqa: S101
     headers = {name.decode(): value.decode() for name, value in _error_headers(error)}
     return Response(error_body(error.message), error.status, headers, media_type="application/json")
@@ -235,11 +229,11 @@ async def _told(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
-    says = {404: "no such page", 405: "this page knows no such method"}.get(error.status_code, str(error.detail))
-    return Response(error_body(says), error.status_code, error.headers, media_type="application/json")
+    message = {404: "no such page", 405: "this page knows no such method"}.get(error.status_code, str(error.detail))
+    return Response(error_body(message), error.status_code, error.headers, media_type="application/json")
 
 
-async def _own_error(request: Request, error: Exception) -> Response:
+async def _queen_error(request: Request, error: Exception) -> Response:
     return Response(error_body(" ".join(str(error).split())), 400, media_type="application/json")
 
 

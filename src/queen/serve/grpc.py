@@ -1,7 +1,7 @@
 """The server's gRPC side: `inference.GRPCInferenceService` of the Open Inference Protocol.
 
 Every call is registered as one that takes a stream of messages, though clients send a single one (on the wire there is
-no difference): so the key is checked before a body is read, and a body that trickles in has a deadline.
+no difference). So the key is checked before the body is read, and a body that trickles in has a deadline.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from queen.errors import OptionError
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.protocol.grpc_messages import check_model, model_message, read_message, server_message, write_message
-from queen.serve.protocol.wire import BYTES_A_VALUE
+from queen.serve.protocol.rest_read import BYTES_PER_VALUE
 from queen.serve.telemetry.log import log
 from queen.serve.types import LARGE, ServeError
 
@@ -41,14 +41,14 @@ CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-MAX_STREAMS = 256  # calls at a time on one connection; a client waits with more
-SMALL = 4096  # bytes of a message that only names a model
+MAX_STREAMS = 256  # calls at a time on one connection; further ones wait in the client
+MAX_SMALL = 4096  # bytes of a message that only names a model
 IDLE = 30.0  # seconds after which a connection without calls is closed; clients open a new one by themselves
 
 
 @dataclass
 class GrpcCall:
-    """A call that is being answered, and what is known of it so far."""
+    """A call that is being answered, and its caller and query as far as they are known."""
 
     requests: AsyncIterator[bytes]
     context: Any
@@ -60,10 +60,10 @@ Method = Callable[[GrpcCall], Awaitable[Any]]
 
 
 async def start_grpc(service: Service, host: str, port: int, *, max_bytes: int) -> tuple[grpc.aio.Server, int]:
-    """A started server for messages of at most `max_bytes`, and its port (which port 0 leaves open)."""
+    """Start a server for messages of at most `max_bytes`; also returns its port, for `port` 0 means any free one."""
     settings = service.settings
     server = grpc.aio.server(
-        handlers=[_handlers(service, max_bytes // BYTES_A_VALUE)],
+        handlers=[_handlers(service, max_bytes // BYTES_PER_VALUE)],
         options=_options(settings, max_bytes),
         maximum_concurrent_rpcs=settings.max_connections,
     )
@@ -87,7 +87,7 @@ def _listen(server: grpc.aio.Server, address: str, settings: Settings) -> int:
 def _options(settings: Settings, max_bytes: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", max_bytes),
-        ("grpc.compression_enabled_algorithms_bitset", 1),  # none: gRPC inflates a message before it looks at the size
+        ("grpc.compression_enabled_algorithms_bitset", 1),  # none: gRPC inflates a message before it checks its size
         ("grpc.max_metadata_size", settings.max_header),
         ("grpc.absolute_max_metadata_size", settings.max_header),
         ("grpc.max_concurrent_streams", MAX_STREAMS),
@@ -100,7 +100,7 @@ def _options(settings: Settings, max_bytes: int) -> list[tuple[str, int]]:
         ("grpc.http2.max_ping_strikes", 2),
         ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
         ("grpc.max_allowed_incoming_connections", settings.max_connections),
-        ("grpc.so_reuseport", 0),  # two servers on one port would share its calls without a word
+        ("grpc.so_reuseport", 0),  # else two servers on one port would silently share its calls
     ]
 
 
@@ -142,14 +142,17 @@ def _handlers(service: Service, max_values: int) -> Any:
         "ModelMetadata": model_metadata,
         "ModelInfer": infer,
     }
-    found = {
-        name: grpc.stream_unary_rpc_method_handler(_told(service, name, method)) for name, method in methods.items()
+    handlers = {
+        name: grpc.stream_unary_rpc_method_handler(_make_handler(service, name, method))
+        for name, method in methods.items()
     }
-    return grpc.method_handlers_generic_handler(NAME, found)
+    return grpc.method_handlers_generic_handler(NAME, handlers)
 
 
-def _told(service: Service, name: str, method: Method) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
-    """The method with its errors as gRPC tells them, counted."""
+def _make_handler(
+    service: Service, name: str, method: Method
+) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
+    """gRPC's handler of a method: it turns errors into status codes, and counts every call."""
 
     async def answer(requests: AsyncIterator[bytes], context: Any) -> bytes:
         start, status, call = time.perf_counter(), 499, GrpcCall(requests, context)  # 499: the client went away
@@ -168,22 +171,23 @@ def _told(service: Service, name: str, method: Method) -> Callable[[AsyncIterato
             return cast("bytes", await context.abort(grpc.StatusCode.INTERNAL, "this request failed in the server"))
         finally:
             seconds, is_query = time.perf_counter() - start, name == "ModelInfer"
-            service.count("grpc", status, seconds, is_query=is_query, query=call.query, caller=call.caller)
+            service.counter.request("grpc", status, seconds, is_query=is_query, query=call.query, caller=call.caller)
 
     return answer
 
 
 async def _caller(service: Service, context: Any) -> Caller:
-    told, limit = tuple(context.invocation_metadata() or ()), service.settings.max_header
-    size = sum(len(name) + len(value) + 4 for name, value in told)
+    metadata, limit = tuple(context.invocation_metadata() or ()), service.settings.max_header
+    size = sum(len(name) + len(value) + 4 for name, value in metadata)
     if size > limit:  # gRPC allows more before it has said so
         raise ServeError(413, f"the head of a call may have {limit} bytes")
-    last = dict(told)  # gRPC itself keeps only the last x-forwarded-for, which is that of the nearest proxy
-    return await service.caller(last.get("authorization"), peer_host(context.peer()), last.get("x-forwarded-for"))
+    headers = dict(metadata)  # gRPC itself keeps only the last x-forwarded-for, which is that of the nearest proxy
+    authorization, forwarded = headers.get("authorization"), headers.get("x-forwarded-for")
+    return await service.key_watcher.caller(authorization, peer_host(context.peer()), forwarded)
 
 
 def peer_host(peer: str) -> str | None:
-    """The address in gRPC's name of a peer, as in `ipv4:127.0.0.1:1234` or `ipv6:%5B::1%5D:1234`."""
+    """The address of a peer, which gRPC names like `ipv4:127.0.0.1:1234` or `ipv6:%5B::1%5D:1234`."""
     kind, _, rest = peer.partition(":")
     if kind not in ("ipv4", "ipv6"):
         return None
@@ -191,7 +195,7 @@ def peer_host(peer: str) -> str | None:
 
 
 async def _read(call: GrpcCall, service: Service) -> bytes:
-    """The message of a call, whole within the time that a request may take to arrive; the protocol knows no second."""
+    """The only message of a call; it must arrive within the time that a request may take."""
     limit, start = service.settings.request_timeout, time.monotonic()
     try:
         async with asyncio.timeout(limit):
@@ -199,15 +203,15 @@ async def _read(call: GrpcCall, service: Service) -> bytes:
     except TimeoutError:
         raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
     except StopAsyncIteration:
-        if time.monotonic() - start >= limit:  # which end of a stream wins is a matter of luck
+        if time.monotonic() - start >= limit:  # gRPC may also end the stream when the time is up
             raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
         raise ServeError(400, "expected a message, got none, or one beyond the limits") from None
 
 
 def _parse(kind: Any, raw: bytes) -> Any:
     try:
-        if len(raw) > SMALL:
-            raise ServeError(413, f"expected a {kind.DESCRIPTOR.name} of at most {SMALL} bytes, got {len(raw)}")
+        if len(raw) > MAX_SMALL:
+            raise ServeError(413, f"expected a {kind.DESCRIPTOR.name} of at most {MAX_SMALL} bytes, got {len(raw)}")
         return kind.FromString(raw)
     except DecodeError:
         raise ServeError(400, f"the message is not a {kind.DESCRIPTOR.name}") from None

@@ -1,5 +1,8 @@
-"""What uvicorn leaves open: a request must arrive whole within a time, its head has a size, connections a number, and
-an answer leaves in one piece."""
+"""Limits around uvicorn's HTTP handling.
+
+A request must arrive whole within a time, the sizes of its head and its body and the number of connections are limited,
+and clients that do not read their answers are disconnected. Besides, an answer leaves in one packet.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from queen.serve.protocol.wire import error_body
+from queen.serve.protocol.rest_write import error_body
 from queen.serve.settings import Settings
 from queen.serve.types import ServeError
 
@@ -20,21 +23,21 @@ STATUS = {
     503: b"503 Service Unavailable\r\nretry-after: 1",
 }
 CONTENT_LENGTH, TRANSFER_ENCODING = b"content-length", b"transfer-encoding"
-WHOLE = "queen.whole"  # the ASGI extension `send_whole`
+ONE_PACKET = "queen.one_packet"  # name of the ASGI extension `send_in_one_packet`
 MAX_PIPELINE = 64  # requests that may wait on one connection for the answers to those before them
 
 
-def strict_protocol(settings: Settings) -> type[HttpToolsProtocol]:
+def make_limited_protocol(settings: Settings) -> type[HttpToolsProtocol]:
     """uvicorn's HTTP protocol with the limits of these settings."""
 
-    class Strict(HttpToolsProtocol):
-        """One connection. As long as no request is being answered, some timer is running that will close it."""
+    class LimitedProtocol(HttpToolsProtocol):
+        """One connection. While no request is being answered, a timer runs that will close it."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self._deadline: asyncio.TimerHandle | None = None  # of the request that is on its way
-            self._last_call: asyncio.TimerHandle | None = None  # of a client that does not read what it is sent
-            self._between = 0  # bytes since the last head or piece of a body ended: of a head, or of no use
+            self._request_timer: asyncio.TimerHandle | None = None  # until the next request must have arrived
+            self._reader_timer: asyncio.TimerHandle | None = None  # until the client must have read its answer
+            self._overhead = 0  # bytes that came since the last head or piece of a body, and belong to no body
             self._in_head = True
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -45,21 +48,21 @@ def strict_protocol(settings: Settings) -> type[HttpToolsProtocol]:
             self._expect_request()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._no_deadline()
-            self._no_last_call()
+            self._cancel_request_timer()
+            self._cancel_reader_timer()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing():
                 return
-            self._between += len(data)
+            self._overhead += len(data)
             super().data_received(data)
             if self.transport.is_closing():
                 return
-            if self._between > settings.max_header:  # also of chunks' extensions, and of what follows the last chunk
+            if self._overhead > settings.max_header:  # also by chunk extensions, and by what follows the last chunk
                 self._close(431, f"the head of a request may have {settings.max_header} bytes")
-            elif self._is_idle() and self._deadline is None and self.timeout_keep_alive_task is None:
-                self._expect_request()  # it sent the rest of a body that was refused before, or nothing but line ends
+            elif self._is_idle() and self._request_timer is None and self.timeout_keep_alive_task is None:
+                self._expect_request()  # it sent the rest of a refused body, or nothing but line ends
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
@@ -67,7 +70,7 @@ def strict_protocol(settings: Settings) -> type[HttpToolsProtocol]:
             self._expect_request()
 
         def on_header(self, name: bytes, value: bytes) -> None:
-            if self._in_head:  # what comes after a body in chunks would only fill the memory
+            if self._in_head:  # fields after a chunked body would only fill the memory
                 super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
@@ -84,18 +87,18 @@ def strict_protocol(settings: Settings) -> type[HttpToolsProtocol]:
             if len(self.pipeline) >= MAX_PIPELINE:
                 self._close(400, f"at most {MAX_PIPELINE} requests may wait on one connection")
                 return
-            self._in_head, self._between = False, 0
+            self._in_head, self._overhead = False, 0
             super().on_headers_complete()
-            self.scope["extensions"] = {WHOLE: partial(send_whole, self.cycle)}  # type: ignore[dict-item]
+            self.scope["extensions"] = {ONE_PACKET: partial(send_in_one_packet, self.cycle)}  # type: ignore[dict-item]
 
         def on_message_complete(self) -> None:
-            self._no_deadline()
-            self._in_head, self._between = True, 0
+            self._cancel_request_timer()
+            self._in_head, self._overhead = True, 0
             if self.cycle is not None:
                 super().on_message_complete()
 
         def on_body(self, body: bytes) -> None:
-            self._between = 0
+            self._overhead = 0
             if not self.transport.is_closing():
                 super().on_body(body)
 
@@ -111,7 +114,7 @@ def strict_protocol(settings: Settings) -> type[HttpToolsProtocol]:
         def resume_writing(self) -> None:
             super().resume_writing()
             if not self.transport.is_closing():
-                self._no_last_call()
+                self._cancel_reader_timer()
 
         def timeout_keep_alive_handler(self) -> None:
             super().timeout_keep_alive_handler()
@@ -121,36 +124,36 @@ def strict_protocol(settings: Settings) -> type[HttpToolsProtocol]:
             self._close(400, "this is not HTTP/1.1")
 
         def _unsupported_upgrade_warning(self) -> None:
-            """Say nothing: the request is answered as if it had not asked, and its sender must not fill the log."""
+            """Log nothing, so that clients cannot fill the log; the request is answered without the upgrade."""
 
         def _is_idle(self) -> bool:
             return self.cycle is None or self.cycle.response_complete
 
         def _expect_request(self) -> None:
-            self._no_deadline()
-            self._deadline = self.loop.call_later(settings.request_timeout, self._too_slow)
+            self._cancel_request_timer()
+            self._request_timer = self.loop.call_later(settings.request_timeout, self._refuse_slow_request)
 
-        def _no_deadline(self) -> None:
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
+        def _cancel_request_timer(self) -> None:
+            if self._request_timer is not None:
+                self._request_timer.cancel()
+                self._request_timer = None
 
         def _expect_reader(self) -> None:
-            if self._last_call is None:
-                self._last_call = self.loop.call_later(settings.request_timeout, self.transport.abort)
+            if self._reader_timer is None:
+                self._reader_timer = self.loop.call_later(settings.request_timeout, self.transport.abort)
 
-        def _no_last_call(self) -> None:
-            if self._last_call is not None:
-                self._last_call.cancel()
-                self._last_call = None
+        def _cancel_reader_timer(self) -> None:
+            if self._reader_timer is not None:
+                self._reader_timer.cancel()
+                self._reader_timer = None
 
-        def _too_slow(self) -> None:
+        def _refuse_slow_request(self) -> None:
             if not self.transport.is_closing():
                 self._close(408, f"a request must arrive within {settings.request_timeout:g} seconds")
 
         def _close(self, status: int, message: str) -> None:
-            """Answer by hand, unless an answer has begun, and hang up."""
-            self._no_deadline()
+            """Write an error without uvicorn, unless an answer has begun, and hang up."""
+            self._cancel_request_timer()
             cycle = self.cycle
             if cycle is None or not cycle.response_started or (self._in_head and cycle.response_complete):
                 body = error_body(message)
@@ -164,11 +167,13 @@ def strict_protocol(settings: Settings) -> type[HttpToolsProtocol]:
             self.transport.close()
             self._expect_reader()
 
-    return Strict
+    return LimitedProtocol
 
 
-async def send_whole(cycle: RequestResponseCycle, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    """Answer a request with one packet; uvicorn sends head and body apart, which costs both sides a packet more."""
+async def send_in_one_packet(
+    cycle: RequestResponseCycle, status: int, headers: list[tuple[bytes, bytes]], body: bytes
+) -> None:
+    """Answer a request with one packet; uvicorn itself sends head and body in two."""
     if cycle.flow.write_paused and not cycle.disconnected:
         await cycle.flow.drain()
     if cycle.disconnected:
@@ -185,7 +190,7 @@ async def send_whole(cycle: RequestResponseCycle, status: int, headers: list[tup
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
-    cycle.scope.pop("extensions", None)  # which holds the cycle: both would wait for the garbage collector
+    cycle.scope.pop("extensions", None)  # it refers to the cycle: both would wait for the garbage collector
 
 
 async def read_body(headers: dict[bytes, bytes], receive: Any, limit: int) -> bytes | bytearray:
@@ -196,7 +201,7 @@ async def read_body(headers: dict[bytes, bytes], receive: Any, limit: int) -> by
         raise ServeError(400, "content-length must be a number") from error
     if declared > limit:
         raise ServeError(413, f"a request body may have {limit} bytes, got {declared}")
-    body = bytearray()  # grows in place, where a list of parts would be there twice when it is joined
+    body = bytearray()  # grows in place: joining a list of parts would need the memory twice
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":

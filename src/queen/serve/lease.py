@@ -1,4 +1,7 @@
-"""Who serves a ledger in a file: one server at a time, and operators find it."""
+"""One server at a time per ledger file, and operators find out which one.
+
+A locked file beside the ledger names the server; the lock goes with the process, however it ends.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from urllib.parse import unquote
 from queen.errors import OptionError
 
 
-def sidecar(ledger: str) -> Path | None:
+def lease_path(ledger: str) -> Path | None:
     """The file beside a SQLite ledger that names its server; other ledgers have none."""
     scheme, separator, rest = ledger.partition("://")
     if not separator:
@@ -22,17 +25,17 @@ def sidecar(ledger: str) -> Path | None:
 
 
 @contextmanager
-def hold(ledger: str, address: str) -> Iterator[None]:
-    """Serve this ledger alone until the end; the lock goes with the process, however it ends."""
-    path = sidecar(ledger)
-    if path is None:
+def acquire(ledger: str, address: str) -> Iterator[None]:
+    """Be the only server of this ledger inside the `with` block; `OptionError` if there is another one."""
+    path = lease_path(ledger)
+    if path is None:  # several servers may share it
         yield
         return
-    with _opened(path) as handle:
+    with _open(path) as handle:
         if not _lock(handle):
-            where = _read(handle)
+            other = _read_address(handle)
             raise OptionError(
-                f"ledger '{path.with_suffix('')}' is served already, at {where}: one server a file; several servers "
+                f"ledger '{path.with_suffix('')}' is served already, at {other}: one server a file; several servers "
                 "share a redis:// ledger"
             )
         os.ftruncate(handle, 0)
@@ -41,17 +44,17 @@ def hold(ledger: str, address: str) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def holder(ledger: str) -> str | None:
-    """The address of the server that has this ledger now, or None."""
-    path = sidecar(ledger)
+def owner(ledger: str) -> str | None:
+    """The address of the server that serves this ledger now, or None."""
+    path = lease_path(ledger)
     if path is None or not path.exists():
         return None
-    with _opened(path) as handle:
-        return None if _lock(handle) else _read(handle)
+    with _open(path) as handle:
+        return None if _lock(handle) else _read_address(handle)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open(path: Path) -> Iterator[int]:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -70,7 +73,7 @@ def _lock(handle: int) -> bool:
     return True
 
 
-def _read(handle: int) -> str:
+def _read_address(handle: int) -> str:
     try:
         return str(json.loads(os.pread(handle, 4096, 0))["address"])
     except (ValueError, KeyError):

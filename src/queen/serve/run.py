@@ -20,8 +20,8 @@ from starlette.routing import Route
 from queen.errors import OptionError
 from queen.serve.app import App
 from queen.serve.grpc import start_grpc
-from queen.serve.http import strict_protocol
-from queen.serve.lease import hold
+from queen.serve.http import make_limited_protocol
+from queen.serve.lease import acquire
 from queen.serve.service import Service
 from queen.serve.settings import Settings
 from queen.serve.telemetry import log
@@ -36,8 +36,8 @@ class Ports:
     metrics: int
 
 
-class _Quiet(uvicorn.Server):
-    """uvicorn without signal handlers of its own: one place decides when to stop, and the exit code is ours."""
+class _UvicornServer(uvicorn.Server):
+    """uvicorn without signal handlers of its own: `serve` alone decides when to stop, and with which exit code."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -45,7 +45,7 @@ class _Quiet(uvicorn.Server):
 
 
 def serve(settings: Settings, *, on_start: Callable[[Service, Ports], None] = lambda service, ports: None) -> None:
-    """Serve until SIGTERM or Ctrl-C; what was accepted by then is answered."""
+    """Serve until SIGTERM or Ctrl-C; requests accepted by then are still answered."""
     log.setup(settings.log_level, json=settings.log_format == "json")
     service = Service.open(settings)
     config = uvicorn.Config("", log_config=None)
@@ -80,44 +80,44 @@ def policy_name(service: Service) -> str:
 
 @contextlib.asynccontextmanager
 async def running(service: Service) -> AsyncIterator[Ports]:
-    """A started server; at the end it stops listening, answers what it accepted, and gives everything back."""
+    """Run a server; at the end it stops listening, answers the requests it has accepted, and releases everything."""
     settings = service.settings
     sockets = [_listen(settings.host, settings.port)]
     if settings.metrics_port >= 0:
         sockets.append(_listen("127.0.0.1", settings.metrics_port))
-    held = contextlib.ExitStack()
+    lease = contextlib.ExitStack()
     grpc_server, grpc_port = None, 0
     try:
-        plain = settings.model_copy(update={"tls_cert": None, "tls_key": None})  # nobody can listen in on loopback
-        rest = _Quiet(_config(App(service), settings))
-        servers = [rest, *(_Quiet(_config(_metrics_app(service), plain)) for _ in sockets[1:])]
-        held.enter_context(hold(settings.ledger_url, _address(settings, sockets[0])))
+        plain = settings.model_copy(update={"tls_cert": None, "tls_key": None})  # loopback needs no encryption
+        rest = _UvicornServer(uvicorn_config(App(service), settings))
+        servers = [rest, *(_UvicornServer(uvicorn_config(_metrics_app(service), plain)) for _ in sockets[1:])]
+        lease.enter_context(acquire(settings.ledger_url, _url(settings, sockets[0])))
         await service.start()
         if settings.grpc_port >= 0:
             grpc_server, grpc_port = await start_grpc(
                 service, settings.host, settings.grpc_port, max_bytes=settings.max_body
             )
-        tasks = [asyncio.create_task(one.serve([sock])) for one, sock in zip(servers, sockets, strict=True)]
-        while not all(one.started for one in servers):
+        tasks = [asyncio.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
+        while not all(server.started for server in servers):
             if any(task.done() for task in tasks):
                 await asyncio.gather(*tasks)  # raises what went wrong
             await asyncio.sleep(0.01)
         ports = [sock.getsockname()[1] for sock in sockets]
         yield Ports(ports[0], grpc_port, ports[1] if len(ports) > 1 else 0)
         service.drain()
-        for one in servers:
-            one.should_exit = True
+        for server in servers:
+            server.should_exit = True
         if grpc_server is not None:
             await grpc_server.stop(settings.shutdown_timeout)
         await asyncio.gather(*tasks)
     finally:
         await service.stop()
-        held.close()
+        lease.close()
         for sock in sockets:
             sock.close()
 
 
-def _address(settings: Settings, sock: socket.socket) -> str:
+def _url(settings: Settings, sock: socket.socket) -> str:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return f"{'https' if settings.tls_cert else 'http'}://{host}:{sock.getsockname()[1]}"
 
@@ -134,10 +134,11 @@ def _listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _config(app: Any, settings: Settings) -> uvicorn.Config:
+def uvicorn_config(app: Any, settings: Settings) -> uvicorn.Config:
+    """uvicorn's configuration for an ASGI application, with the limits of the settings."""
     config = uvicorn.Config(
         app,
-        http=strict_protocol(settings),
+        http=make_limited_protocol(settings),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -160,7 +161,7 @@ def _config(app: Any, settings: Settings) -> uvicorn.Config:
 
 
 def _metrics_app(service: Service) -> Starlette:
-    """Nothing but /metrics, for a scraper on this machine."""
+    """An application with nothing but /metrics, for a scraper on this machine."""
 
     async def metrics(request: Request) -> Response:
         body, content_type = service.metrics.render()

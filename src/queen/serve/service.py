@@ -1,4 +1,4 @@
-"""Everything that one server process holds, put together from its settings."""
+"""The parts of one server process, put together from its settings, started and stopped."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ import contextlib
 import gc
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as package_version
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from queen.errors import CalibrationError, LedgerError, OptionError
+from queen import __version__
+from queen.errors import CalibrationError, OptionError
 from queen.guard import Guard, load
 from queen.ledger import Event, Standing, open_ledger
-from queen.serve.access.auth import Authenticator, UnknownKeyError
-from queen.serve.access.budgets import GrantedKeys
+from queen.serve.access.auth import Authenticator
+from queen.serve.access.budgets import KeysWithBudgets
 from queen.serve.access.key_store import KeyStore, open_keys
+from queen.serve.access.refresh import KeyWatcher
 from queen.serve.batcher import Batcher, BatchOutcome
+from queen.serve.ledger_health import LedgerHealth
 from queen.serve.querylog.writer import QueryLog
-from queen.serve.release import Ticks
+from queen.serve.release import ReleaseClock
 from queen.serve.settings import Settings
-from queen.serve.telemetry.log import access, log
+from queen.serve.telemetry.counting import RequestCounter
+from queen.serve.telemetry.log import log
 from queen.serve.telemetry.metrics import Metrics
 from queen.serve.telemetry.series import Series
 from queen.serve.telemetry.webhook import Webhook
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 Result = TypeVar("Result")
-CHECK_EVERY = 0.5  # seconds between looks at the keys, and at a ledger that failed
 MAX_PARSES = 16  # large requests that may wait for one of four threads
 LOG_TIMEOUT = 1.5  # seconds that recorded queries have to reach the disk at the end
 LEDGER_TIMEOUT = 1.0  # seconds to wait for a file that another process has locked, or for an answer of Redis
@@ -49,28 +49,31 @@ LEDGER_TIMEOUT = 1.0  # seconds to wait for a file that another process has lock
 class Service:
     """A guard with keys, a queue, counters, and a way to tell operators."""
 
+    version = __version__
+
     def __init__(self, settings: Settings, guard: Guard, keys: KeyStore) -> None:
         self.settings, self.guard, self.keys = settings, guard, keys
-        self._granted = GrantedKeys(keys, guard.ledger)
         self.spec = describe(guard.bundle, settings.model_name)
         policy = "none" if settings.policy == "none" else guard.bundle.policy
         self.metrics, self.series = Metrics(model=self.spec.name, policy=policy), Series()
+        keys_with_budgets = KeysWithBudgets(keys, guard.ledger)
         self.auth = Authenticator(
-            self._granted,
+            keys_with_budgets,
             anonymous=settings.anonymous,
             trusted_proxies=settings.trusted_proxy,
             net_groups="net" in guard.bundle.sentinel.groups,
         )
         self.started = time.time()
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="queen-blocking")
-        self._key_pool = ThreadPoolExecutor(1, thread_name_prefix="queen-keys")  # never behind anybody's large request
-        self._parses = 0  # large requests in parsing, or waiting for it
+        self._watch_pool = ThreadPoolExecutor(1, thread_name_prefix="queen-keys")  # never behind a large request
+        self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._watch_pool, self._show_ready)
+        self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._watch_pool, self._show_ready)
+        self._parses = 0  # large requests that are being parsed, or wait for it
         self._draining = False
-        self._ledger_error: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._looking: asyncio.Task[None] | None = None
-        self._ticks = Ticks(settings.release_every)
-        self._webhook, self._log = _webhook(settings, self.metrics), _query_log(settings, self.metrics)
+        self._release_clock = ReleaseClock(settings.release_every)
+        self._webhook = _open_webhook(settings, self.metrics)
+        self._query_log = _open_query_log(settings, self.metrics)
         self.batcher = Batcher(
             guard,
             max_batch=settings.max_batch,
@@ -78,7 +81,10 @@ class Service:
             max_wait=settings.max_wait,
             uniform=settings.uniform,
             on_batch=self._after_batch,
-            on_ledger=self._after_ledger,
+            on_ledger=self.ledger_health.report,
+        )
+        self.counter = RequestCounter(
+            self.metrics, self.series, waiting=lambda: self.batcher.waiting, access_log=settings.access_log
         )
 
     @classmethod
@@ -90,49 +96,44 @@ class Service:
             settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         ledger = open_ledger(settings.ledger_url, **_ledger_options(settings))
         try:
-            ledger.check()  # a file that may not be written can still be opened
+            ledger.check()  # a read-only file can be opened too
             guard = load_guard(settings, ledger=ledger)
             service = cls(settings, guard, open_keys(settings.home, settings.ledger_url))
         except BaseException:
             ledger.close()
             raise
         gc.collect()
-        gc.freeze()  # the model's objects never die: looking through them would stop every request for a while
+        gc.freeze()  # the model stays: collecting garbage there would stop every request for a while
         return service
-
-    @property
-    def version(self) -> str:
-        """Of this program."""
-        try:
-            return package_version("queen")
-        except PackageNotFoundError:
-            return "unknown"
 
     @property
     def ready(self) -> bool:
         """Whether requests can be answered: not shutting down, the ledger records, and keys can be read."""
-        works = self._ledger_error is None and self.auth.failure is None
+        works = self.ledger_health.works and self.key_watcher.works
         return works and not self._draining and self.batcher.alive
 
+    def _show_ready(self) -> None:
+        self.metrics.set_ready(self.ready)
+
     async def start(self) -> None:
-        """Begin to answer."""
-        await self._look_at_keys()
+        """Begin to answer requests."""
+        await self.key_watcher.refresh()
         self.batcher.start()
         if self._webhook:
             await self._webhook.start()
-        self._ticks.start()
-        self._tasks = [asyncio.create_task(self._watch_keys()), asyncio.create_task(self._watch_ledger())]
-        self.metrics.set_ready(self.ready)
+        self._release_clock.start()
+        self._tasks = [asyncio.create_task(one.watch()) for one in (self.key_watcher, self.ledger_health)]
+        self._show_ready()
 
     def drain(self) -> None:
-        """Say that this server is about to go, so that nobody sends it more."""
+        """Say that this server is about to stop, so that load balancers send it nothing more."""
         self._draining = True
         self.metrics.set_ready(False)
 
     async def stop(self) -> None:
-        """Answer what was accepted, then give everything back."""
+        """Answer the requests that were accepted, then release everything."""
         self.drain()
-        self._ticks.stop()
+        self._release_clock.stop()
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -140,19 +141,19 @@ class Service:
         await asyncio.to_thread(self.batcher.close, self.settings.shutdown_timeout)
         if self._webhook:
             await self._webhook.stop()
-        if self._log:
-            await asyncio.to_thread(self._log.close, LOG_TIMEOUT)
-        for pool in (self._pool, self._key_pool):
+        if self._query_log:
+            await asyncio.to_thread(self._query_log.close, LOG_TIMEOUT)
+        for pool in (self._pool, self._watch_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         self.guard.ledger.close()
         self.keys.close()
 
     async def blocking(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Run what may block in a thread."""
+        """Run a function that may block, in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     async def parse(self, read: Callable[[], Query]) -> Query:
-        """Parse a large request in a thread, a few at a time; beyond, nobody is made to wait for them."""
+        """Parse a large request in a thread; when too many wait already, `ServeError` 503."""
         if self._parses >= MAX_PARSES:
             raise ServeError(503, "too many large requests at once; try again", retry_after=1)
         self._parses += 1
@@ -166,69 +167,35 @@ class Service:
         try:
             answers = await self.batcher.submit(query, caller)
         except ServeError:
-            await self._ticks.wait()
+            await self._release_clock.wait()
             raise
-        except OptionError as error:  # a group without limits: never answer as if it had none
+        except OptionError as error:  # a group that has no limits must not be answered as if it were unlimited
             log("group without limits", level="error", client=caller.client, groups=list(caller.groups))
             raise ServeError(503, "the server has no limits for a group of this key; ask the operator") from error
-        await self._ticks.wait()
+        await self._release_clock.wait()
         return answers
-
-    async def caller(self, authorization: str | None, peer: str | None, forwarded: str | None) -> Caller:
-        """Who asks; a key made a moment ago is looked up once more."""
-        try:
-            found = self.auth.caller(authorization, peer, forwarded)
-        except UnknownKeyError as error:
-            if not error.retry and (self._looking is None or self._looking.done()):
-                raise
-            await self._look_at_keys()
-            found = self.auth.caller(authorization, peer, forwarded)
-        if found.client in self._granted.pending:
-            raise ServeError(503, "the budget of this key is not in force yet; try again", retry_after=1)
-        return found
 
     async def admin(self, request: Request) -> Caller:
         """An operator, or `ServeError` 401 or 403."""
-        where = addresses(request.scope)
-        await self.caller(request.headers.get("authorization"), *where)  # which also sees a key made just now
-        return self.auth.admin(request.headers.get("authorization"), *where)
+        return await self.key_watcher.admin(request.headers.get("authorization"), *addresses(request.scope))
 
-    def count(
-        self,
-        protocol: Literal["rest", "grpc"],
-        status: int,
-        seconds: float,
-        *,
-        is_query: bool,
-        query: Query | None = None,
-        caller: Caller | None = None,
-    ) -> None:
-        """Count one finished request; `query` and `caller` are for the access log, as far as they are known."""
-        self.metrics.observe_request(protocol, status, seconds)
-        if is_query:
-            self.series.request(seconds, error=status >= 400)
-            self.metrics.set_queue(self.batcher.waiting)
-        if self.settings.access_log:
-            name, rows = (query.id, query.rows) if query else ("", 0)
-            access(
-                id=name, protocol=protocol, status=status, rows=rows, seconds=seconds, key=caller.key if caller else ""
-            )
-
-    def _after_batch(self, done: BatchOutcome) -> None:
-        """Count a batch whose answers have left."""
-        letters, alarmed, refused = done.judgement.letters, int(done.reply.alarmed.sum()), int(done.reply.refused.sum())
-        self.metrics.observe_batch(
-            len(letters), done.model_seconds, done.ledger_seconds, letters, alarmed=alarmed, refused=refused
+    def _after_batch(self, outcome: BatchOutcome) -> None:
+        """Count and record a batch whose answers have left, and report the alarms that it raised."""
+        self.counter.batch(
+            outcome.judgement,
+            outcome.reply,
+            model_seconds=outcome.model_seconds,
+            ledger_seconds=outcome.ledger_seconds,
         )
-        self.series.batch(len(letters), Counter(letters), alarmed=alarmed, refused=refused)
-        if self._log:
+        if self._query_log:
             now = time.time()
-            for job in done.jobs:
-                self._log.write(job.caller.client, job.caller.groups, job.query.inputs, now)
-        for standing, client in done.judgement.alarms:
-            self._alarm(standing, client)
+            for request in outcome.requests:
+                self._query_log.write(request.caller.client, request.caller.groups, request.query.inputs, now)
+        for standing, client in outcome.judgement.alarms:
+            self._report_alarm(standing, client)
 
-    def _alarm(self, of: Standing, client: str) -> None:
+    def _report_alarm(self, of: Standing, client: str) -> None:
+        """Count and log that a client or a group stands accused, and post it to the webhook."""
         self.metrics.alarm("group" if of.group else "client")
         log("alarm", level="warning", name=of.name, group=of.group, client=client, wealth=of.wealth, queries=of.queries)
         if self._webhook:
@@ -236,57 +203,9 @@ class Service:
             event = Event(0, "alarm", of.name, of.group, client, of.wealth, of.queries, of.coverage, "", at)
             self._webhook.submit(event)
 
-    def _after_ledger(self, error: LedgerError | None) -> None:
-        """Note whether the ledger works; runs in its thread."""
-        before, self._ledger_error = self._ledger_error, None if error is None else str(error)
-        if error is not None:
-            self.metrics.ledger_error()
-        if (before is None) != (error is None):
-            self.metrics.set_ready(self.ready)
-            if error is None:
-                log("ledger works again")
-            else:
-                log("ledger failed", level="error", error=str(error))
-
-    async def _watch_ledger(self) -> None:
-        """See a failed ledger recover even when nobody asks."""
-        while True:
-            await asyncio.sleep(CHECK_EVERY)
-            if self._ledger_error is not None:
-                try:
-                    await asyncio.get_running_loop().run_in_executor(self._key_pool, self.guard.ledger.check)
-                except LedgerError:
-                    continue
-                self._after_ledger(None)
-
-    async def _watch_keys(self) -> None:
-        while True:
-            await asyncio.sleep(CHECK_EVERY)
-            try:
-                await self._look_at_keys()
-            except Exception as error:  # whatever it was, the next look may succeed
-                log("looking at keys failed", level="error", error=str(error))
-
-    async def _look_at_keys(self) -> None:
-        """Take over new and revoked keys; whoever wants to while somebody does waits for that one."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
-        await asyncio.shield(self._looking)
-
-    async def _look(self) -> None:
-        def look() -> None:
-            self.auth.refresh_once()
-            if self._granted.pending:
-                self._granted.settle()
-
-        before = self.ready
-        await asyncio.get_running_loop().run_in_executor(self._key_pool, look)
-        if self.ready != before:
-            self.metrics.set_ready(self.ready)
-
 
 def load_guard(settings: Settings, **where: Any) -> Guard:
-    """The bundle's guard under the settings' options."""
+    """The bundle's guard with the options of the settings; `where` is passed on to `queen.load`."""
     names = ("policy", "observe", "alpha", "on_alarm", "on_spent")
     changes = {name: value for name in names if (value := getattr(settings, name)) is not None}
     unprotected = changes.get("policy") == "none"
@@ -297,34 +216,35 @@ def load_guard(settings: Settings, **where: Any) -> Guard:
     except CalibrationError as error:
         raise CalibrationError(f"{error}; or serve another policy: --policy paper|strict") from error
     limits = guard.bundle.limits
-    own = {
+    own_limits = {
         name: value
         for name in ("radius", "threshold", "extra_answers")
         if (value := getattr(settings, name)) is not None
     }
-    if own:
-        limits = replace(limits, **own)
+    if own_limits:
+        limits = replace(limits, **own_limits)
         guard = guard.with_options(limits=limits)
     if settings.groups:
-        guard = guard.with_options(groups={kind: group.over(limits) for kind, group in settings.groups.items()})
+        groups = {kind: group.with_defaults(limits) for kind, group in settings.groups.items()}
+        guard = guard.with_options(groups=groups)
     if unprotected:
         return Unprotected(guard.bundle, ledger=guard.ledger)
     return guard
 
 
 def addresses(scope: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The socket's peer of an ASGI request, and all it says about proxies on the way, in order."""
-    told = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
-    return (scope["client"][0] if scope["client"] else None), (", ".join(told) or None)
+    """The peer address of an ASGI request, and its X-Forwarded-For headers in order, joined by commas."""
+    forwarded = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    return (scope["client"][0] if scope["client"] else None), (", ".join(forwarded) or None)
 
 
-def _webhook(settings: Settings, metrics: Metrics) -> Webhook | None:
+def _open_webhook(settings: Settings, metrics: Metrics) -> Webhook | None:
     if settings.webhook is None:
         return None
     return Webhook(settings.webhook, secret=settings.webhook_secret, metrics=metrics)
 
 
-def _query_log(settings: Settings, metrics: Metrics) -> QueryLog | None:
+def _open_query_log(settings: Settings, metrics: Metrics) -> QueryLog | None:
     if settings.record is None:
         return None
     return QueryLog(settings.record, max_bytes=settings.record_bytes, max_days=settings.record_days, metrics=metrics)
@@ -338,5 +258,5 @@ def _ledger_options(settings: Settings) -> dict[str, Any]:
 
 
 def process_name() -> str:
-    """Which process this is, for logs of several."""
+    """Host and process number, for the logs of several processes."""
     return f"{os.uname().nodename}:{os.getpid()}"

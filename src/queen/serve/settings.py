@@ -29,10 +29,10 @@ class GroupLimits(BaseModel):
     extra_answers: int | None = None
     enforce_alarm: bool = False
 
-    def over(self, limits: Limits) -> Group:
-        """A group with these limits, the guard's where there are none."""
-        given = self.model_dump(exclude={"enforce_alarm"}, exclude_none=True)
-        return Group(limits=replace(limits, **given), enforce_alarm=self.enforce_alarm)
+    def with_defaults(self, limits: Limits) -> Group:
+        """A group with these limits, and those of the guard where none is set."""
+        own = self.model_dump(exclude={"enforce_alarm"}, exclude_none=True)
+        return Group(limits=replace(limits, **own), enforce_alarm=self.enforce_alarm)
 
 
 class Settings(BaseSettings):
@@ -123,13 +123,13 @@ class Settings(BaseSettings):
 
     @field_validator("trusted_proxy")
     @classmethod
-    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for network in value:
             ipaddress.ip_network(network, strict=False)
         return value
 
     @model_validator(mode="after")
-    def _fits(self) -> Settings:
+    def _check_combinations(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
         for path in (self.tls_cert, self.tls_key):
@@ -168,14 +168,14 @@ class Settings(BaseSettings):
 
 
 def read_settings(given: Mapping[str, Any], config: Path | None = None) -> Settings:
-    """Settings from what was given, the environment and a file; a mistake says which setting, expected and got."""
-    own = {key: value for key, value in given.items() if value is not None}
+    """Settings from flags, the environment and a file, in this order; an error names the setting that is wrong."""
+    flags = {key: value for key, value in given.items() if value is not None}
     try:
-        return _with_file(config)(**own) if config else Settings(**own)
+        return _with_file(config)(**flags) if config else Settings(**flags)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "settings"
-        raise OptionError(f"setting '{where}': {_plain(first)}") from error
+        raise OptionError(f"setting '{where}': {_explain(first)}") from error
     except (OSError, yaml.YAMLError) as error:
         raise OptionError(f"cannot read '{config}': {' '.join(str(error).split())}") from error
 
@@ -191,14 +191,14 @@ def _with_file(path: Path) -> type[Settings]:
         def settings_customise_sources(
             cls, settings_cls: type[BaseSettings], *sources: PydanticBaseSettingsSource, **named: Any
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            """The same, and the file last."""
-            above = super().settings_customise_sources(settings_cls, *sources, **named)
-            return *above, YamlConfigSettingsSource(settings_cls, yaml_file=path)
+            """The same sources, and the file last."""
+            sources_above = super().settings_customise_sources(settings_cls, *sources, **named)
+            return *sources_above, YamlConfigSettingsSource(settings_cls, yaml_file=path)
 
     return FromFile
 
 
-def _plain(error: Any) -> str:
+def _explain(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         return f"no such setting; known: {', '.join(Settings.model_fields)}"
     if error["type"] == "missing":

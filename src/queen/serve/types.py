@@ -1,4 +1,4 @@
-"""The words of the server: who asks, what is asked, and what can go wrong."""
+"""The words of the server: the model, who asks, what is asked, and what can go wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queen.core import inputs
 from queen.types import Inputs
 
 OUTPUT = "probabilities"
-INPUT = "input"  # of models that take one tensor
+INPUT = "input"  # name of the only input of a model that takes one tensor
 LARGE = 1 << 18  # bytes of a request that takes milliseconds to parse
 
 DATATYPES: Mapping[str, torch.dtype] = {
@@ -50,15 +50,15 @@ class ModelSpec:
 
     @property
     def output(self) -> TensorSpec:
-        """The only tensor there is to ask for."""
+        """The only output that clients can ask for."""
         return TensorSpec(OUTPUT, "FP32", (-1, self.classes))
 
 
 def describe(bundle: Bundle, name: str, version: str = "1") -> ModelSpec:
-    """The bundle's model for clients: floats as FP32, token ids as INT64 of any length."""
+    """The bundle's model as clients see it: floats as FP32, token ids as INT64 of any length."""
     parts = inputs.tensors(bundle.probe.x)
     single = not isinstance(bundle.probe.x, Mapping)
-    found = tuple(
+    tensors = tuple(
         TensorSpec(
             INPUT if single else key,
             "FP32" if t.is_floating_point() else "INT64",
@@ -66,7 +66,7 @@ def describe(bundle: Bundle, name: str, version: str = "1") -> ModelSpec:
         )
         for key, t in parts.items()
     )
-    return ModelSpec(name, version, found, bundle.probe.logits.shape[1], bundle.class_names)
+    return ModelSpec(name, version, tensors, bundle.probe.logits.shape[1], bundle.class_names)
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ class Query:
     inputs: Inputs
     rows: int
     id: str = ""
-    wanted: AnswerFormat = field(default_factory=AnswerFormat)
+    answer_format: AnswerFormat = field(default_factory=AnswerFormat)
 
 
 class ServeError(Exception):
-    """Something to tell the client: an HTTP status, one line, and when to come again."""
+    """An error for the client: an HTTP status, one line of text, and after how many seconds to try again."""
 
     def __init__(self, status: int, message: str, *, retry_after: int | None = None) -> None:
         super().__init__(message)

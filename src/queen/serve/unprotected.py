@@ -1,4 +1,4 @@
-"""The model without protection, behind the same server: what protection costs is measured against it."""
+"""The model without protection, behind the same server, to measure what protection costs."""
 
 from __future__ import annotations
 
@@ -35,15 +35,17 @@ class Unprotected(Guard):
 
     def judge_rows(
         self,
-        seen: Measured,
+        measured: Measured,
         clients: tuple[str, ...],
         owner: Sequence[int] | None,
         groups: Sequence[Mapping[str, Group]] | None = None,
     ) -> Judgement:
         """Nothing is judged."""
-        none = np.zeros(len(seen.honest), np.bool_)
+        none = np.zeros(len(measured.honest), np.bool_)
         return Judgement("D" * len(none), none, none, none)
 
-    def reply(self, seen: Measured, judgement: Judgement, clients: Sequence[str], *, uniform: bool = False) -> Reply:
+    def reply(
+        self, measured: Measured, judgement: Judgement, clients: Sequence[str], *, uniform: bool = False
+    ) -> Reply:
         """The truth."""
-        return Reply(seen.honest, judgement.verdicts, judgement.alarmed, np.zeros(len(seen.honest), np.bool_))
+        return Reply(measured.honest, judgement.verdicts, judgement.alarmed, np.zeros(len(measured.honest), np.bool_))

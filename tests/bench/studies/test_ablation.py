@@ -29,6 +29,7 @@ def letters_by_hand(lab, options: dict[str, float]) -> Counter[str]:
     return Counter(service.verdicts)
 
 
+@pytest.mark.slow
 def test_the_recorded_ratio_falls_as_the_radius_grows_and_is_that_counted_by_hand(lab):
     radii = (0.02, 0.3, 0.9)
     rows = measure_radius(lab, Radius(radii=radii, threshold=0.2, **SMALL))["rows"]
@@ -43,6 +44,7 @@ def test_the_recorded_ratio_falls_as_the_radius_grows_and_is_that_counted_by_han
         assert sum(row["verdicts"].values()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_a_larger_threshold_records_more_and_spends_less_whatever_the_policy(lab):
     asked = Threshold(thresholds=(0.001, 0.1, 5.0), radius=0.3, **{**SMALL, "defenses": ("queen", "queen-strict")})
     rows = measure_threshold(lab, asked)["rows"]
@@ -65,6 +67,7 @@ def test_what_was_found_for_a_value_is_not_found_again(lab, monkeypatch):
         measure_radius(lab, Radius(radii=(0.03,), threshold=0.2, **SMALL))
 
 
+@pytest.mark.slow
 def test_shadow_models_are_tried_where_answers_are_reversed(lab):
     found = measure_shadows(lab, ShadowModels(counts=(1, 3), seeds=(0,)))
     assert [row["count"] for row in found["rows"]] == [1, 3]

@@ -21,8 +21,8 @@ from queen.bench.studies.run import read_study_result, run_study
 from queen.bench.studies.words import percent, span
 from queen.cli import app
 from queen.errors import OptionError
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 QUICK = {
     "threshold": {"thresholds": [0.2], "attacks": ["direct"], "defenses": ["queen"], "pools": "foreign"},
     "radius": {"radii": [0.3], "attacks": ["direct"], "defenses": ["queen"], "pools": "foreign"},

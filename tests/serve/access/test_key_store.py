@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from queen.errors import ClientError, LedgerError, LimitsError, OptionError, SecretError
 from queen.ledger import Budget
 from queen.ledger.redis import RedisLedger
-from queen.serve.access.key import Key, from_plain, new_key, parse, to_plain
-from queen.serve.access.key_store import FileKeys, KeyStore, RedisKeys, budgets, open_keys
+from queen.serve.access.key import Key, budgets, from_plain, new_key, parse, to_plain
+from queen.serve.access.key_store import FileKeys, KeyStore, RedisKeys, open_keys
 from tests.support.redis_server import redis_server as start_redis
 from tests.support.redis_server import shared_server
 

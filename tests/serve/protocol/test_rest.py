@@ -19,15 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from queen.serve.protocol.wire import (
-    clean,
-    error_body,
-    model_metadata,
-    read_query,
-    server_metadata,
-    to_json,
-    write_answer,
-)
+from queen.serve.protocol.rest_read import read_query
+from queen.serve.protocol.rest_write import clean, error_body, model_metadata, server_metadata, to_json, write_answer
 from queen.serve.types import AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
 from tests.support.rest_bodies import DIGITS, MAX_ROWS, TEXT, ask, ask_raw, entry, pictures
 
@@ -122,7 +115,7 @@ def test_whole_numbers_are_floats_too() -> None:
     ],
 )
 def test_what_is_wanted(changes: dict[str, Any], wanted: AnswerFormat) -> None:
-    assert read_query(ask(**changes), None, DIGITS, max_rows=1).wanted == wanted
+    assert read_query(ask(**changes), None, DIGITS, max_rows=1).answer_format == wanted
 
 
 def test_errors_say_expected_and_got() -> None:
@@ -184,7 +177,7 @@ def test_probabilities_arrive_bit_for_bit(sent: NDArray[np.float32]) -> None:
     assert (reply["model_name"], reply["model_version"], reply["id"]) == ("digits", "1", query.id)
     assert (output["name"], output["datatype"], output["shape"]) == ("probabilities", "FP32", list(sent.shape))
     np.testing.assert_array_equal(np.array(output["data"], np.float32).reshape(sent.shape), sent)
-    raw_body, split = write_answer(replace(query, wanted=AnswerFormat(binary=True)), sent, DIGITS)
+    raw_body, split = write_answer(replace(query, answer_format=AnswerFormat(binary=True)), sent, DIGITS)
     assert split is not None
     output = json.loads(raw_body[:split])["outputs"][0]
     assert output["parameters"]["binary_data_size"] == sent.nbytes == len(raw_body) - split
@@ -217,7 +210,7 @@ def _labels(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> list[
 def test_classification_is_read_off_the_answer(spec: ModelSpec, best: int, binary: bool) -> None:
     answer = _simplex(3, 10, 5)
     answer[0, 3] = answer[0, 7] = 0.75  # equal ones come in the order of their index
-    query = Query(torch.zeros(1), 3, wanted=AnswerFormat(binary=binary, classification=best))
+    query = Query(torch.zeros(1), 3, answer_format=AnswerFormat(binary=binary, classification=best))
     texts = _labels(query, answer, spec)
     expected = []
     for row in answer.tolist():

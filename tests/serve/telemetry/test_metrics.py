@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import timeit
 
 import pytest
 from prometheus_client import REGISTRY
-from prometheus_client.parser import text_string_to_metric_families
 
 import queen
 from queen.serve.telemetry.metrics import KINDS, OUTCOMES, PROTOCOLS, STATUSES, Metrics
+from tests.support.metrics import families, values
 
 TYPES = {
     "queen_requests": "counter",
@@ -31,22 +30,6 @@ TYPES = {
     "queen_webhook": "counter",
     "queen_build_info": "gauge",
 }
-
-
-def families(metrics: Metrics) -> dict:
-    """All but the times of creation, which the client library adds by itself."""
-    found = text_string_to_metric_families(metrics.render()[0].decode())
-    return {family.name: family for family in found if not family.name.endswith("_created")}
-
-
-def values(metrics: Metrics) -> dict[str, float]:
-    """All samples, as `name{label=value}`."""
-    found = {}
-    for family in families(metrics).values():
-        for sample in family.samples:
-            labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))
-            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
-    return found
 
 
 def test_the_names_and_types_are_those_that_dashboards_rely_on():
@@ -181,15 +164,3 @@ def test_threads_lose_no_count():
     assert found["queen_rows_total"] == 16000
     assert found["queen_verdicts_total{verdict=outside}"] == 8000
     assert found["queen_request_seconds_count{protocol=grpc}"] == 8000
-
-
-def test_counting_a_request_takes_microseconds():
-    metrics = Metrics()
-
-    def request() -> None:
-        metrics.observe_batch(1, 0.002, 0.001, "C", 0, 0)
-        metrics.observe_request("rest", 200, 0.004)
-        metrics.set_queue(1)
-
-    best = min(timeit.repeat(request, number=2000, repeat=5)) / 2000
-    assert best < 50e-6  # 5 us measured; the rest is for slow and busy machines

@@ -1,4 +1,4 @@
-"""Who is asking: from the header, and where nobody has a key, from the address."""
+"""Who asks: the owner of the key in the header, or without a key the network that the request comes from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from queen.errors import OptionError, QueenError
 from queen.serve.access.key import NETWORK, Key, digest_of, parse
-from queen.serve.access.key_store import KeyStore
+from queen.serve.access.key_store import KeySource
 from queen.serve.types import Caller, ServeError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -20,12 +20,12 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 NO_KEY = "a key is needed: send the header 'Authorization: Bearer KEY'"
 BAD_KEY = "the key in the header 'Authorization: Bearer KEY' is not valid"
-UNKNOWN_EVERY = 0.05  # seconds: bogus keys make the store be read no more often than this
-PREFIX = {4: 24, 6: 64}  # what one household or office usually has, by IP version
+UNKNOWN_EVERY = 0.05  # seconds at least between two readings of the store because of an unknown key
+PREFIX = {4: 24, 6: 64}  # length, by IP version, of the network that one household or office usually has
 
 
 class UnknownKeyError(ServeError):
-    """The keys as last read do not have it, or are too old; if `retry`, `refresh_once` in a thread and ask again."""
+    """The copy of the keys lacks this key, or is too old; if `retry` is set, call `refresh_once` and ask again."""
 
     def __init__(self, status: int, message: str, *, retry: bool, retry_after: int | None = None) -> None:
         super().__init__(status, message, retry_after=retry_after)
@@ -34,7 +34,7 @@ class UnknownKeyError(ServeError):
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """The keys as they were at a time of the monotonic clock, or later."""
+    """A copy of the keys, at least as new as the time `at` of the monotonic clock."""
 
     keys: Mapping[str, Key] = field(repr=False)
     version: object
@@ -45,26 +45,24 @@ class Authenticator:
     """Turns header and address into a `Caller`, from a copy of the keys that `refresh_once` keeps up to date.
 
     The copy is never used when older than `grace` seconds, so a revoked key is dead by then, whatever fails. `caller`
-    and `admin` never block; `refresh_once` does, and is to be called in a thread every `refresh` seconds. The first
-    copy is made here: an error of the store is an error of the constructor.
+    and `admin` never block; `refresh_once` does, and `KeyWatcher` calls it in a thread. The first copy is made here: an
+    error of the store is an error of the constructor.
     """
 
     def __init__(
         self,
-        store: KeyStore,
+        store: KeySource,
         *,
         anonymous: bool = False,
         trusted_proxies: Sequence[str] = (),
         net_groups: bool = False,
-        refresh: float = 0.5,
         grace: float = 1.0,
     ) -> None:
-        self.refresh = refresh
         self.failure: QueenError | None = None  # why the keys could not be read the last time
         self._store = store
         self._anonymous, self._net_groups, self._grace = anonymous, net_groups, grace
         self._proxies = tuple(_network(cidr) for cidr in trusted_proxies)
-        self._nobody = secrets.token_bytes(32)  # stands for the digest of ids that do not exist
+        self._no_digest = secrets.token_bytes(32)  # compared with the secret where no key has the id
         self._lock = threading.Lock()
         self._snapshot = self._read(None)
         self._tried = self._snapshot.at
@@ -79,7 +77,7 @@ class Authenticator:
         """Read the keys again if they have changed (blocks); returns whether they could be read, see `failure`."""
         called = time.monotonic()
         with self._lock:
-            if self._tried < called:  # else another thread has done so while this one waited
+            if self._tried < called:  # else another thread has read them while this one waited
                 self._tried = time.monotonic()
                 try:
                     self._snapshot = self._read(self._snapshot)
@@ -95,8 +93,8 @@ class Authenticator:
         joined by commas.
         """
         if authorization is None:
-            return self._without_key(peer, forwarded)
-        key = self._key(authorization)
+            return self._anonymous_caller(peer, forwarded)
+        key = self._find_key(authorization)
         groups = (*key.groups, f"{NETWORK}:{self._prefix(peer, forwarded)}") if self._net_groups else key.groups
         return Caller(key.name, groups, key.admin, key.id)
 
@@ -104,19 +102,19 @@ class Authenticator:
         """Who asks, if it may operate the server; else `ServeError` 401, 403 or 503."""
         if authorization is None:
             raise ServeError(401, NO_KEY)
-        found = self.caller(authorization, peer, forwarded)
-        if not found.admin:
+        caller = self.caller(authorization, peer, forwarded)
+        if not caller.admin:
             raise ServeError(403, "this needs an admin key: queen keys new NAME --admin")
-        return found
+        return caller
 
-    def _without_key(self, peer: str | None, forwarded: str | None) -> Caller:
+    def _anonymous_caller(self, peer: str | None, forwarded: str | None) -> Caller:
         if not self._anonymous:
             raise ServeError(401, NO_KEY)
         prefix = self._prefix(peer, forwarded)
         return Caller(f"anonymous:{prefix}", (f"{NETWORK}:{prefix}",) if self._net_groups else ())
 
-    def _key(self, authorization: str) -> Key:
-        """The active key in the header. An id that exists and one that does not cost the same work and words."""
+    def _find_key(self, authorization: str) -> Key:
+        """The active key in the header. An id that does not exist costs the same time and gets the same error."""
         now, snapshot = time.monotonic(), self._snapshot
         if now - snapshot.at > self._grace:  # a revocation might have been missed
             raise UnknownKeyError(503, "keys cannot be checked now", retry=self.failure is None, retry_after=1)
@@ -125,20 +123,20 @@ class Authenticator:
         if parts is None:
             raise ServeError(401, BAD_KEY)
         key = snapshot.keys.get(parts[0])
-        same = hmac.compare_digest(digest_of(parts[1]), self._nobody if key is None else key.digest)
+        same = hmac.compare_digest(digest_of(parts[1]), self._no_digest if key is None else key.digest)
         if key is None or not same or not key.active:
             raise UnknownKeyError(401, BAD_KEY, retry=self._may_ask_again(now))
         return key
 
     def _may_ask_again(self, now: float) -> bool:
-        """Whether to look for a key made a moment ago."""
+        """Whether an unknown key may be one made a moment ago, so that the store is worth reading again."""
         if self.failure is not None or now - self._last_unknown < UNKNOWN_EVERY:
             return False
         self._last_unknown = now
         return True
 
     def _read(self, old: _Snapshot | None) -> _Snapshot:
-        at, version = time.monotonic(), self._store.version()  # before the keys: what changes between is read again
+        at, version = time.monotonic(), self._store.version()  # before the keys: a change in between is then read again
         keys = old.keys if old is not None and version == old.version else self._store.keys()
         return _Snapshot(keys, version, at)
 
@@ -151,10 +149,10 @@ class Authenticator:
             address = self._origin(forwarded) or address
         length = PREFIX[address.version]
         rest = address.max_prefixlen - length
-        return f"{type(address)(int(address) >> rest << rest)}/{length}"  # as ip_network says, in a third of the time
+        return f"{type(address)(int(address) >> rest << rest)}/{length}"  # ip_network, in a third of the time
 
     def _origin(self, forwarded: str) -> Address | None:
-        """The last address that no trusted proxy has; what stands before it may be the caller's invention."""
+        """The last address that is no trusted proxy's; the caller may have invented all those before it."""
         for text in reversed(forwarded.split(",")):
             address = _address(text.strip())
             if address is None or not self._is_proxy(address):
@@ -166,12 +164,12 @@ class Authenticator:
 
 
 def _address(text: str | None) -> Address | None:
-    """An address, IPv4 where it is IPv4 in disguise; None if it is none."""
+    """The address in a text, as IPv4 where it is IPv4 mapped into IPv6; None if the text is no address."""
     try:
-        found = ipaddress.ip_address(text or "")
+        address = ipaddress.ip_address(text or "")
     except ValueError:
         return None
-    return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
+    return (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
 
 
 def _network(cidr: str) -> Network:

@@ -1,41 +1,49 @@
-"""Budgets that come with keys: in the ledger before the key opens anything."""
+"""Budgets that come with keys: they are in the ledger before the key opens anything."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from queen.errors import LedgerError
 from queen.ledger import Budget, Ledger
-from queen.serve.access.key_store import Key, KeyStore, budgets
+from queen.serve.access.key import Key, budgets
+from queen.serve.access.key_store import KeySource
 
 
-class GrantedKeys:
-    """A key store whose keys are handed out once the ledger knows the budgets of their clients.
+class KeysWithBudgets:
+    """The keys of a store, read only after the budgets of their clients have been written to the ledger.
 
-    Where the ledger fails, the client is in `pending` until `settle` succeeds. A budget that an operator has set
-    since then stays.
+    A client whose budget the ledger could not take is in `pending` until `settle` succeeds. A budget that an operator
+    has set in the meantime stays.
     """
 
-    def __init__(self, store: KeyStore, ledger: Ledger) -> None:
+    def __init__(self, store: KeySource, ledger: Ledger) -> None:
         self._store, self._ledger = store, ledger
-        self._given: dict[str, Budget] = {}
-        self._wanted: dict[str, Budget] = {}
+        self._budgets: dict[str, Budget] = {}  # as the keys say
+        self._written: dict[str, Budget] = {}  # as this process has put them into the ledger
         self.pending: frozenset[str] = frozenset()
 
     def keys(self) -> dict[str, Key]:
         """All keys by id."""
-        found = self._store.keys()
-        self._wanted = budgets(found)
-        self.settle(every=True)
-        return found
+        keys = self._store.keys()
+        self._budgets = budgets(keys)
+        self._settle(self._budgets)
+        return keys
 
-    def settle(self, *, every: bool = False) -> None:
+    def version(self) -> object:
+        """Changes whenever any key does."""
+        return self._store.version()
+
+    def settle(self) -> None:
         """Try again to write the budgets that are not in the ledger yet."""
-        clients = [name for name in self._wanted if every or name in self.pending]
-        self.pending = frozenset(name for name in clients if not self._is_settled(name, self._wanted[name]))
+        self._settle([client for client in self._budgets if client in self.pending])
 
-    def _is_settled(self, client: str, budget: Budget) -> bool:
-        before = self._given.get(client)
+    def _settle(self, clients: Iterable[str]) -> None:
+        self.pending = frozenset(client for client in clients if not self._write(client, self._budgets[client]))
+
+    def _write(self, client: str, budget: Budget) -> bool:
+        """Put a budget into the ledger, unless an operator has set another one; whether the ledger could be reached."""
+        before = self._written.get(client)
         if before == budget:
             return True
         try:
@@ -43,23 +51,5 @@ class GrantedKeys:
                 self._ledger.set_budget(client, budget, "keys")
         except LedgerError:
             return False
-        self._given[client] = budget
+        self._written[client] = budget
         return True
-
-    def version(self) -> object:
-        """Changes whenever any key does."""
-        return self._store.version()
-
-    def add(
-        self, name: str, groups: Sequence[str] = (), admin: bool = False, budget: Budget | None = None
-    ) -> tuple[str, Key]:
-        """A new key; see `KeyStore`."""
-        return self._store.add(name, groups, admin, budget)
-
-    def revoke(self, id_or_name: str) -> list[Key]:
-        """Revoke a key; see `KeyStore`."""
-        return self._store.revoke(id_or_name)
-
-    def close(self) -> None:
-        """Give the store back."""
-        self._store.close()

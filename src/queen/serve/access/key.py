@@ -1,7 +1,7 @@
-"""One key: what its text looks like, what is kept of it, and what it says of its owner.
+"""One key: what its text looks like, what the server stores of it, and what it says about its owner.
 
 The name of a key is the ledger's client. Several keys may have one name: to replace a key, make a second one of the
-same name, hand it out and revoke the first by its id; the client keeps its budget and what it has seen.
+same name, hand it out and revoke the first by its id; the client keeps its budget and its record in the ledger.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from queen.ledger.base import Budget, check_budget, check_client
 
 TEXT = re.compile(r"qk_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 ID = re.compile(r"[0-9a-f]{16}")
-RESERVED = ("net:", "anonymous")  # beginnings of the names of those who come without a key
+RESERVED = ("net:", "anonymous")  # beginnings of the names of clients without a key
 NETWORK = "net"  # the kind of group that the caller's address decides
 
 
@@ -52,12 +52,12 @@ class Key:
 
     @property
     def active(self) -> bool:
-        """Whether the key still opens anything."""
+        """Whether the key has not been revoked."""
         return self.revoked is None
 
 
 def new_key(name: str, groups: Sequence[str], admin: bool, budget: Budget | None) -> tuple[str, Key]:
-    """The text of a fresh key, and what may be kept of it."""
+    """The text of a fresh key, and the key without its secret, to be stored."""
     if isinstance(groups, str):
         raise OptionError(f"groups must be a list of names, got '{groups}'")
     secret = secrets.token_urlsafe(32)
@@ -66,9 +66,9 @@ def new_key(name: str, groups: Sequence[str], admin: bool, budget: Budget | None
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """Id and secret of a key's text, or None if it is no key."""
-    found = TEXT.fullmatch(text)
-    return None if found is None else (found[1], found[2])
+    """Id and secret in the text of a key, or None if the text is no key."""
+    match = TEXT.fullmatch(text)
+    return None if match is None else (match[1], match[2])
 
 
 def digest_of(secret: str) -> bytes:
@@ -76,15 +76,15 @@ def digest_of(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def revoked_now(keys: Mapping[str, Key], id_or_name: str) -> list[Key]:
-    """The key of this id, or all of this name, as they are when revoked now; without those revoked before."""
-    whole = parse(id_or_name)  # the text of a leaked key is what its owner has at hand
-    wanted = id_or_name if whole is None else whole[0]
-    found = [keys[wanted]] if wanted in keys else [key for key in keys.values() if key.name == wanted]
-    if not found:
+def mark_revoked(keys: Mapping[str, Key], id_or_name: str) -> list[Key]:
+    """The key of this id, or all keys of this name, as revoked now; those revoked before are left out."""
+    parts = parse(id_or_name)  # whoever leaked a key has its whole text at hand
+    wanted = id_or_name if parts is None else parts[0]
+    chosen = [keys[wanted]] if wanted in keys else [key for key in keys.values() if key.name == wanted]
+    if not chosen:
         raise OptionError(f"no key with the id or name '{wanted}': queen keys list shows them")
     now = time.time()
-    return [replace(key, revoked=now) for key in found if key.active]
+    return [replace(key, revoked=now) for key in chosen if key.active]
 
 
 def budgets(keys: Mapping[str, Key]) -> dict[str, Budget]:

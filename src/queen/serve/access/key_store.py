@@ -15,17 +15,15 @@ from queen.atomic import write_atomically
 from queen.errors import LedgerError, OptionError, SecretError
 from queen.ledger.base import Budget
 from queen.ledger.redis_client import Shards
-from queen.serve.access.key import Key, budgets, from_plain, new_key, revoked_now, to_plain
-
-__all__ = ["FileKeys", "Key", "KeyStore", "RedisKeys", "budgets", "open_keys"]
+from queen.serve.access.key import Key, from_plain, mark_revoked, new_key, to_plain
 
 FORMAT = 1
-REDIS = ("redis", "rediss", "valkey", "valkeys")  # ledgers that keep keys too
-PATIENCE = 1.0  # seconds to wait for Redis
+REDIS = ("redis", "rediss", "valkey", "valkeys")  # schemes of ledgers that store the keys too
+REDIS_TIMEOUT = 1.0  # seconds
 
 
-class KeyStore(Protocol):
-    """Where keys are kept. Every call may block."""
+class KeySource(Protocol):
+    """Where keys can be read. Every call may block."""
 
     def keys(self) -> dict[str, Key]:
         """All keys by id, revoked ones too."""
@@ -34,6 +32,10 @@ class KeyStore(Protocol):
     def version(self) -> object:
         """Something cheap that changes whenever any key changes."""
         ...
+
+
+class KeyStore(KeySource, Protocol):
+    """Where keys are kept. Every call may block."""
 
     def add(
         self, name: str, groups: Sequence[str] = (), admin: bool = False, budget: Budget | None = None
@@ -46,7 +48,7 @@ class KeyStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back connections."""
+        """Close the connections, if there are any."""
         ...
 
 
@@ -56,7 +58,7 @@ def open_keys(home: Path, ledger_url: str) -> KeyStore:
 
 
 class FileKeys:
-    """Keys in `home`/keys.json, which its owner alone may read; several processes may change it at once."""
+    """Keys in `home`/keys.json, which only its owner may read; several processes may change it at the same time."""
 
     def __init__(self, home: Path) -> None:
         self._path = home / "keys.json"
@@ -72,45 +74,45 @@ class FileKeys:
             return {}
         except OSError as error:
             raise OptionError(f"cannot read the key file '{self._path}': {error.strerror}") from error
-        with _damage(f"key file '{self._path}'"):
+        with _report_damage(f"key file '{self._path}'"):
             content = json.loads(text)
             if content["format"] != FORMAT:
                 raise OptionError(f"expected format {FORMAT}, got {content['format']!r}")
             return {name: from_plain(name, plain) for name, plain in content["keys"].items()}
 
     def version(self) -> object:
-        """What the file system says of the file; every change makes it longer, so coarse clocks do not matter."""
+        """The file's number, size, mode and time; every change makes it longer, so coarse clocks do not matter."""
         try:
-            found = self._path.stat()
+            stat = self._path.stat()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise OptionError(f"cannot read the key file '{self._path}': {error.strerror}") from error
-        return found.st_ino, found.st_size, found.st_mode, found.st_ctime_ns
+        return stat.st_ino, stat.st_size, stat.st_mode, stat.st_ctime_ns
 
     def add(
         self, name: str, groups: Sequence[str] = (), admin: bool = False, budget: Budget | None = None
     ) -> tuple[str, Key]:
         """Make a key; its text is returned here and kept nowhere."""
         text, key = new_key(name, groups, admin, budget)
-        with self._changing() as keys:
+        with self._edit() as keys:
             keys[key.id] = key
         return text, key
 
     def revoke(self, id_or_name: str) -> list[Key]:
         """Revoke the key of this id, or all keys of this name; those that were not revoked before are returned."""
-        revoked_now(self.keys(), id_or_name)  # a key that does not exist makes no folder
-        with self._changing() as keys:
-            gone = revoked_now(keys, id_or_name)
-            keys.update({key.id: key for key in gone})
-        return gone
+        mark_revoked(self.keys(), id_or_name)  # fails before a folder is made, if there is no such key
+        with self._edit() as keys:
+            revoked = mark_revoked(keys, id_or_name)
+            keys.update({key.id: key for key in revoked})
+        return revoked
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to close."""
 
     @contextmanager
-    def _changing(self) -> Iterator[dict[str, Key]]:
-        """All keys, to be changed and then written while nobody else can."""
+    def _edit(self) -> Iterator[dict[str, Key]]:
+        """All keys, to be changed in the `with` block and written at its end, while other processes must wait."""
         home = self._path.parent
         try:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -134,24 +136,24 @@ class RedisKeys:
     """Keys in Redis or Valkey, beside the ledger that several replicas share."""
 
     def __init__(self, url: str, prefix: str = "queen") -> None:
-        self._table = f"{{{prefix}:keys}}"  # what is in braces decides the slot of a cluster: one for both
+        self._table = f"{{{prefix}:keys}}"  # the part in braces decides the slot in a cluster: the same for both
         self._counter = f"{self._table}:version"
         self._url = url
-        self._shards: Shards | None = Shards(url, PATIENCE)
+        self._shards: Shards | None = Shards(url, REDIS_TIMEOUT)
         self._where = self._shards.name
 
     def keys(self) -> dict[str, Key]:
         """All keys by id, revoked ones too."""
         with self._client() as client:
-            found = client.hgetall(self._table)
-        with _damage(f"hash '{self._table}' in '{self._where}'"):
-            return {name.decode(): from_plain(name.decode(), json.loads(text)) for name, text in found.items()}
+            table = client.hgetall(self._table)
+        with _report_damage(f"hash '{self._table}' in '{self._where}'"):
+            return {name.decode(): from_plain(name.decode(), json.loads(text)) for name, text in table.items()}
 
     def version(self) -> object:
         """How often keys have changed."""
         with self._client() as client:
-            found: bytes | None = client.get(self._counter)
-        return found
+            version: bytes | None = client.get(self._counter)
+        return version
 
     def add(
         self, name: str, groups: Sequence[str] = (), admin: bool = False, budget: Budget | None = None
@@ -163,10 +165,10 @@ class RedisKeys:
 
     def revoke(self, id_or_name: str) -> list[Key]:
         """Revoke the key of this id, or all keys of this name; those that were not revoked before are returned."""
-        gone = revoked_now(self.keys(), id_or_name)
-        if gone:
-            self._write(gone)
-        return gone
+        revoked = mark_revoked(self.keys(), id_or_name)
+        if revoked:
+            self._write(revoked)
+        return revoked
 
     def close(self) -> None:
         """Close the connections."""
@@ -181,9 +183,9 @@ class RedisKeys:
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
-        """A connection to the server that holds the keys; after an error that is found out anew."""
+        """A connection to the Redis server that has the keys; after an error, that server is looked up again."""
         if self._shards is None:
-            self._shards = Shards(self._url, PATIENCE)
+            self._shards = Shards(self._url, REDIS_TIMEOUT)
         shards = self._shards
         try:
             with shards.named_errors():
@@ -194,8 +196,8 @@ class RedisKeys:
 
 
 @contextmanager
-def _damage(what: str) -> Iterator[None]:
+def _report_damage(source: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise OptionError(f"{what} is damaged ({error}): restore it, or delete it and make new keys") from error
+        raise OptionError(f"{source} is damaged ({error}): restore it, or delete it and make new keys") from error

@@ -12,7 +12,7 @@ from queen.guard import Guard
 from queen.ledger import Event, Ledger
 from queen.options import Limits
 from queen.policy import find_policy
-from queen.serve.access.key_store import Key
+from queen.serve.access.key import Key
 from queen.serve.admin.accounts import bar_of
 from queen.serve.types import ModelSpec
 from queen.serve.unprotected import Unprotected

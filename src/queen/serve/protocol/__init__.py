@@ -1,4 +1,4 @@
-"""The Open Inference Protocol on the wire: REST bodies and gRPC messages into queries, answers into bytes.
+"""The Open Inference Protocol: translates REST bodies and gRPC messages into queries, and answers into bytes.
 
 Pure translation: no sockets, clocks or state. Imports nothing of the server but its types.
 """

@@ -1,4 +1,4 @@
-"""Messages of the protocol over gRPC into queries, answers into messages."""
+"""Translates gRPC messages of the protocol into queries, and answers into messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.protocol.rest_read import check_classification, check_id, check_output
 from queen.serve.protocol.rest_write import EXTENSIONS, PLATFORM, check_answer, labels
-from queen.serve.protocol.tensors import check_names, check_shape, gather, kind_of, read_raw, read_typed
+from queen.serve.protocol.tensors import check_names, check_shape, find_dtype, gather, read_raw, read_typed
 from queen.serve.types import OUTPUT, AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
 
 CONTENTS: Mapping[str, str] = {
@@ -28,7 +28,7 @@ CONTENTS: Mapping[str, str] = {
     "UINT32": "uint_contents",
     "UINT64": "uint64_contents",
 }
-"""Where the numbers of each datatype are, when they do not come as raw bytes."""
+"""The field with the numbers of each datatype, if they do not come as raw bytes."""
 
 MAX_PARTS = 1000  # fields of a request, those of its inputs and outputs included
 INPUTS, OUTPUTS, RAW = 5, 6, 7  # numbers of a request's fields, the last ones that there are
@@ -41,29 +41,29 @@ def read_message(raw: bytes, spec: ModelSpec, *, max_rows: int, max_values: int 
 
     `max_values` are the most numbers that may come typed: each is over ten times as large in memory.
     """
-    _refuse_crowds(raw, max_values)
-    rest, raw_parts = _taken_apart(raw)
+    _limit_values(raw, max_values)
+    without_raw, raw_parts = _split_message(raw)
     try:
-        message = oip.ModelInferRequest.FromString(rest)
+        message = oip.ModelInferRequest.FromString(without_raw)
     except DecodeError:
         raise ServeError(400, "the message is not a ModelInferRequest") from None
     check_model(spec, message.model_name, message.model_version)
     check_names([entry.name for entry in message.inputs], spec)
     by_name = {tensor.name: tensor for tensor in spec.inputs}
-    found = {
+    tensors = {
         entry.name: _read_tensor(entry, by_name[entry.name], raw_part, max_rows)
-        for entry, raw_part in zip(message.inputs, _one_an_input(message, raw_parts), strict=True)
+        for entry, raw_part in zip(message.inputs, _match_raw_parts(message, raw_parts), strict=True)
     }
-    inputs, rows = gather(found, spec)
-    return Query(inputs, rows, check_id(message.id), _wanted(message))
+    inputs, rows = gather(tensors, spec)
+    return Query(inputs, rows, check_id(message.id), _answer_format(message))
 
 
 def write_message(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> oip.ModelInferResponse:
-    """The answer (n, K) as raw bytes, of one length for all answers to requests of one form."""
+    """The answer (n, K) as raw bytes; answers to requests of the same form all have the same length."""
     check_answer(query, answer, spec)
     shape, raw, datatype = answer.shape, answer.tobytes(), "FP32"
-    if query.wanted.classification:
-        (shape, raw), datatype = labels(answer, query.wanted.classification, spec), "BYTES"
+    if query.answer_format.classification:
+        (shape, raw), datatype = labels(answer, query.answer_format.classification, spec), "BYTES"
     return oip.ModelInferResponse(
         model_name=spec.name,
         model_version=spec.version,
@@ -90,7 +90,7 @@ def model_message(spec: ModelSpec) -> oip.ModelMetadataResponse:
 
 
 def check_model(spec: ModelSpec, name: str, version: str) -> None:
-    """There is one model here; a client may leave its version open."""
+    """Raise `ServeError` 404 unless this is the model's name; a client may leave its version open."""
     if name != spec.name or version not in ("", spec.version):
         wanted = f"{name} version {version}" if version else name
         raise ServeError(404, f"no model '{wanted[:100]}' here")
@@ -101,8 +101,8 @@ def _tensors(tensors: Iterable[TensorSpec]) -> list[oip.ModelMetadataResponse.Te
     return [make(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape) for tensor in tensors]
 
 
-def _taken_apart(raw: bytes) -> tuple[bytes, list[memoryview]]:
-    """The message without its raw tensors and what nobody knows, and those tensors, which are not copied."""
+def _split_message(raw: bytes) -> tuple[bytes, list[memoryview]]:
+    """The message without its raw tensors and without unknown fields; and the raw tensors, which are not copied."""
     rest, parts, at = bytearray(), list[memoryview](), 0
     for number, start, end in _fields(raw, 0, len(raw)):
         if number == RAW:
@@ -113,8 +113,8 @@ def _taken_apart(raw: bytes) -> tuple[bytes, list[memoryview]]:
     return bytes(rest), parts
 
 
-def _one_an_input(message: oip.ModelInferRequest, raw: list[memoryview]) -> list[memoryview] | list[None]:
-    """The raw bytes of each input, or None for each where the numbers are typed."""
+def _match_raw_parts(message: oip.ModelInferRequest, raw: list[memoryview]) -> list[memoryview] | list[None]:
+    """One entry per input: its raw bytes, or None if the message has typed numbers instead."""
     count = len(message.inputs)
     if not raw:
         return [None] * count
@@ -132,7 +132,7 @@ def _read_tensor(
     shape = check_shape(tensor, list(entry.shape), max_rows=max_rows)
     if raw is not None:
         return read_raw(tensor, entry.datatype, shape, raw)
-    kind_of(tensor, entry.datatype)
+    find_dtype(tensor, entry.datatype)
     given = [field.name for field, _ in entry.contents.ListFields()]
     expected = CONTENTS.get(entry.datatype, "raw_input_contents")
     if given != [expected]:
@@ -140,7 +140,7 @@ def _read_tensor(
     return read_typed(tensor, entry.datatype, shape, getattr(entry.contents, expected))
 
 
-def _wanted(message: oip.ModelInferRequest) -> AnswerFormat:
+def _answer_format(message: oip.ModelInferRequest) -> AnswerFormat:
     check_output([entry.name for entry in message.outputs])
     if not message.outputs:
         return AnswerFormat(binary=True)
@@ -160,17 +160,18 @@ def _refuse_shared_memory(parameters: Mapping[str, oip.InferParameter]) -> None:
         raise ServeError(400, "shared memory is not supported: send the data in the request")
 
 
-def _refuse_crowds(raw: bytes, max_values: int | None) -> None:
-    """No more fields than requests have: two bytes are an empty input here and over 80 in memory."""
+def _limit_values(raw: bytes, max_values: int | None) -> None:
+    """Refuse more fields than requests have: an empty input takes two bytes here and over 80 in memory."""
     parts = values = 0
     try:
         for number, start, end in _fields(raw, 0, len(raw)):
             parts += 1
-            for inner, begin, stop in _few_fields(raw, start, end) if number in (INPUTS, OUTPUTS) else ():
+            for inner, begin, stop in _first_fields(raw, start, end) if number in (INPUTS, OUTPUTS) else ():
                 parts += 1
                 if number == INPUTS and inner == SHAPE:
                     values += stop - begin
-                for kind, first, last in _few_fields(raw, begin, stop) if (number, inner) == (INPUTS, NUMBERS) else ():
+                has_numbers = (number, inner) == (INPUTS, NUMBERS)
+                for kind, first, last in _first_fields(raw, begin, stop) if has_numbers else ():
                     parts += 1
                     values += _count(raw, first, last, WIDTHS.get(kind))
             if parts > MAX_PARTS:
@@ -181,13 +182,13 @@ def _refuse_crowds(raw: bytes, max_values: int | None) -> None:
         raise ServeError(413, f"expected at most {max_values} typed numbers, got {values}: send raw_input_contents")
 
 
-def _few_fields(raw: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The first fields of a message within a message, as many as there may be at all."""
+def _first_fields(raw: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The fields of a message within a message, cut off where there are too many anyhow."""
     return islice(_fields(raw, at, end), MAX_PARTS)
 
 
 def _count(raw: bytes, at: int, end: int, width: int | None) -> int:
-    """How many numbers these bytes are; the last byte of an integer is the one below 128."""
+    """How many numbers these bytes hold; the last byte of an integer is the one below 128."""
     if width is not None:
         return (end - at) // width
     return int(np.count_nonzero(np.frombuffer(raw, np.uint8, end - at, at) < 128))

@@ -1,4 +1,4 @@
-"""Compressed request bodies, without letting a small one become a large one."""
+"""Inflates compressed request bodies, up to a limit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import zlib
 from queen.serve.types import ServeError
 
 PIECE = 1 << 16  # bytes inflated at a time
-MAX_MEMBERS = 1024  # of a gzip body: empty ones would cost time and give nothing
-GZIP, ZLIB, RAW = 31, 15, -15  # zlib's names of the formats
+MAX_MEMBERS = 1024  # parts of a gzip body: empty ones would cost time and give nothing
+GZIP, ZLIB, RAW = 31, 15, -15  # zlib's numbers of the formats
 
 
 def inflate(body: bytes | bytearray, encoding: str, limit: int) -> bytes | bytearray:
@@ -46,5 +46,5 @@ def _inflate(body: memoryview, form: int, limit: int) -> bytes:
 
 
 def _has_zlib_head(body: bytes | bytearray) -> bool:
-    """Whether the body begins as zlib says; many clients send the bare stream instead."""
+    """Whether the body begins with zlib's header, as `deflate` demands; many clients send the bare stream instead."""
     return len(body) > 1 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0

@@ -129,11 +129,11 @@ def _model(spec: ModelSpec) -> Schema:
 
 
 def _get(summary: str, schema: Schema, *, key: bool = False) -> Schema:
-    found: Schema = {"summary": summary, "responses": {"200": _content(summary, schema)}}
+    operation: Schema = {"summary": summary, "responses": {"200": _content(summary, schema)}}
     if key:
-        found["responses"] |= _key_errors() | {"503": _error(retry=True)}
-        found["security"] = [{"key": []}]
-    return found
+        operation["responses"] |= _key_errors() | {"503": _error(retry=True)}
+        operation["security"] = [{"key": []}]
+    return operation
 
 
 def _key_errors() -> Schema:

@@ -1,4 +1,4 @@
-"""Bodies of inference requests: JSON, or JSON followed by raw tensors, into a `Query`."""
+"""Reads the body of an inference request, JSON or JSON followed by raw tensors, into a `Query`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from queen.serve.protocol.tensors import check_names, check_shape, gather, read_
 from queen.serve.types import OUTPUT, AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
 
 MAX_ID_LENGTH = 256
-MAX_REST = 1000  # values in a request besides the numbers of its tensors
-SMALL = 1 << 20  # bytes of JSON that cannot become much memory, whatever they hold
-BYTES_A_VALUE = 32  # of the largest body: with so few numbers in JSON a request takes at most four times that body
+MAX_OTHER_VALUES = 1000  # values in a request besides the numbers of its tensors
+HARMLESS = 1 << 20  # bytes of JSON that take little memory, whatever they hold
+BYTES_PER_VALUE = 32  # of the largest body: with fewer for a number a request could take over four times that body
 HEADER = "Inference-Header-Content-Length"
 
 
@@ -28,7 +28,7 @@ def read_query(
     max_rows: int,
     max_values: int | None = None,
 ) -> Query:
-    """A request's body as a query; `header_length` says how much of it is JSON, None: all.
+    """A request's body as a query; its first `header_length` bytes are JSON, or all of them if None.
 
     `max_values` are the most values that the JSON may have: each is over ten times as large in memory as its text.
     """
@@ -40,22 +40,22 @@ def read_query(
     check_names([_name(entry, "inputs") for entry in entries], spec)
     raw = memoryview(body)[len(header) :]
     used = 0
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     by_name = {tensor.name: tensor for tensor in spec.inputs}
     for entry in entries:
         tensor = by_name[entry["name"]]
         size = _binary_size(entry, tensor, has_raw=header_length is not None)
-        found[tensor.name] = _read_tensor(entry, tensor, raw[used:], size, max_rows)
+        tensors[tensor.name] = _read_tensor(entry, tensor, raw[used:], size, max_rows)
         used += size or 0
     if used != len(raw):
         raise ServeError(400, f"expected {used} bytes after the JSON as binary_data_size says, got {len(raw)}")
-    inputs, rows = gather(found, spec)
+    inputs, rows = gather(tensors, spec)
     _refuse_repeated_keys(header, request)
-    return Query(inputs, rows, check_id(request.get("id")), _wanted(request))
+    return Query(inputs, rows, check_id(request.get("id")), _answer_format(request))
 
 
 def check_id(value: object) -> str:
-    """The client's name for the request, "" where it gave none."""
+    """The client's name for the request, "" if it gave none."""
     if value is None:
         return ""
     if not isinstance(value, str) or len(value) > MAX_ID_LENGTH:
@@ -70,7 +70,7 @@ def check_output(names: Sequence[object]) -> None:
 
 
 def check_classification(value: object) -> int:
-    """How many best classes are asked for, 0 where the vector itself is."""
+    """How many of the best classes are asked for; 0 asks for all probabilities."""
     if value is None:
         return 0
     if type(value) is not int or value < 1:
@@ -79,7 +79,7 @@ def check_classification(value: object) -> int:
 
 
 def _parse(header: bytes | bytearray, spec: ModelSpec, max_rows: int, max_values: int | None) -> dict[str, Any]:
-    _refuse_crowds(header, spec, max_rows, max_values)
+    _limit_values(header, spec, max_rows, max_values)
     try:
         request = orjson.loads(header)
     except orjson.JSONDecodeError as error:
@@ -89,17 +89,17 @@ def _parse(header: bytes | bytearray, spec: ModelSpec, max_rows: int, max_values
     return request
 
 
-def _refuse_crowds(header: bytes | bytearray, spec: ModelSpec, max_rows: int, max_values: int | None) -> None:
-    """No more values than the largest request has: `[],` takes 3 bytes here and over 60 as a Python object."""
-    if len(header) <= SMALL:
+def _limit_values(header: bytes | bytearray, spec: ModelSpec, max_rows: int, max_values: int | None) -> None:
+    """Refuse more values than the largest request has: `[],` takes 3 bytes here and over 60 as a Python object."""
+    if len(header) <= HARMLESS:
         return
     values = sum(map(header.count, (b",", b"[", b"{")))
     if max_values is not None and values > max_values:
         raise ServeError(413, f"expected at most {max_values} numbers in JSON, got {values}: send them as raw bytes")
     if any(-1 in tensor.shape[1:] for tensor in spec.inputs):
         return
-    limit = MAX_REST + max_rows * sum(1 + sum(accumulate(tensor.shape[1:], mul, initial=1)) for tensor in spec.inputs)
-    if values > limit:
+    per_row = sum(1 + sum(accumulate(tensor.shape[1:], mul, initial=1)) for tensor in spec.inputs)
+    if values > MAX_OTHER_VALUES + max_rows * per_row:
         raise ServeError(413, f"more values than {max_rows} rows can have: send several requests")
 
 
@@ -138,7 +138,7 @@ def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def _binary_size(entry: Mapping[str, Any], tensor: TensorSpec, *, has_raw: bool) -> int | None:
-    """Bytes of the input after the JSON; None: its numbers are in the JSON."""
+    """How many bytes of the input follow the JSON, or None if its numbers are in the JSON."""
     size = _parameters(entry).get("binary_data_size")
     if size is None:
         return None
@@ -152,7 +152,7 @@ def _binary_size(entry: Mapping[str, Any], tensor: TensorSpec, *, has_raw: bool)
 
 
 def _read_tensor(entry: dict[str, Any], tensor: TensorSpec, raw: memoryview, size: int | None, max_rows: int) -> Tensor:
-    """One input; its numbers leave the entry, so that nothing has to look through them again."""
+    """One input; its numbers are removed from the entry, so that later checks need not walk through them."""
     shape, datatype = check_shape(tensor, entry.get("shape"), max_rows=max_rows), entry.get("datatype")
     if size is None:
         if "data" not in entry:
@@ -164,7 +164,7 @@ def _read_tensor(entry: dict[str, Any], tensor: TensorSpec, raw: memoryview, siz
     return read_raw(tensor, datatype, shape, raw[:size])
 
 
-def _wanted(request: Mapping[str, Any]) -> AnswerFormat:
+def _answer_format(request: Mapping[str, Any]) -> AnswerFormat:
     default = _flag(_parameters(request), "binary_data_output", False)
     entries = _entries(request, "outputs")
     check_output([_name(entry, "outputs") for entry in entries])
@@ -176,18 +176,18 @@ def _wanted(request: Mapping[str, Any]) -> AnswerFormat:
 
 
 def _refuse_repeated_keys(header: bytes | bytearray, request: dict[str, Any]) -> None:
-    """A key written twice means one thing to us and perhaps another to a proxy before us.
+    """Refuse a key written twice: it means one thing to us, and perhaps another to a proxy before us.
 
-    The parser silently keeps the last one, and a slower parser would cost more than all the rest. So colons are
-    counted: as many are written as there are keys, and colons inside strings, unless a key was dropped.
+    The parser silently keeps the last one, and a parser that notices would cost more than all the rest. So colons are
+    counted: the text has as many as there are keys, and colons inside strings, unless a key was dropped.
     """
     if b"\\" not in header and _is_plain(header, request):
         return
-    colons = seen = 0
+    colons = visited = 0
     todo: list[Any] = [request]
     while todo:
         value = todo.pop()
-        seen += 1
+        visited += 1
         if isinstance(value, dict):
             colons += len(value)
             todo.extend(value)
@@ -196,17 +196,17 @@ def _refuse_repeated_keys(header: bytes | bytearray, request: dict[str, Any]) ->
             todo.extend(value)
         elif isinstance(value, str):
             colons += value.count(":")
-        if seen + len(todo) > MAX_REST:
-            raise ServeError(400, f"expected at most {MAX_REST} values besides the tensors' numbers")
+        if visited + len(todo) > MAX_OTHER_VALUES:
+            raise ServeError(400, f"expected at most {MAX_OTHER_VALUES} values besides the tensors' numbers")
     has_escapes = b"\\" in header and b"\\u003a" in header.lower()
     if has_escapes or colons != header.count(b":"):
         raise ServeError(400, "a key is written twice in one object, or a colon as an escape")
 
 
 def _is_plain(header: bytes | bytearray, request: dict[str, Any]) -> bool:
-    """The same for most requests, faster: written again, it is short and has as many colons."""
+    """The same check, faster, which settles most requests: written again, this one is short and has as many colons."""
     try:
         again = orjson.dumps(request)
     except orjson.JSONEncodeError:  # nested too deeply
         return False
-    return len(again) < MAX_REST and again.count(b":") == header.count(b":")
+    return len(again) < MAX_OTHER_VALUES and again.count(b":") == header.count(b":")

@@ -1,8 +1,8 @@
 """Answers and other replies as bytes.
 
-Clean answers to requests of one form have one length, whatever the probabilities: each number is written with nine
-significant digits (enough to read the same float32 back) in 14 characters. Where class names differ in length, spaces
-make up for it: after the end of a JSON reply, and at the end of each name where labels travel as raw bytes.
+Answers to requests of the same form all have the same length, whatever the probabilities: each number is written with
+nine significant digits (enough to read the same float32 back) in 14 characters. Where class names differ in length,
+spaces make up for it: after the end of a JSON reply, and at the end of each name where labels travel as raw bytes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ PLATFORM = "queen"
 
 
 def write_answer(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> tuple[bytes, int | None]:
-    """The reply's body for an answer (n, K), and how much of it is JSON where raw bytes follow, else None."""
+    """The reply's body for an answer (n, K), and the length of its JSON if raw bytes follow, else None."""
     check_answer(query, answer, spec)
-    if query.wanted.classification:
+    if query.answer_format.classification:
         return _write_labels(query, answer, spec)
     shape = b"%d,%d" % answer.shape
-    if not query.wanted.binary:
+    if not query.answer_format.binary:
         numbers = ",".join([NUMBER] * answer.size) % tuple(answer.ravel().tolist())
         return _head(query, spec, b"FP32", shape) + b'"data":[' + numbers.encode() + b"]}]}", None
     raw = answer.tobytes()
@@ -37,12 +37,12 @@ def write_answer(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> 
 
 def clean(probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
     """Answers (n, K) as little-endian float32 from 0 to 1, which all have the same width in text."""
-    within = np.minimum(np.maximum(probabilities, 0), 1) + 0  # the sum makes 0 of -0
+    within = np.minimum(np.maximum(probabilities, 0), 1) + 0  # adding 0 turns -0 into 0
     return within.astype("<f4", copy=False)
 
 
 def check_answer(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> None:
-    """An answer has a row for each of the query's."""
+    """Raise `ServeError` unless the answer has one row per row of the query."""
     if answer.shape != (query.rows, spec.classes):
         raise ServeError(500, f"expected answers {(query.rows, spec.classes)}, got {answer.shape}")
 
@@ -50,26 +50,26 @@ def check_answer(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> 
 def labels(answer: NDArray[np.float32], best: int, spec: ModelSpec) -> tuple[tuple[int, int], bytes]:
     """The shape (n, k) and bytes of the `best` classes of each row: "score:index" or "score:index:name".
 
-    Each is preceded by its length in four bytes; names end in as many spaces as the longest has letters more.
+    Each is preceded by its length in four bytes; names are padded with spaces to the length of the longest.
     """
     names = [b":" + name.encode() for name in spec.class_names or ()]
     longest = max(map(len, names), default=0)
-    shape, found = _best(answer, best)
-    texts = [text.encode() + (names[index].ljust(longest) if names else b"") for text, index in found]
+    shape, pairs = _best(answer, best)
+    texts = [text.encode() + (names[index].ljust(longest) if names else b"") for text, index in pairs]
     return shape, b"".join(struct.pack("<I", len(text)) + text for text in texts)
 
 
 def _write_labels(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> tuple[bytes, int | None]:
-    best = query.wanted.classification
-    if query.wanted.binary:
+    best = query.answer_format.classification
+    if query.answer_format.binary:
         shape, raw = labels(answer, best, spec)
         head = _head(query, spec, b"BYTES", b"%d,%d" % shape) + b'"parameters":{"binary_data_size":%d}}]}' % len(raw)
         return head + raw, len(head)
     names = [b":" + orjson.dumps(name)[1:-1] for name in spec.class_names or ()]
     longest = max(map(len, names), default=0)
-    shape, found = _best(answer, best)
-    texts = [text.encode() + (names[index] if names else b"") for text, index in found]
-    spaces = sum(longest - len(names[index]) for _, index in found) if names else 0
+    shape, pairs = _best(answer, best)
+    texts = [text.encode() + (names[index] if names else b"") for text, index in pairs]
+    spaces = sum(longest - len(names[index]) for _, index in pairs) if names else 0
     data = b'"data":["' + b'","'.join(texts) + b'"]}]}' + b" " * spaces
     return _head(query, spec, b"BYTES", b"%d,%d" % shape) + data, None
 
@@ -118,5 +118,5 @@ def to_json(content: object) -> bytes:
 
 
 def error_body(message: str) -> bytes:
-    """The protocol's form of an error; what is no text (half of a surrogate pair) becomes a question mark."""
+    """An error in the protocol's form; half of a surrogate pair, which is no text, becomes a question mark."""
     return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})

@@ -1,4 +1,4 @@
-"""One tensor as clients send it, in numbers or in raw bytes: checked against what the model takes.
+"""Tensors as clients send them, in numbers or in raw bytes, checked against what the model takes.
 
 Nothing here allocates more than a small multiple of what has arrived: sizes are compared before anything is copied.
 """
@@ -31,7 +31,7 @@ INTEGERS: Mapping[str, str] = {
     "UINT8": "<u1",
 }
 MAX_ID = np.iinfo(np.int64).max
-SAFE = 1e38  # numbers whose squares add up to less than its square are all finite in FP32
+SAFE = 1e38  # numbers whose Euclidean norm is below this are all finite in FP32
 
 
 def short(value: object) -> str:
@@ -41,14 +41,14 @@ def short(value: object) -> str:
 
 
 def check_names(names: Sequence[object], spec: ModelSpec) -> None:
-    """Each input of the model once, and no other."""
+    """Refuse a request that does not name each input of the model exactly once."""
     expected = [tensor.name for tensor in spec.inputs]
     if len(names) != len(expected) or set(names) != set(expected):
         raise ServeError(400, f"expected inputs {expected}, got {short(list(names))}")
 
 
 def check_shape(tensor: TensorSpec, shape: object, *, max_rows: int) -> tuple[int, ...]:
-    """The shape, if it is one that the model takes."""
+    """The shape, if the model takes it."""
     if not isinstance(shape, list) or set(map(type, shape)) != {int}:
         raise ServeError(400, f"input '{tensor.name}': expected shape as a list of whole numbers, got {short(shape)}")
     fits = len(shape) == len(tensor.shape) and all(
@@ -67,19 +67,19 @@ def check_shape(tensor: TensorSpec, shape: object, *, max_rows: int) -> tuple[in
 
 def read_list(tensor: TensorSpec, datatype: object, shape: tuple[int, ...], data: object) -> Tensor:
     """A tensor from numbers in a flat list, or in lists nested like its shape."""
-    kind = kind_of(tensor, datatype)
+    kind = find_dtype(tensor, datatype)
     numbers = _flatten(tensor, data, shape)
     _check_count(tensor, numbers, shape)
     types = set(map(type, numbers))
     if not types <= ({int, float} if kind[1] == "f" else {int}):
-        what = "numbers" if kind[1] == "f" else "whole numbers from 0 to 2^63 - 1"
-        raise ServeError(400, f"input '{tensor.name}': expected {what} in data, got {_names(types)}")
+        expected = "numbers" if kind[1] == "f" else "whole numbers from 0 to 2^63 - 1"
+        raise ServeError(400, f"input '{tensor.name}': expected {expected} in data, got {_name_types(types)}")
     return read_typed(tensor, datatype, shape, numbers)
 
 
 def read_typed(tensor: TensorSpec, datatype: object, shape: tuple[int, ...], numbers: Sequence[Any]) -> Tensor:
-    """A tensor from numbers that are known to be numbers."""
-    kind, count = kind_of(tensor, datatype), _check_count(tensor, numbers, shape)
+    """A tensor from values that are known to be numbers."""
+    kind, count = find_dtype(tensor, datatype), _check_count(tensor, numbers, shape)
     try:
         if kind[1] == "f" and math.hypot(*numbers) < SAFE:
             return torch.from_numpy(np.array(numbers, np.float32).reshape(shape))
@@ -100,7 +100,7 @@ def _check_count(tensor: TensorSpec, numbers: Sequence[Any], shape: tuple[int, .
 
 def read_raw(tensor: TensorSpec, datatype: object, shape: tuple[int, ...], raw: bytes | memoryview) -> Tensor:
     """A tensor from its bytes: little-endian, row by row."""
-    kind = np.dtype(kind_of(tensor, datatype))
+    kind = np.dtype(find_dtype(tensor, datatype))
     expected = math.prod(shape) * kind.itemsize
     if len(raw) != expected:
         raise ServeError(
@@ -109,17 +109,17 @@ def read_raw(tensor: TensorSpec, datatype: object, shape: tuple[int, ...], raw: 
     return _as_tensor(tensor, np.frombuffer(raw, kind), shape)
 
 
-def gather(found: Mapping[str, Tensor], spec: ModelSpec) -> tuple[Inputs, int]:
-    """The batch as the model takes it, and its rows."""
-    rows = {len(part) for part in found.values()}
+def gather(tensors: Mapping[str, Tensor], spec: ModelSpec) -> tuple[Inputs, int]:
+    """The batch as the model takes it, and its number of rows."""
+    rows = {len(part) for part in tensors.values()}
     if len(rows) != 1:
-        raise ServeError(400, f"inputs differ in rows: { {name: len(part) for name, part in found.items()} }")
+        raise ServeError(400, f"inputs differ in rows: { {name: len(part) for name, part in tensors.items()} }")
     single = [tensor.name for tensor in spec.inputs] == [INPUT]
-    return (found[INPUT] if single else {tensor.name: found[tensor.name] for tensor in spec.inputs}), rows.pop()
+    return (tensors[INPUT] if single else {tensor.name: tensors[tensor.name] for tensor in spec.inputs}), rows.pop()
 
 
-def kind_of(tensor: TensorSpec, datatype: object) -> str:
-    """How numpy calls the datatype, if it is one that the tensor may come in."""
+def find_dtype(tensor: TensorSpec, datatype: object) -> str:
+    """numpy's name of the datatype, if the tensor may be sent in it."""
     known = FLOATS if tensor.datatype in FLOATS else INTEGERS
     kind = known.get(datatype) if isinstance(datatype, str) else None
     if kind is None:
@@ -132,7 +132,7 @@ def kind_of(tensor: TensorSpec, datatype: object) -> str:
 
 def _flatten(tensor: TensorSpec, data: object, shape: tuple[int, ...]) -> list[Any]:
     if not isinstance(data, list):
-        raise ServeError(400, f"input '{tensor.name}': expected data as a list, got {_names({type(data)})}")
+        raise ServeError(400, f"input '{tensor.name}': expected data as a list, got {_name_types({type(data)})}")
     if not data or type(data[0]) is not list:
         return data
     level: list[Any] = [data]
@@ -145,7 +145,7 @@ def _flatten(tensor: TensorSpec, data: object, shape: tuple[int, ...]) -> list[A
     return level
 
 
-def _names(types: set[type]) -> str:
+def _name_types(types: set[type]) -> str:
     words = {str: "strings", bool: "booleans", type(None): "null", list: "lists", dict: "objects", float: "fractions"}
     return ", ".join(sorted(words.get(kind, kind.__name__) for kind in types - {int}))
 

@@ -1,0 +1,48 @@
+"""Whether the ledger records; one that failed is tried until it works again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from queen.errors import LedgerError
+from queen.ledger import Ledger
+from queen.serve.telemetry.log import log
+from queen.serve.telemetry.metrics import Metrics
+
+CHECK_EVERY = 0.5  # seconds between checks of a ledger that failed
+
+
+class LedgerHealth:
+    """Knows whether the last use of the ledger succeeded; `on_change` is called when that changes, in any thread."""
+
+    def __init__(
+        self, ledger: Ledger, metrics: Metrics, pool: Executor, on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        self._ledger, self._metrics, self._pool, self._on_change = ledger, metrics, pool, on_change
+        self.works = True
+
+    def report(self, error: LedgerError | None) -> None:
+        """Note how a use of the ledger ended: with an error, or well."""
+        worked, self.works = self.works, error is None
+        if error is not None:
+            self._metrics.ledger_error()
+        if self.works == worked:
+            return
+        self._on_change()
+        if error is None:
+            log("ledger works again")
+        else:
+            log("ledger failed", level="error", error=str(error))
+
+    async def watch(self) -> None:
+        """Notice for ever that a failed ledger has recovered, even when no request comes."""
+        while True:
+            await asyncio.sleep(CHECK_EVERY)
+            if not self.works:
+                try:
+                    await asyncio.get_running_loop().run_in_executor(self._pool, self._ledger.check)
+                except LedgerError:
+                    continue
+                self.report(None)

@@ -1,0 +1,54 @@
+"""A ledger that fails is reported once, and tried until it works again."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from queen.errors import LedgerError
+from queen.ledger import MemoryLedger
+from queen.serve import ledger_health
+from queen.serve.ledger_health import LedgerHealth
+from queen.serve.telemetry.metrics import Metrics
+from tests.support.metrics import values
+
+
+class Broken(MemoryLedger):
+    """Fails its first checks."""
+
+    failures = 2
+
+    def check(self):
+        self.failures -= 1
+        if self.failures >= 0:
+            raise LedgerError("disk full")
+
+
+def test_every_failed_batch_is_counted_and_every_change_is_reported_once():
+    metrics, changes = Metrics(), []
+    health = LedgerHealth(MemoryLedger(), metrics, ThreadPoolExecutor(1), lambda: changes.append(health.works))
+    error = LedgerError("disk full")
+    for outcome in (None, error, error, None, None, error):
+        health.report(outcome)
+        assert health.works == (outcome is None)
+    assert changes == [False, True, False]
+    assert values(metrics)["queen_ledger_errors_total"] == 3
+
+
+def test_a_failed_ledger_is_checked_until_it_works(monkeypatch):
+    monkeypatch.setattr(ledger_health, "CHECK_EVERY", 0.01)
+
+    async def check():
+        ledger = Broken()
+        with ThreadPoolExecutor(1) as pool:
+            health = LedgerHealth(ledger, Metrics(), pool)
+            task = asyncio.create_task(health.watch())
+            await asyncio.sleep(0.05)
+            assert ledger.failures == 2  # one that works is left alone
+            health.report(LedgerError("disk full"))
+            while not health.works:
+                await asyncio.sleep(0.01)
+            task.cancel()
+        assert ledger.failures == -1
+
+    asyncio.run(asyncio.wait_for(check(), 30))
