@@ -17,7 +17,7 @@ from pathlib import Path
 from qa.serving.attempts import Tally, attempt, is_ready, total, wait_until
 from qa.serving.scenario import Check
 from queen.ledger import open_ledger
-from tests.support import redis_server
+from tests.support.redis_server import RedisServer, redis_server
 from tests.support.server import Server, started
 
 OUTAGE = 1.5  # seconds, so that also the keys that are in Redis become too old
@@ -77,7 +77,7 @@ def with_redis(folder: Path, count: int) -> list[Check]:
         Fault("Redis is out of memory", lambda server: _set(redis, "maxmemory", "1mb", "0")),
         Fault("Redis takes no writes", lambda server: _demoted(redis)),
     ]
-    redis = redis_server.redis_server(folder / "data")
+    redis = redis_server(folder / "data")
     try:
         with started(folder, ledger=redis.url) as server:
             return [_unasked(server, redis), *survived(server, redis.url, faults, count)]
@@ -85,7 +85,7 @@ def with_redis(folder: Path, count: int) -> list[Check]:
         redis.kill()
 
 
-def _unasked(server: Server, redis: redis_server.Server) -> Check:
+def _unasked(server: Server, redis: RedisServer) -> Check:
     """Health says that Redis is gone, and that it is back, also while nobody asks for answers."""
     with _killed(redis):
         red = wait_until(server, ready=False)
@@ -271,7 +271,7 @@ def read_only(file: Path) -> Iterator[bool]:
 
 
 @contextmanager
-def _stopped(redis: redis_server.Server) -> Iterator[None]:
+def _stopped(redis: RedisServer) -> Iterator[None]:
     redis.process.send_signal(signal.SIGSTOP)
     try:
         yield
@@ -280,7 +280,7 @@ def _stopped(redis: redis_server.Server) -> Iterator[None]:
 
 
 @contextmanager
-def _killed(redis: redis_server.Server) -> Iterator[None]:
+def _killed(redis: RedisServer) -> Iterator[None]:
     redis.kill()
     try:
         yield
@@ -289,7 +289,7 @@ def _killed(redis: redis_server.Server) -> Iterator[None]:
 
 
 @contextmanager
-def _set(redis: redis_server.Server, name: str, value: str, normal: str) -> Iterator[None]:
+def _set(redis: RedisServer, name: str, value: str, normal: str) -> Iterator[None]:
     with redis.client() as client:
         client.config_set(name, value)
         try:
@@ -299,7 +299,7 @@ def _set(redis: redis_server.Server, name: str, value: str, normal: str) -> Iter
 
 
 @contextmanager
-def _demoted(redis: redis_server.Server) -> Iterator[None]:
+def _demoted(redis: RedisServer) -> Iterator[None]:
     """A replica of nobody: as after a failover that a client has not heard of."""
     with redis.client() as client:
         client.replicaof("127.0.0.1", 1)
