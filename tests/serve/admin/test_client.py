@@ -12,8 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from tests.serve.test_process import call, infer, queen
-from tests.support.server import started
+from tests.support.server import run_queen, started
 from tests.support.serving import digits, noise, small_bundle
 
 pytestmark = pytest.mark.slow
@@ -52,11 +51,10 @@ def server(tmp_path_factory, hook):
     url = f"http://127.0.0.1:{hook.server_port}/alarms"
     options = {"webhook": url, "webhook_secret": SECRET, "record": folder / "queries", "access_log": True}
     with started(folder, metrics_port=0, **options) as found:
-        made = queen("keys", "new", "thief", "--home", str(found.home), "--json")
-        key = json.loads(made.stdout)["key"]
+        key = found.new_key("thief")
         for start in range(0, 100, 20):
-            assert infer(found, digits()[start : start + 20])[0] == 200
-            assert infer(found, noise()[start : start + 20], key)[0] == 200
+            assert found.infer(digits()[start : start + 20])[0] == 200
+            assert found.infer(noise()[start : start + 20], key)[0] == 200
         yield found
 
 
@@ -112,14 +110,14 @@ def test_requests_are_logged_without_answers_or_keys(server):
 
 
 def test_the_dashboard_counts_them(server):
-    series = wait_for(lambda: (s := call(f"{server.url}/admin/series", server.admin)[2]) and sum(s["rows"]) and s)
+    series = wait_for(lambda: (s := server.get("/admin/series", server.admin)[2]) and sum(s["rows"]) and s)
     assert sum(series["rows"]) == sum(sum(series[letter]) for letter in "ABCD")
 
 
 def test_recorded_queries_find_the_thief_again(server):
     code = server.stop()
     assert code == 0
-    found = queen("audit", str(small_bundle()), str(server.home.parent / "queries"), "--json")
+    found = run_queen("audit", str(small_bundle()), str(server.home.parent / "queries"), "--json")
     assert found.returncode == 0, found.stderr
     clients = {line["name"]: line for line in json.loads(found.stdout)["found"]}
     assert {name: line["queries"] for name, line in clients.items()} == {"alice": 100, "thief": 100}
