@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from queen.errors import LedgerError
 from queen.serve.admin import accounts
-from tests.support.desk import HOSTILE, IMAGE, SCRIPT, TURNED, Desk, busy_guard, fill, listening
+from tests.support.admin_stub import HOSTILE, IMAGE, SCRIPT, TURNED, AdminStub, busy_guard, fill, listening
 from tests.support.paths import ROOT
 from tests.support.server import started
 from tests.support.serving import noise, small_guard
@@ -43,7 +43,7 @@ in_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory) -> Iterator[SimpleNamespace]:
     """A desk that tests only look at, and its address."""
-    desk = Desk(busy_guard(), tmp_path_factory.mktemp("home"))
+    desk = AdminStub(busy_guard(), tmp_path_factory.mktemp("home"))
     desk.keys.add("thief-7", groups=("tenant:7",))
     fill(desk.series)
     with listening(desk.app()) as url:
@@ -107,8 +107,8 @@ def go(page: Page, address: str) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path) -> Desk:
-    return Desk(busy_guard(), tmp_path)
+def desk(tmp_path) -> AdminStub:
+    return AdminStub(busy_guard(), tmp_path)
 
 
 @pytest.fixture
@@ -406,7 +406,7 @@ def test_live_figures_follow_the_server(desk, url, new_page):
 
 
 @contextmanager
-def trickle(desk: Desk) -> Iterator[None]:
+def trickle(desk: AdminStub) -> Iterator[None]:
     """Counts as if requests came for the next seconds."""
     now, real = desk.series._clock(), desk.series._clock
     for ahead in range(30):
@@ -439,7 +439,7 @@ def test_a_server_that_goes_and_comes_back(desk, new_page):
 
 @in_browser
 def test_a_server_that_nobody_has_asked_yet(tmp_path, new_page):
-    desk = Desk(small_guard(policy="paper"), tmp_path)
+    desk = AdminStub(small_guard(policy="paper"), tmp_path)
     with listening(desk.app()) as url:
         page = log_in(new_page(url), desk.admin_key)
         expect(page.get_by_text("Nobody has asked yet.")).to_be_visible()

@@ -25,7 +25,7 @@ from queen.serve.admin.accounts import Accounts
 from queen.serve.admin.background import Recent
 from queen.serve.admin.routes import admin_routes
 from queen.serve.unprotected import Unprotected
-from tests.support.desk import HOSTILE, LIMITS, Desk, ask, busy_guard, listening
+from tests.support.admin_stub import HOSTILE, LIMITS, AdminStub, ask, busy_guard, listening
 from tests.support.serving import digits, small_guard
 
 ACTOR = "olga <admin>"
@@ -40,8 +40,8 @@ READS = ("overview", "series", "clients", "client?name=alice", "clients/alice", 
 
 
 @pytest.fixture
-def desk(tmp_path) -> Desk:
-    return Desk(busy_guard(), tmp_path)
+def desk(tmp_path) -> AdminStub:
+    return AdminStub(busy_guard(), tmp_path)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_overview_tells_model_policy_server_and_totals(desk, http):
 def test_other_policies_have_no_bar_and_none_is_called_by_its_name(tmp_path):
     for kind, policy in ((Guard, "paper"), (Unprotected, "none")):
         bundle = small_guard(policy="paper").bundle
-        desk = Desk(kind(bundle), tmp_path)
+        desk = AdminStub(kind(bundle), tmp_path)
         with listening(desk.app()) as url:
             found = httpx.get(f"{url}/admin/overview", headers={"Authorization": f"Bearer {desk.admin_key}"}).json()
         assert (found["bundle"]["policy"], found["bundle"]["sentinel"]["bar"]) == (policy, None)
@@ -491,7 +491,7 @@ def test_of_many_clients_only_the_first_are_sent(tmp_path, monkeypatch):
     guard = small_guard(limits=Limits(threshold=0.5))
     many = [Standing(f"client {i}", False, i, float(i % 977), coverage={i % 10: i / 1e5}) for i in range(30_000)]
     monkeypatch.setattr(guard.ledger, "each_standing", lambda: iter(many))
-    desk = Desk(guard, tmp_path)
+    desk = AdminStub(guard, tmp_path)
     headers = {"Authorization": f"Bearer {desk.admin_key}"}
     with listening(desk.app()) as url, httpx.Client(base_url=url, headers=headers, timeout=30) as http:
         while (found := http.get("/admin/clients?limit=1000&sort=queries").json())["total"] is None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from queen.serve.telemetry.metrics import Metrics
-from tests.support.desk import Desk, listening
+from tests.support.admin_stub import AdminStub, listening
 from tests.support.paths import ROOT
 from tests.support.serving import small_guard
 
@@ -21,7 +21,7 @@ OWN = sorted(path for path in FILES.glob("*.js") if path.name != "uplot.js")
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory) -> Iterator[str]:
-    with listening(Desk(small_guard(), tmp_path_factory.mktemp("home")).app()) as address:
+    with listening(AdminStub(small_guard(), tmp_path_factory.mktemp("home")).app()) as address:
         yield address
 
 

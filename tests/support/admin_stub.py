@@ -1,4 +1,4 @@
-"""A small server of operators' routes around a real guard, ledger and key store, with traffic that has already been."""
+"""A small server with nothing but the operators' routes, and traffic for it to show."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ HOSTILE = (SCRIPT, IMAGE, TURNED, "..", "a/../b?c#d%2F\"'&", "שלום עולם"
 LIMITS = Limits(radius=0.12, threshold=0.08, extra_answers=150)
 
 
-class Desk:
-    """What the routes need of a server: the stub of it, with real parts."""
+class AdminStub:
+    """As much of a server as the operators' routes need, with a real guard, ledger and key store."""
 
     def __init__(self, guard: Guard, home: Path) -> None:
         self.guard, self.spec = guard, describe(guard.bundle, "digits")
@@ -55,10 +55,12 @@ class Desk:
         return self.auth.admin(request.headers.get("authorization"), request.client.host if request.client else None)
 
     def app(self) -> Starlette:
-        return Starlette(routes=[*admin_routes(self), *dashboard_routes()], exception_handlers={ServeError: _told})
+        return Starlette(
+            routes=[*admin_routes(self), *dashboard_routes()], exception_handlers={ServeError: _serve_error}
+        )
 
 
-async def _told(request: Request, error: ServeError) -> Response:
+async def _serve_error(request: Request, error: ServeError) -> Response:
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
     return JSONResponse({"error": error.message}, error.status, headers)
 
@@ -69,7 +71,7 @@ def ask(guard: Guard, rows: Any, client: str, groups: tuple[str, ...] = ()) -> N
 
 
 def busy_guard(**options: Any) -> Guard:
-    """A guard that has seen benign clients, a thief, a group, and clients with hostile names."""
+    """A guard that benign clients, a thief, a group, and clients with hostile names have asked."""
     settings = {"limits": LIMITS, "groups": {"tenant": Group(limits=replace(LIMITS, extra_answers=900))}}
     guard = small_guard(**{**settings, **options})
     guard = guard.with_bundle(replace(guard.bundle, class_names=NAMES))
@@ -84,7 +86,7 @@ def busy_guard(**options: Any) -> Guard:
 
 
 def fill(series: Series, *, seconds: int = 890) -> None:
-    """A quarter of an hour of traffic that looks like some."""
+    """Count a quarter of an hour of traffic that looks real, with an attack in it."""
     draw, now, real = random.Random(0), int(time.time()), series._clock
     for ago in range(seconds, 0, -1):
         series._clock = lambda ago=ago: now - ago
