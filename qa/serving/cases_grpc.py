@@ -27,7 +27,7 @@ from qa.serving.h2 import (
     sent,
     start,
 )
-from tests.serve.protocol.test_grpc_hostile import HOSTILE
+from tests.support.grpc_hostile import HOSTILE
 from tests.support.grpc_stub import message
 
 GOOD = message().SerializeToString()

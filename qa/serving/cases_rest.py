@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qa.serving.rest import INFER, chunked, get, head, post
-from tests.serve.protocol.test_rest_hostile import BINARY, GOOD, JSON
+from tests.support.rest_hostile import BINARY, GOOD, JSON
 
 MIB = 1 << 20
 SPOILT = GOOD[:-1]  # refused also where the parser forgives everything else

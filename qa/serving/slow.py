@@ -16,7 +16,8 @@ import numpy as np
 from qa.serving.rest import ask, post
 from qa.serving.scenario import Check, none_of
 from qa.serving.state import body_of
-from tests.support.server import ROOT, Server, started
+from tests.support.paths import ROOT
+from tests.support.server import Server, started
 
 WITHIN = 10.0  # seconds: the server's own limit is 8
 BASELINE = 10.0
