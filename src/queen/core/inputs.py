@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -35,6 +35,15 @@ def count(x: Inputs) -> int:
 def take(x: Inputs, rows: Tensor | slice) -> Inputs:
     """Some rows of a batch."""
     return {name: t[rows] for name, t in x.items()} if isinstance(x, Mapping) else x[rows]
+
+
+def join(batches: Sequence[Inputs]) -> Inputs:
+    """Batches of the same names, kinds and shapes as one; a single batch as it is."""
+    if len(batches) == 1:
+        return batches[0]
+    named = [tensors(batch) for batch in batches]
+    joined = {name: torch.cat([batch[name] for batch in named]) for name in named[0]}
+    return joined if isinstance(batches[0], Mapping) else joined["x"]
 
 
 def to(x: Inputs, device: torch.device) -> Inputs:

@@ -16,6 +16,7 @@ from torch import Tensor
 from typer.testing import CliRunner, Result
 
 from queen import cli
+from queen.core import inputs
 from queen.errors import CalibrationError, OptionError, QueenError, RefusedError
 from queen.options import Group, Limits
 from queen.policy import Action, find_policy
@@ -204,7 +205,7 @@ def test_named_tensors_are_joined_by_name_if_they_have_one_length():
     stream = [LoggedRequest(0.0, "a", (), text(*size)) for size in ((2, 5), (1, 5), (3, 7), (1, 5))]
     batches = list(module._batches(stream, 100))
     assert [len(batch) for batch in batches] == [2, 1, 1]
-    joined = module._join([entry.inputs for entry in batches[0]])
+    joined = inputs.join([entry.inputs for entry in batches[0]])
     assert {name: tuple(t.shape) for name, t in joined.items()} == {"input_ids": (3, 5), "attention_mask": (3, 5)}
     assert joined["input_ids"][2].equal(torch.arange(5))
 

@@ -9,9 +9,9 @@ from itertools import product
 from typing import Any
 
 from queen.bench.markdown import markdown_table
-from queen.bench.plots import png
 from queen.bench.studies.base import FEW, Lab, Result
 from queen.bench.studies.words import percent, pool_name
+from queen.plots import png
 
 LETTERS = "ABCD"
 COLOURS = {

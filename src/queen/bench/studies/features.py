@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from queen.bench.markdown import markdown_table
-from queen.bench.plots import png
 from queen.bench.studies.base import Lab, Result, Study
 from queen.bench.studies.quartiles import recipe
 from queen.bundle.bundle import Bundle
 from queen.core.geometry import nearest_centre
 from queen.defenses.queen import fitted
 from queen.errors import OptionError
+from queen.plots import png
 
 NEIGHBOURS = 10
 Points = NDArray[np.float64]

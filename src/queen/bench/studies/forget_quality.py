@@ -16,11 +16,12 @@ from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import CountedOracle, Transcript
 from queen.bench.cell import Run, know
 from queen.bench.markdown import markdown_table
-from queen.bench.plots import GREEN, GREY, RED, png
+from queen.bench.plots import GREEN, GREY, RED
 from queen.bench.studies.base import Lab, Result, Study
 from queen.bench.studies.words import pool_name
 from queen.defenses import DEFENSES
 from queen.errors import OptionError
+from queen.plots import png
 from queen.training import predict
 
 CLEAN, CONTROL = "none", "none, another seed"

@@ -13,7 +13,6 @@ from torch import Tensor
 from queen.attacks import ATTACKS
 from queen.attacks.base import Knowledge, Transcript
 from queen.bench.markdown import markdown_table
-from queen.bench.plots import png
 from queen.bench.protectee import Labelled
 from queen.bench.studies.base import Lab, Result, Study
 from queen.bench.studies.words import percent
@@ -22,6 +21,7 @@ from queen.cache import fingerprint
 from queen.defenses.base import nearest
 from queen.defenses.queen import fitted
 from queen.errors import OptionError
+from queen.plots import png
 from queen.training import predict
 
 PARTS = 4

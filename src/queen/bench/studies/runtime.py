@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from queen.bench.markdown import markdown_table
-from queen.bench.plots import GREEN, GREY, RED, png
+from queen.bench.plots import GREEN, GREY, RED
 from queen.bench.rivals_speed import query_times, seconds_per_thousand
 from queen.bench.studies.base import Lab, Result, Study
 from queen.bench.studies.quartiles import recipe
 from queen.defenses import DEFENSES
 from queen.defenses.base import Endpoint
 from queen.defenses.queen import fitted
+from queen.plots import png
 
 # Of the paper, on CIFAR-10: times of no defense, and seconds of the steps before the first query.
 PAPER_RATIOS: Mapping[str, float] = {

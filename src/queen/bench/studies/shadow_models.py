@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from queen.bench.markdown import markdown_table
-from queen.bench.plots import GREEN, RED, png
+from queen.bench.plots import GREEN, RED
 from queen.bench.studies.base import FEW, Lab, Result, Study
 from queen.bench.studies.words import percent, pool_name
+from queen.plots import png
 
 PAPER = {1: 0.5209, 2: 0.5259, 3: 0.5256, 5: 0.5127, 10: 0.5024}  # CIFAR-10, attacked by D-DAE+
 

@@ -11,12 +11,9 @@ import queen
 from queen.guard import Guard
 from queen.ledger import Event, Ledger
 from queen.options import Limits
-from queen.policy import find_policy
 from queen.serve.access.key import Key
 from queen.serve.admin.accounts import bar_of
 from queen.serve.types import ModelSpec
-from queen.serve.unprotected import Unprotected
-from queen.types import Verdict
 
 
 def bundle_facts(guard: Guard, spec: ModelSpec) -> dict[str, Any]:
@@ -29,7 +26,7 @@ def bundle_facts(guard: Guard, spec: ModelSpec) -> dict[str, Any]:
         "inputs": [vars(tensor) for tensor in spec.inputs],
         "classes": spec.classes,
         "class_names": bundle.class_names,
-        "policy": "none" if isinstance(guard, Unprotected) else bundle.policy,
+        "policy": guard.policy.name,
         "observe": bundle.observe,
         "answers": _action_names(guard),
         "limits": _limits(bundle.limits),
@@ -96,10 +93,7 @@ def keys_by_name(keys: Mapping[str, Key]) -> dict[str, list[dict[str, Any]]]:
 
 def _action_names(guard: Guard) -> dict[str, list[str]]:
     """How each verdict is answered: while there is budget, and without."""
-    if isinstance(guard, Unprotected):
-        return {verdict.value: ["honest", "honest"] for verdict in Verdict}
-    table = find_policy(guard.bundle.policy, guard.bundle.sentinel).table
-    return {letter: [action.name.lower() for action in pair] for letter, pair in table.items()}
+    return {letter: [action.name.lower() for action in pair] for letter, pair in guard.policy.table.items()}
 
 
 def _limits(limits: Limits) -> dict[str, Any]:

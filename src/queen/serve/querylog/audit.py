@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
 
 from queen.bundle.bundle import Bundle
 from queen.core import inputs
@@ -14,7 +13,7 @@ from queen.errors import OptionError, QueenError
 from queen.guard import Guard, Measured
 from queen.ledger import Event, Judgement
 from queen.options import Group
-from queen.policy import Action, find_policy
+from queen.policy import Action
 from queen.progress import Progress
 from queen.serve.querylog.format import LoggedRequest
 from queen.types import Inputs
@@ -105,13 +104,6 @@ def _row_shapes(batch: Inputs) -> list[tuple[str, torch.dtype, tuple[int, ...]]]
     return [(name, t.dtype, tuple(t.shape[1:])) for name, t in inputs.tensors(batch).items()]
 
 
-def _join(batches: list[Inputs]) -> Inputs:
-    first = batches[0]
-    if isinstance(first, Mapping):
-        return {name: torch.cat([inputs.tensors(one)[name] for one in batches]) for name in first}
-    return torch.cat([one for one in batches if isinstance(one, Tensor)])
-
-
 @dataclass
 class _Tally:
     """What the ledger does not count of a client or group: answers and the time of the accusation."""
@@ -136,13 +128,10 @@ class _LogReplay:
     unpooled: set[str] = field(default_factory=set)
     events: int = 0
 
-    def __post_init__(self) -> None:
-        self._policy = find_policy("sentinel", self.guard.bundle.sentinel)
-
     def run(self, requests: list[LoggedRequest]) -> None:
         """Judge requests that can be joined; if the model cannot take them together, one by one."""
         try:
-            batch = self.guard.measure(_join([request.inputs for request in requests]))
+            batch = self.guard.measure(inputs.join([request.inputs for request in requests]))
         except QueenError as error:
             if len(requests) > 1:
                 for request in requests:
@@ -192,7 +181,7 @@ class _LogReplay:
         tally.accused_at_query, tally.accused_at = event.queries, at
 
     def _is_honest(self, judgement: Judgement) -> bool:
-        return bool(self._policy.actions(judgement)[0] == Action.HONEST)
+        return bool(self.guard.policy.actions(judgement)[0] == Action.HONEST)
 
     def report(self) -> AuditReport:
         accounts = []
