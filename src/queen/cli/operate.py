@@ -93,7 +93,7 @@ def pardon(
 ) -> None:
     """Clear the alarm and wealth of a client, or of a group; what it has seen stays counted."""
     with _opened(ledger, server, key, changes=True) as store:
-        if not _seen(store, client, group=group):
+        if not store.standing(client, group=group).on_record:
             kind = "group" if group else "client"
             raise OptionError(f"no {kind} '{client}' in this ledger: queen clients lists them")
         store.pardon(client, _actor(actor), group=group)
@@ -111,7 +111,7 @@ def allow(
 ) -> None:
     """Put a client on the allow-list: always answered honestly, never a weight on its groups."""
     with _opened(ledger, server, key, changes=True) as store:
-        new = "" if _seen(store, client) else " (never seen so far)"
+        new = "" if store.standing(client).on_record else " (never seen so far)"
         store.allow(client, _actor(actor), allowed=not off)
     out.print(f"{client}{new} is {'no longer ' if off else ''}on the allow-list")
 
@@ -136,7 +136,7 @@ def budget(
         raise OptionError("give --extra-answers, --threshold or both; or --off alone")
     own = None if off else Budget(extra_answers=extra_answers, threshold=threshold)
     with _opened(ledger, server, key, changes=True) as store:
-        new = "" if _seen(store, client) else " (never seen so far)"
+        new = "" if store.standing(client).on_record else " (never seen so far)"
         store.set_budget(client, own, _actor(actor))
     out.print(f"{client}{new} has {'the budget of the guard' if off else 'a budget of its own'}")
 
@@ -196,11 +196,6 @@ def _needed(key: str | None, address: str) -> str:
     if key is None:
         raise OptionError(f"the server at {address} wants an admin key: --key, or QUEEN_ADMIN_KEY in the environment")
     return key
-
-
-def _seen(store: Books, name: str, *, group: bool = False) -> bool:
-    standing = store.standing(name, group=group)
-    return bool(standing.queries or standing.coverage or standing.allowed or standing.budget or standing.alarmed)
 
 
 def _actor(name: str | None) -> str:

@@ -150,7 +150,7 @@ class AdminApi:
         if accounts.complete or not search:
             return found
         named = [self._ledger.standing(search, group=group) for group in (False, True)]
-        return [*(s for s in named if _is_known(s)), *(s for s in found if s.name != search)][:limit]
+        return [*(s for s in named if s.on_record), *(s for s in found if s.name != search)][:limit]
 
     async def client(self, request: Request, caller: Caller) -> Json:
         """One client, or with ?group=1 a group: coverage of every class, what happened, and its keys."""
@@ -163,7 +163,7 @@ class AdminApi:
         events = history.about(name, group=group) if history else []
         own = () if group else (keys or {}).get(name, ())
         return show(standing, self._bundle, own) | {
-            "known": _is_known(standing),
+            "known": standing.on_record,
             "coverage": show_classes(standing, self._bundle),
             "events": [event_facts(e) for e in reversed(events[-MAX_LINES:])],
         }
@@ -198,7 +198,7 @@ class AdminApi:
         name, group = body["name"], body.get("group", False)
 
         def act() -> None:
-            if not _is_known(self._ledger.standing(name, group=group)):
+            if not self._ledger.standing(name, group=group).on_record:
                 raise ServeError(404, f"no {'group' if group else 'client'} '{name}' in this ledger")
             self._ledger.pardon(name, caller.client, group=group)
 
@@ -243,7 +243,3 @@ class AdminApi:
         if accounts := await self._accounts.get():
             accounts.put(standing)  # reading all of them again may take long
         return await self._shown(name, group=group)
-
-
-def _is_known(standing: Standing) -> bool:
-    return standing != Standing(standing.name, standing.group)
