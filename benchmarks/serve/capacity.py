@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from servers import redis_server
 
 from queen.ledger import MemoryLedger, RedisLedger, SqliteLedger
-from queen.ledger.base import Ledger, Rows, make_rows
+from queen.ledger.base import Ledger
+from queen.ledger.rows import Rows, make_rows
 from queen.options import Limits
 from queen.sentinel.evidence import EXPONENTS, Bets
 

@@ -22,7 +22,8 @@ from queen.core.shadows import draw_mean
 from queen.core.split import id_bounds
 from queen.errors import LedgerError, ModelError, NotFiniteError, OptionError, RefusedError
 from queen.ledger import Ledger, MemoryLedger
-from queen.ledger.base import Judgement, check_client, make_rows
+from queen.ledger.base import Judgement
+from queen.ledger.rows import check_client, make_rows
 from queen.options import Group
 from queen.policy import Action, Policy, find_policy
 from queen.secret import (

@@ -26,7 +26,7 @@ from queen.core.perturb import move_feature, reverse_gradient
 from queen.fit.protect import ShadowRecipe, protect
 from queen.guard import Guard
 from queen.ledger import Ledger, MemoryLedger, SqliteLedger
-from queen.ledger.base import make_rows
+from queen.ledger.rows import make_rows
 from queen.options import Limits
 from queen.progress import Progress
 from queen.recipe import Recipe

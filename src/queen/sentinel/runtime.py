@@ -9,7 +9,7 @@ from torch import Tensor
 from queen.bundle.bundle import Bundle
 from queen.core.inputs import is_finite
 from queen.errors import NotFiniteError, OptionError
-from queen.ledger.base import check_client
+from queen.ledger.rows import check_client
 from queen.options import Group
 from queen.secret import derive, query_numbers
 from queen.sentinel.decoy import decoy

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from starlette.requests import Request
 
-from queen.ledger.base import MAX_LABEL
+from queen.ledger.rows import MAX_LABEL
 from queen.serve.types import ServeError
 
 MAX_BODY = 4096

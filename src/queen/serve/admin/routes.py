@@ -15,7 +15,7 @@ from starlette.routing import Route
 from queen.errors import LedgerError, QueenError
 from queen.guard import Guard
 from queen.ledger import Budget, Standing
-from queen.ledger.base import check_client
+from queen.ledger.rows import check_client
 from queen.serve.access.key_store import KeyStore
 from queen.serve.admin.accounts import ORDERS, Accounts, account_facts, coverage_facts, limits_of, radius_of
 from queen.serve.admin.background import BackgroundValue

@@ -216,16 +216,5 @@ class _LogReplay:
 
 def _single_row(batch: Measured, row: int) -> Measured:
     """One row of a batch, with the fields that the ledger needs."""
-    bets = batch.bets
-    return replace(
-        batch,
-        labels=batch.labels[row : row + 1],
-        points=batch.points[row : row + 1],
-        bets=bets
-        and replace(
-            bets,
-            factors=bets.factors[row : row + 1],
-            digests=bets.digests[row : row + 1],
-            sketches=bets.sketches[row : row + 1],
-        ),
-    )
+    labels, points = batch.labels[row : row + 1], batch.points[row : row + 1]
+    return replace(batch, labels=labels, points=points, bets=batch.bets and batch.bets.take([row]))
