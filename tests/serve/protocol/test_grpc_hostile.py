@@ -18,8 +18,8 @@ from queen.serve.protocol.grpc_messages import read_message
 from queen.serve.types import ServeError
 from tests.support.grpc_stub import CODE, KEY, MAX_BYTES, PATH, Stub, call, message, refused, talk, typed, wanting
 from tests.support.rest_bodies import DIGITS, MAX_ROWS, pictures
+from tests.support.waiting import PATIENCE
 
-PATIENCE = 60.0  # seconds; all of it is over long before on a machine that has nothing else to do
 NAN = np.full((1, 1, 8, 8), np.nan, np.float32)
 NUMBERS = pictures().ravel().tolist()
 INPUT = oip.ModelInferRequest.InferInputTensor(name="input", datatype="FP32", shape=[1, 1, 8, 8])
