@@ -31,7 +31,7 @@ from queen.bench.timing import describe_machine, ratios_to_none, seconds_of, sec
 from queen.cache import Cache
 from queen.defenses import DEFENSES, mad, modelguard_w
 from queen.defenses.base import Endpoint, Victim
-from queen.defenses.queen import Guarded
+from queen.defenses.queen import GuardedEndpoint
 from queen.training import Schedule
 from queen.types import Oracle
 
@@ -149,7 +149,9 @@ def defense_costs(scale: int, network: str = NETWORK) -> dict[str, Any]:
     return {
         "query_time_ratio": ratios_to_none(seconds),
         "query_time_seconds": seconds_per_thousand(seconds, len(x)),
-        "query_time_verdicts": {name: _shares(one) for name, one in services.items() if isinstance(one, Guarded)},
+        "query_time_verdicts": {
+            name: _shares(one) for name, one in services.items() if isinstance(one, GuardedEndpoint)
+        },
         "query_time_network": f"{network}, untrained, {len(x)} images of 32x32, {BATCH} at a time",
     }
 
@@ -175,7 +177,7 @@ def _start_defenses(scale: int, network: str, folder: Path, generator: torch.Gen
     }
 
 
-def _shares(service: Guarded) -> dict[str, float]:
+def _shares(service: GuardedEndpoint) -> dict[str, float]:
     letters = {name: count for name, count in service.verdicts.items() if len(name) == 1}
     return {name: count / sum(letters.values()) for name, count in letters.items()}
 

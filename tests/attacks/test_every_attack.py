@@ -9,11 +9,18 @@ import torch
 
 from queen.attacks import ATTACKS, QUERIES, find_attack, find_queries
 from queen.attacks.base import Attack, Knowledge, Sizes, Transcript
+from queen.attacks.strategies import ddae
 from queen.errors import OptionError
 from tests.support.attackers import QUICK, SMALL, counted_oracle, knowledge, new_network, refusing_oracle, seed
 
 PAIRS = [(query, name) for query in QUERIES for name, attack in ATTACKS.items() if query in attack.queries]
 BUDGET = 132  # can be divided by what every attack takes for an image
+
+
+@pytest.fixture(autouse=True)
+def _hasty_shadows(monkeypatch):
+    """What holds here does not depend on how well D-DAE's shadows are trained."""
+    monkeypatch.setattr(ddae, "SHADOW_STEPS", 2)
 
 
 def run(query: str, attack: Attack, known: Knowledge, budget: int = BUDGET, oracle=None) -> tuple[Transcript, int]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks.base import CountedOracle, Knowledge, Sizes
-from queen.defenses.base import Mapped, Victim
+from queen.defenses.base import MappedEndpoint, Victim
 from queen.errors import RefusedError
 from queen.training import Schedule, probabilities, train
 from queen.types import Reply, Verdict
@@ -60,10 +60,10 @@ def squeezed(y: Tensor) -> Tensor:
     return (2 * y).softmax(1)
 
 
-def endpoint(perturb: Callable[[Tensor], Tensor] = squeezed) -> Mapped:
+def endpoint(perturb: Callable[[Tensor], Tensor] = squeezed) -> MappedEndpoint:
     x, y = digits()
     victim = Victim(victim_network(), (images(x[:1000]), y[:1000]), new_network)
-    return Mapped(victim, lambda answers, x: perturb(answers))
+    return MappedEndpoint(victim, lambda answers, x: perturb(answers))
 
 
 def counted_oracle(budget: int, perturb: Callable[[Tensor], Tensor] = squeezed) -> CountedOracle:
@@ -110,7 +110,7 @@ def knowledge(sizes: Sizes = SMALL, device: str = "cpu", **changes: object) -> K
         simulate=endpoint().simulate,
         clean=clean,
         benign=(images(x[1400:1600]), y[1400:1600]),
-        rebuild=lambda model, x, labels, _: Mapped(
+        rebuild=lambda model, x, labels, _: MappedEndpoint(
             Victim(model, (x, labels), new_network), lambda answers, x: squeezed(answers)
         ),
     )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.cache import Cache
-from queen.defenses.base import Endpoint, Keeps
+from queen.defenses.base import Endpoint, KeepsLabel
 from queen.errors import QueenError, RefusedError
 from queen.training import Schedule, train
 from queen.types import Oracle
@@ -68,7 +68,7 @@ class Knowledge:
     schedule: Schedule = field(default_factory=Schedule)
     sizes: Sizes = field(default_factory=Sizes)
     pool_labels: Tensor | None = None
-    keeps_label: Keeps = "no"
+    keeps_label: KeepsLabel = "no"
     simulate: Callable[[Tensor, Tensor, torch.Generator], Tensor] | None = None
     clean: Oracle | None = None
     benign: tuple[Tensor, Tensor] | None = None

@@ -20,7 +20,7 @@ from queen.cache import Cache, fingerprint
 from queen.core.split import run_model
 from queen.defenses import DEFENSES
 from queen.defenses.base import Defense, Endpoint
-from queen.defenses.queen import Guarded
+from queen.defenses.queen import GuardedEndpoint
 from queen.training import collapsed
 
 # Answers closer than this are equal; on a GPU they change a little with the batch they are computed in.
@@ -76,7 +76,7 @@ def run_cell(run: Run, setting: Setting, cache: Cache) -> dict[str, Any]:
     desk = CountedOracle(service.client, run.budget * attack.overspend(run.sizes), run.sizes.ask_batch)
     knowledge = know(run, setting, service, defense)
     found = QUERIES[run.query](desk, attack, knowledge, run.budget, run.generator("query"))
-    verdicts = service.verdicts if isinstance(service, Guarded) else {}
+    verdicts = service.verdicts if isinstance(service, GuardedEndpoint) else {}
     asked = time.perf_counter()
     believed = attack.believe(found, knowledge, run.generator("believe"))
     recovered = time.perf_counter()

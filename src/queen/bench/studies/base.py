@@ -28,7 +28,7 @@ from queen.bundle.bundle import Bundle
 from queen.cache import Cache
 from queen.defenses import DEFENSES
 from queen.defenses.base import nearest
-from queen.defenses.queen import fitted
+from queen.defenses.queen import load_or_fit
 from queen.errors import OptionError
 from queen.progress import Progress
 
@@ -81,7 +81,7 @@ class StudyContext:
         recipe: dict[str, Any] = {"map_epochs": 100, "map_batch": None, "shadow_models": 10, "seed": 0}
         recipe |= {name: value for name, value in options.items() if name in recipe}
         victim = self.setting.victim if use_cache else replace(self.setting.victim, cache=None)
-        return fitted(victim, **recipe)
+        return load_or_fit(victim, **recipe)
 
     def plan(self, defense: str, *, seed: int, options: Result | None = None, **changes: Any) -> Run:
         """A run against a column of the spec, or any other defense; `options` override the column's own."""
