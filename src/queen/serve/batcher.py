@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from queen.batch import MeasuredBatch
 from queen.core import inputs
 from queen.errors import LedgerError, QueenError
-from queen.guard import Guard, Measured
+from queen.guard import Guard
 from queen.ledger import Judgement
 from queen.options import Group
 from queen.serve.protocol.wire import clean
@@ -49,7 +50,7 @@ class Batch:
     """Jobs with what the model made of them."""
 
     jobs: list[Job]
-    seen: Measured
+    seen: MeasuredBatch
     model_seconds: float
 
 
@@ -165,7 +166,7 @@ class Batcher:
             self._pace = FORGET * self._pace + (1 - FORGET) * (time.perf_counter() - start) / rows
         self._measured.put(None)
 
-    def _measure(self, jobs: list[Job]) -> list[tuple[list[Job], Measured]]:
+    def _measure(self, jobs: list[Job]) -> list[tuple[list[Job], MeasuredBatch]]:
         """One batch through the model; if that fails, without those at fault, or else each request by itself."""
         if not jobs:
             return []

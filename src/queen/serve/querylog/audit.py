@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from queen.batch import MeasuredBatch
 from queen.bundle.bundle import Bundle
 from queen.core import inputs
 from queen.errors import OptionError, QueenError
-from queen.guard import Guard, Measured
+from queen.guard import Guard
 from queen.ledger import Event, Judgement
 from queen.options import Group
 from queen.policy import Action
@@ -162,7 +163,7 @@ class _LogReplay:
         self.unpooled |= set(kinds.values()) - set(known)
         return {name: known[kind] for name, kind in kinds.items() if kind in known}
 
-    def _judge(self, seen: Measured, entry: Logged, groups: Mapping[str, Group]) -> None:
+    def _judge(self, seen: MeasuredBatch, entry: Logged, groups: Mapping[str, Group]) -> None:
         judgement = self.guard.judge(seen, entry.client, groups)
         self.queries += 1
         events = self.guard.ledger.events()  # all of them alarms: nobody operates this ledger
@@ -212,7 +213,7 @@ class _LogReplay:
         )
 
 
-def _one(seen: Measured, row: int) -> Measured:
+def _one(seen: MeasuredBatch, row: int) -> MeasuredBatch:
     """One row of a batch, as the ledger needs it."""
     bets = seen.bets
     return replace(
