@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from queen.batch import MeasuredBatch
 from queen.cli import main
 from queen.errors import LedgerError
-from queen.guard import Guard, Measured
+from queen.guard import Guard
 from queen.ledger import Judgement
 from queen.options import Group
 
@@ -17,7 +18,7 @@ strict = Guard.judge_rows
 
 def judge_rows(
     self: Guard,
-    batch: Measured,
+    batch: MeasuredBatch,
     clients: tuple[str, ...],
     owner: Sequence[int] | None,
     groups: Sequence[Mapping[str, Group]] | None = None,
