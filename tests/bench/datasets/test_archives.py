@@ -20,11 +20,11 @@ from tests.support.official_sets import decoded, noise, photo, python2_pickle, w
 TRAIN, TEST = Selection("train"), Selection("test")
 
 
-def check(found: Pixels, x: np.ndarray, y: list[int]) -> None:
-    assert found.x.dtype == np.uint8
-    assert np.array_equal(found.x, x)
-    assert found.y.dtype == np.int64
-    assert found.y.tolist() == y
+def check(pixels: Pixels, x: np.ndarray, y: list[int]) -> None:
+    assert pixels.x.dtype == np.uint8
+    assert np.array_equal(pixels.x, x)
+    assert pixels.y.dtype == np.int64
+    assert pixels.y.tolist() == y
 
 
 CIFAR10_PLACES = {
@@ -44,9 +44,9 @@ def test_cifar10_in_every_published_form(place, tmp_path):
     x = np.concatenate([x for x, _ in train]).reshape(-1, 3, 32, 32)
     check(archives.cifar10(tmp_path / place, TRAIN), x, [label for _, y in train for label in y])
     x, y = batches["test_batch"]
-    found = archives.cifar10(tmp_path / place, TEST)
-    check(found, x.reshape(-1, 3, 32, 32), y)
-    assert found.classes[3] == "cat"
+    pixels = archives.cifar10(tmp_path / place, TEST)
+    check(pixels, x.reshape(-1, 3, 32, 32), y)
+    assert pixels.classes[3] == "cat"
 
 
 @pytest.mark.parametrize("place", ["cifar-100-python.tar.gz", "cifar-100-python", "cifar-100-binary.tar.gz"])
@@ -71,18 +71,18 @@ def test_cifar100_in_every_published_form_has_its_fine_labels(place, tmp_path):
     write = write_tar if place.endswith(".gz") else lambda files, path: write_folder(files, path.parent)
     write(files, tmp_path / place)
     for split, (x, y) in sets.items():
-        found = archives.cifar100(tmp_path / place, Selection(split))
-        check(found, x.reshape(-1, 3, 32, 32), y)
-        assert found.classes == ("apple", "fish", "baby")
+        pixels = archives.cifar100(tmp_path / place, Selection(split))
+        check(pixels, x.reshape(-1, 3, 32, 32), y)
+        assert pixels.classes == ("apple", "fish", "baby")
 
 
 def test_svhn_counts_its_tens_as_zeros(tmp_path):
     for split, count in (("train", 12), ("test", 4)):
         x, y = noise(32, 32, 3, count, seed=count), np.arange(1, count + 1)[:, None] % 11
         scipy.io.savemat(tmp_path / f"{split}_32x32.mat", {"X": x, "y": y.astype(np.uint8)}, do_compression=True)
-        found = archives.svhn(tmp_path / "train_32x32.mat", Selection(split))
-        check(found, np.stack([x[..., i].transpose(2, 0, 1) for i in range(count)]), (y.ravel() % 10).tolist())
-        assert found.classes == tuple("0123456789")
+        pixels = archives.svhn(tmp_path / "train_32x32.mat", Selection(split))
+        check(pixels, np.stack([x[..., i].transpose(2, 0, 1) for i in range(count)]), (y.ravel() % 10).tolist())
+        assert pixels.classes == tuple("0123456789")
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -101,9 +101,9 @@ def test_emnist_letters_stand_upright_and_are_numbered_from_zero(form, tmp_path)
         path = write_zip({f"gzip/{name}": data for name, data in files.items()}, tmp_path / "gzip.zip")
     else:
         path = write_folder(files, tmp_path) / min(files)
-    found = archives.emnist(path, TEST)
-    check(found, noise(5, 1, 28, 28, seed=1).transpose(0, 1, 3, 2), list(range(5)))
-    assert found.classes[:3] == ("a", "b", "c")
+    pixels = archives.emnist(path, TEST)
+    check(pixels, noise(5, 1, 28, 28, seed=1).transpose(0, 1, 3, 2), list(range(5)))
+    assert pixels.classes[:3] == ("a", "b", "c")
 
 
 @pytest.mark.parametrize("form", ["zip", "folder"])
@@ -117,9 +117,9 @@ def test_tinyimagenet_numbers_its_classes_by_the_alphabet(form, tmp_path):
     x = np.stack([decoded(files[f"tiny-imagenet-200/{name}"]) for name in names])
     check(archives.tinyimagenet(path, TRAIN), x, [0, 0, 0, 1, 1, 1])
     x = np.stack([decoded(files[f"tiny-imagenet-200/val/images/val_{i}.JPEG"]) for i in (3, 0, 1, 2)])
-    found = archives.tinyimagenet(path, TEST)
-    check(found, x, [0, 1, 0, 1])
-    assert found.classes == ("n01", "n02")
+    pixels = archives.tinyimagenet(path, TEST)
+    check(pixels, x, [0, 1, 0, 1])
+    assert pixels.classes == ("n01", "n02")
 
 
 @pytest.mark.parametrize("form", ["tgz", "folder"])
@@ -152,7 +152,7 @@ def test_caltech256_holds_25_images_of_each_class_back(form, tmp_path):
     assert np.bincount(test.y).tolist() == [25, 25]
     assert np.bincount(train.y).tolist() == [5, 5]
     assert train.classes == ("001.ak47", "002.american-flag")
-    found = {(y, x.tobytes()) for part in (train, test) for x, y in zip(part.x, part.y, strict=True)}
+    images = {(y, x.tobytes()) for part in (train, test) for x, y in zip(part.x, part.y, strict=True)}
     expected = {
         (k, decoded(data).tobytes())
         for k, name in enumerate(train.classes)
@@ -160,7 +160,7 @@ def test_caltech256_holds_25_images_of_each_class_back(form, tmp_path):
         if name in file and file.endswith(".jpg")
     }
     assert len(expected) == 60
-    assert found == expected
+    assert images == expected
     again = archives.caltech256(path, TEST)
     assert np.array_equal(again.x, test.x)
 
@@ -209,8 +209,8 @@ def test_a_selection_is_fixed_and_decodes_nothing_else(tmp_path):
     assert rows == sorted(rows)
     assert rows != list(range(9))
     assert some.y.tolist() == everything.y[rows].tolist()
-    kept = {sorted(files)[row] for row in rows}
-    for name in files.keys() - kept:
+    selected = {sorted(files)[row] for row in rows}
+    for name in files.keys() - selected:
         (tmp_path / name).write_bytes(b"broken")
     assert np.array_equal(archives.class_folders(tmp_path / "train", Selection("train", count=9)).x, some.x)
 
@@ -382,11 +382,11 @@ def test_whatever_is_damaged_no_foreign_error_comes_out(name, whole, where, flip
     cut = data[:place] if flip == 0 else data[:place] + bytes([data[place] ^ flip]) + data[place + 1 :]
     path.write_bytes(cut)
     try:
-        found = read(path, Selection("train", size=6))
+        pixels = read(path, Selection("train", size=6))
     except QueenError as error:
         assert str(error)  # noqa: PT017
     else:
-        assert len(found.x) == len(found.y) > 0
+        assert len(pixels.x) == len(pixels.y) > 0
     finally:
         path.write_bytes(data)
     assert len(read(path, Selection("train", size=6)).y) > 0

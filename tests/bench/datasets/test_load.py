@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from queen.bench.datasets import archives, packs
-from queen.bench.datasets import npy_cache as kept
-from queen.bench.datasets.load import SETS, DataError, digits, load_set, mnist5k
+from queen.bench.datasets import SETS, DataError, archives, digits, load_set, mnist5k, npy_cache, packs
 from queen.bench.datasets.packaged import photo_patches
 from queen.bench.datasets.pixels import Selection
 from queen.errors import OptionError, QueenError
@@ -153,9 +151,9 @@ def test_official_archives_and_packs_are_found_and_named(root):
 
 def test_an_official_archive_goes_before_a_pack_also_in_a_folder_of_its_own(root):
     write_folder(official.mnist_files({"train": "train", "test": "t10k"}), root / "mnist")
-    found = load_set("mnist", "train", root=root)
-    assert found.source == "mnist/train-images-idx3-ubyte.gz"
-    assert len(found.y) == 12
+    images = load_set("mnist", "train", root=root)
+    assert images.source == "mnist/train-images-idx3-ubyte.gz"
+    assert len(images.y) == 12
 
 
 PLACES = {
@@ -173,11 +171,11 @@ PLACES = {
 @pytest.mark.parametrize("name", PLACES)
 def test_extracted_folders_are_found(name, tmp_path):
     write_folder(PLACES[name], tmp_path)
-    found = load_set(name, "train", root=tmp_path, size=6, channels=1)
-    assert found.x.shape[1:] == (1, 6, 6)
-    assert found.x.min() >= 0
-    assert found.x.max() <= 1
-    assert (tmp_path / found.source).exists()
+    images = load_set(name, "train", root=tmp_path, size=6, channels=1)
+    assert images.x.shape[1:] == (1, 6, 6)
+    assert images.x.min() >= 0
+    assert images.x.max() <= 1
+    assert (tmp_path / images.source).exists()
     assert len(load_set(name, "test", root=tmp_path, size=6).y) > 0
 
 
@@ -195,17 +193,23 @@ def test_the_root_is_an_argument_a_variable_or_the_folder_data(root, monkeypatch
     assert load_set("cifar10", "test")
 
 
-@pytest.mark.parametrize("name", [name for name, found in SETS.items() if hasattr(found, "places")])
+@pytest.mark.parametrize("name", [name for name, dataset in SETS.items() if hasattr(dataset, "places")])
 def test_what_is_missing_is_said_with_where_to_get_and_to_put_it(name, tmp_path):
     with pytest.raises(OptionError) as error:
         load_set(name, "train", root=tmp_path / "nowhere")
-    message, found = str(error.value), SETS[name]
-    for part in (*found.places, *([found.pack.file] if found.pack else []), found.publisher, "nowhere", "QUEEN_DATA"):
+    message, dataset = str(error.value), SETS[name]
+    for part in (
+        *dataset.places,
+        *([dataset.pack.file] if dataset.pack else []),
+        dataset.publisher,
+        "nowhere",
+        "QUEEN_DATA",
+    ):
         assert part in message
     guide = Path(__file__).parents[3] / "docs" / "data.md"
     assert "docs/data.md" in message
     assert f"`{name}`" in guide.read_text()
-    for part in (*found.places, *([found.pack.file] if found.pack else [])):
+    for part in (*dataset.places, *([dataset.pack.file] if dataset.pack else [])):
         assert f"`{part}`" in guide.read_text()
 
 
@@ -241,13 +245,13 @@ def test_a_damaged_archive_is_an_error_of_ours(root):
 
 def test_the_caller_may_change_what_it_got(root, tmp_path):
     for _ in range(3):
-        found = load_set("cifar10", "test", root=root, cache=tmp_path / "cache")
-        assert found.x.max() <= 1
-        found.x.add_(5)
-        found.y.add_(5)
+        images = load_set("cifar10", "test", root=root, cache=tmp_path / "cache")
+        assert images.x.max() <= 1
+        images.x.add_(5)
+        images.y.add_(5)
 
 
-# Kept images.
+# Cached images.
 
 
 def forbid(*_: object) -> None:
@@ -255,13 +259,13 @@ def forbid(*_: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["cifar10", "mnist"])
-def test_decoded_images_are_kept_and_mapped(name, root, tmp_path, monkeypatch):
+def test_decoded_images_are_stored_and_mapped(name, root, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     options = {"root": root, "size": 20, "count": 7, "cache": cache}
     plain = load_set(name, "train", root=root, size=20, count=7)
     first = load_set(name, "train", **options)
-    monkeypatch.setattr(archives, "_records", forbid)
-    monkeypatch.setattr(packs, "_images", forbid)
+    monkeypatch.setattr(archives, "_read_records", forbid)
+    monkeypatch.setattr(packs, "_read_tiles", forbid)
     maps = []
     real = np.load
     monkeypatch.setattr(np, "load", lambda *args, **kwargs: maps.append(real(*args, **kwargs)) or maps[-1])
@@ -336,9 +340,11 @@ def test_an_interrupted_writer_leaves_nothing_behind(root, tmp_path, monkeypatch
 def test_of_two_writers_the_slower_one_gives_way(root, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     real = os.rename
-    monkeypatch.setattr(kept.os, "rename", lambda a, b: (real(kept.shutil.copytree(a, f"{a}x"), b), real(a, b)))
-    found = load_set("cifar10", "test", root=root, cache=cache)
-    assert len(found.y) == 4
+    monkeypatch.setattr(
+        npy_cache.os, "rename", lambda a, b: (real(npy_cache.shutil.copytree(a, f"{a}x"), b), real(a, b))
+    )
+    images = load_set("cifar10", "test", root=root, cache=cache)
+    assert len(images.y) == 4
     assert len(list(cache.iterdir())) == 1
 
 
