@@ -146,6 +146,7 @@ print(network.weight.sum().item(), network.bias.tolist(), cache.facts("b", find)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_teach_only_once(tmp_path):
     command = [sys.executable, "-c", TEACHER, str(tmp_path)]
     started = [subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True) for i in range(2)]

@@ -17,7 +17,7 @@ from tests.support.grpc_stub import message
 from tests.support.server import Server
 from tests.support.serving import digits
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 AT_ONCE = 8
 CODES = {
     grpc.StatusCode.UNAVAILABLE: 503,

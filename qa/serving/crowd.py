@@ -147,12 +147,12 @@ async def crowd(rest: int, grpc: int, key: str, count: int, seconds: float) -> d
 
 
 async def main(rest: int, grpc: int, key: str, count: int, seconds: float) -> None:
-    """The crowd, beside a tenth as many deaf clients, who stay until somebody writes a line."""
+    """The crowd, and deaf clients, a tenth as many, who ask while it is there and stay until a line is written."""
     wires = [deaf(rest) for _ in range(max(2, count // 10))]
     asking = asyncio.create_task(ask_much(wires, seconds / 2))
     sys.stdout.write(f"{json.dumps(await crowd(rest, grpc, key, count, seconds))}\n")
     sys.stdout.flush()
-    await asking
+    asking.cancel()
     sys.stdin.readline()
 
 

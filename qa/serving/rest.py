@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 HOST = "127.0.0.1"
-PATIENCE = 20.0  # seconds without an answer that are a hang
+PATIENCE = 60.0  # seconds without an answer that are a hang
 HANG, SILENCE = -1, 0  # instead of a status: nothing happened, or the connection was closed without a word
 INFER = "/v2/models/digits/infer"
 

@@ -27,7 +27,7 @@ from tests.support.serving import digits
 
 SECONDS = 5.0  # to be gone
 LOAD = 1.5  # seconds of load before the end
-PATIENCE = 20.0
+PATIENCE = 60.0
 KEEPERS, CALLERS, COMERS = 6, 4, 2  # clients on one REST connection, over gRPC, and on a new connection each time
 
 

@@ -14,7 +14,7 @@ import grpc
 
 from qa.serving.h2 import PATH
 from qa.serving.memory import MIB, resident, watched
-from qa.serving.rest import HOST, ask, chunked, head, post
+from qa.serving.rest import HOST, ask, chunked, get, head, post
 from qa.serving.scenario import Check
 from qa.serving.wide import SHAPE, pictures, wide_bundle
 from queen.serve.protocol import oip_pb2 as oip
@@ -30,6 +30,12 @@ FORMS = (
     "plain", "nested", "chunked", "gzip", "gzip that packs nothing", "binary", "binary gzip", "gRPC raw", "gRPC typed",
 )  # fmt: skip
 QUICK = ("plain", "chunked", "binary", "gzip")
+FLOODS = {
+    "fields after the last chunk": [b"0\r\n", *[b"a:b\r\n" * 13_000] * 200],
+    "one field after the last chunk": [b"0\r\na: ", *[b"a" * 65_536] * 200],
+    "an extension of a chunk": [b"5;", *[b"a" * 65_536] * 200],
+}
+"""What may follow the head of a request and belongs to no body."""
 Ask = Callable[[], int]
 
 
@@ -40,7 +46,7 @@ class Form:
     name: str
     exactly: Ask
     beyond: Ask
-    times: int = TIMES
+    times: float = TIMES
 
 
 def run(folder: Path, quick: bool) -> list[Check]:
@@ -59,7 +65,9 @@ def _checked(folder: Path, limit: int, module: str, names: Sequence[str]) -> lis
         with wide_server(folder / name.replace(" ", "-"), limit, module) as server:
             found.append(measured(server, forms(server, limit)[name], limit))
     with wide_server(folder / "at-once", limit, module) as server:
-        return [*found, at_once(server, limit)]
+        found.append(at_once(server, limit))
+    with wide_server(folder / "floods", limit, module) as server:
+        return [*found, *flooded(server)]
 
 
 @contextmanager
@@ -91,6 +99,28 @@ def at_once(server: Server, limit: int) -> Check:
     times = (held[0] - idle) / limit
     told = f"{sorted(statuses)}, memory {times:.1f} times the limit above idle"
     return Check(f"{AT_ONCE} at once", statuses == {200} and times <= TIMES * AT_ONCE, told)
+
+
+def flooded(server: Server) -> list[Check]:
+    """What belongs to no body, and requests whose answers nobody reads, fill no memory."""
+    found = []
+    for name, flood in FLOODS.items():
+        with watched(server.process.pid) as held:
+            before, status = held[0], send_flood(server, flood)
+        found.append(_grown(name, held[0] - before, 4, 400 <= status < 500))
+    with watched(server.process.pid) as held:
+        before = held[0]
+        statuses = {ask(server.rest, get("/v2") * 100_000).status for _ in range(5)}
+    return [*found, _grown("pages that nobody reads", held[0] - before, 8, statuses <= {200, 400})]
+
+
+def send_flood(server: Server, flood: Sequence[bytes]) -> int:
+    """The status of a request in chunks that goes on with a flood."""
+    return ask(server.rest, head("POST", "/v2", "Transfer-Encoding: chunked"), *flood).status
+
+
+def _grown(name: str, grown: int, mebibytes: int, refused: bool) -> Check:
+    return Check(name, refused and grown < mebibytes * MIB, f"{grown / MIB:.1f} MiB of memory")
 
 
 def forms(server: Server, limit: int) -> dict[str, Form]:

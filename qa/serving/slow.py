@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +53,7 @@ def beset(server: Server, count: int, within: float) -> Seen:
     pipe, before = subprocess.PIPE, open_files(server)
     with subprocess.Popen([str(part) for part in command], cwd=ROOT, stdin=pipe, stdout=pipe) as crowd:
         time.sleep(1.0)  # it needs that to begin
-        statuses, seconds = normal(server, within + 1)
+        statuses, seconds = normal(server, within + 1, lambda: bool(select.select([crowd.stdout], [], [], 0)[0]))
         told = crowd.stdout.readline() if crowd.stdout else b""
         end = time.monotonic() + within  # a deaf client is kept for a while after it has asked for the last time
         while (left := open_files(server) - before) > 0 and time.monotonic() < end:
@@ -65,10 +67,10 @@ def open_files(server: Server) -> int:
     return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
 
 
-def normal(server: Server, seconds: float) -> tuple[list[int], list[float]]:
-    """Statuses and times of a client that asks one question after the other."""
+def normal(server: Server, seconds: float, ended: Callable[[], bool] = lambda: False) -> tuple[list[int], list[float]]:
+    """Statuses and times of a client that asks one question after the other, for so long or until all has ended."""
     statuses, times, end = list[int](), list[float](), time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end and not (times and ended()):
         told = ask(server.rest, post(body_of(len(times) % 200), server.key))
         statuses.append(told.status)
         times.append(told.seconds)

@@ -26,6 +26,8 @@ from queen.types import Oracle, Reply, Verdict
 from queen.zoo import build, seeded
 from tests.support.attackers import seed
 
+pytestmark = pytest.mark.real
+
 SHAPE, CLASSES, BUDGET = (1, 8, 8), 10, 600
 ATTACKS = {"knockoff": partial(KnockoffNets, verbose=False), "copycat": CopycatCNN}
 WORTH_STEALING = 0.5  # chance is 0.1; over seeds, copies of the open model reach 0.55 to 0.82

@@ -94,6 +94,7 @@ def numbers(result: dict[str, Any]) -> str:
                        "images_per_second": 0}})  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_equal_run_gives_equal_numbers_and_another_seed_others(tmp_path):
     first, again = (numbers(run(tmp_path / str(i), "rounding")) for i in range(2))
     assert first == again
@@ -152,6 +153,7 @@ def shaken(y: Tensor, x: Tensor) -> Tensor:
     return weights / weights.sum(1, keepdim=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_answers_that_are_no_numbers_are_flagged_and_their_result_is_json(tmp_path, plant, bad):
     plant(lambda y, x: torch.where(torch.arange(len(y))[:, None] % 2 == 0, bad, y))
@@ -192,6 +194,7 @@ def test_noise_that_goes_on_from_answer_to_answer_is_flagged_whatever_its_seed(t
     assert run(tmp_path, "noisy")["flags"] == ["a query repeated in the same client state gets another answer"]
 
 
+@pytest.mark.slow
 def test_a_thief_of_constant_answers_is_flagged_as_collapsed(tmp_path, plant):
     plant(constant)
     result = run(tmp_path, "planted")
@@ -290,6 +293,7 @@ def test_a_collapsed_thief_gets_a_second_careful_chance(tmp_path, plant):
     assert not any("collapsed" in flag for flag in result["flags"])
 
 
+@pytest.mark.slow
 def test_an_honest_thief_is_not_trained_twice(tmp_path, plant):
     calls: list[int] = []
 

@@ -10,8 +10,8 @@ import pytest
 from queen.bench.run import is_finished, read_results
 from queen.bench.spec import read_spec
 from queen.defenses import DEFENSES
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 PUBLISHED = ("direct", "label_only", "s4l", "s4l_average", "smoothing", "ddae", "ddae_plus", "pbayes")
 BOTH = ("direct", "label_only", "ddae", "ddae_plus", "pbayes")
 

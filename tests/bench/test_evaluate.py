@@ -53,6 +53,7 @@ def state(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
+@pytest.mark.slow
 def test_three_lines_tell_what_every_defense_is_worth(model, data):
     found = queen.bench.evaluate(
         model, train=data["train"], test=data["test"], pool=data["pool"][0], calibration=data["calibration"], **QUICK

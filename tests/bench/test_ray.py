@@ -27,6 +27,8 @@ from queen.bench.run import read_results, run_spec, work
 from queen.bench.spec import as_json, make_spec
 from queen.errors import OptionError
 
+pytestmark = pytest.mark.real
+
 ray = pytest.importorskip("ray")
 
 SPEC: dict[str, Any] = {

@@ -55,6 +55,7 @@ def copied(folder: Path, to: Path) -> Path:
 # Running
 
 
+@pytest.mark.slow
 def test_every_cell_has_a_result_that_says_what_it_is(finished):
     results = found_in(finished)
     assert sorted(results) == PATHS
@@ -95,6 +96,7 @@ def test_a_larger_spec_goes_on_where_a_smaller_one_ended(finished, tmp_path):
     assert len(read_results(out)) == 8
 
 
+@pytest.mark.slow
 def test_two_jobs_give_the_numbers_of_one(finished, tmp_path):
     done = run_spec(tiny_spec(), tmp_path, jobs=2)
     assert (done.done, done.failed) == (4, {})
@@ -215,6 +217,7 @@ def kill_when(process: subprocess.Popen[str], reached: Callable[[], bool]) -> No
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_run_killed_twice_and_restarted_has_the_numbers_of_an_undisturbed_one(finished, tmp_path):
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(content()))
     out, words = tmp_path / "out", ("run", "spec.yaml", "--out", "out", "--jobs", 1)

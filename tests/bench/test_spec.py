@@ -17,8 +17,8 @@ from queen.attacks.base import Sizes
 from queen.bench.spec import ImageSet, SpecError, as_json, make_spec, read_spec
 from queen.defenses import DEFENSES
 from tests.support.benchmarks import content, tiny_spec
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 COMMITTED = sorted((ROOT / "benchmarks").glob("*.yaml"))
 EVERYTHING = {
     "defenses": {"none": {}, "label_only": {}, "queen": {"radius": 0.1}},

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 import queen.bench.speed
 from queen.bench.speed import QUICK, WHOLE, Effort, measure_speed, patterned_images
 from queen.cli import app
+from tests.support.paths import ROOT
 
-COMMITTED = Path(__file__).parents[2] / "results" / "speed" / "cpu-2-cores.json"
+COMMITTED = ROOT / "results" / "speed" / "cpu-2-cores.json"
 TINY = Effort(scale=1000, network="small_cnn", shadow_network="small_cnn", stored_clients=10)
 CASES = {
     "benign_b32", "benign_b1", "all_a_b32", "all_a_b1", "all_b_b32", "all_b_b1", "network_shadows_all_b_b32",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +12,9 @@ from benchmarks.speed import rivals
 from benchmarks.speed.rivals import BATCH, SOLVERS, InBatches, defense_costs, measure_rivals, solver_ratios
 from queen.bench.studies.runtime import PAPER_RATIOS
 from queen.defenses import DEFENSES
+from tests.support.paths import ROOT
 
-COMMITTED = Path(__file__).parents[2] / "results" / "speed" / "rivals-cpu-2-cores.json"
+COMMITTED = ROOT / "results" / "speed" / "rivals-cpu-2-cores.json"
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ from queen.fit.files import write_image
 from queen.options import Limits
 from tests.bundle.test_store import read, sign
 from tests.support.guards import ALL_LETTERS, fitted, held_out, images, queries, train_set, trained
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 FACTORY = "tests.support.guards:make_mlp"
 COMMANDS = [
     "demo", "protect", "ask", "inspect", "certify", "speed",
@@ -276,6 +276,7 @@ def test_a_ledger_remembers_between_calls_and_for_each_client(here, tmp_path):
     assert [ask(), ask()] == ["C", "C"]
 
 
+@pytest.mark.slow
 def test_class_names_with_square_brackets_are_shown_as_they_are(here, tmp_path):
     guard = queen.protect(trained("mlp"), train_set(), factory=FACTORY, class_names=[f"[b]{k}" for k in range(10)])
     guard.save(tmp_path / "b")
@@ -479,12 +480,14 @@ def program(*args: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
+@pytest.mark.slow
 def test_the_program_answers_on_standard_output_and_ends_with_0():
     done = program("certify", "--json", cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["records_per_class"] == 185
 
 
+@pytest.mark.slow
 def test_the_program_ends_with_2_and_one_line_on_standard_error(files, tmp_path):
     done = program("ask", files / "tampered", files / "one.npy", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
@@ -493,6 +496,7 @@ def test_the_program_ends_with_2_and_one_line_on_standard_error(files, tmp_path)
     assert program("ask", cwd=tmp_path).returncode == 2
 
 
+@pytest.mark.slow
 def test_a_factory_beside_the_user_is_found_when_protecting_and_when_asking(files, tmp_path):
     (tmp_path / "mine.py").write_text(
         "from torch import nn\n\n\ndef make(width: int) -> nn.Module:\n"

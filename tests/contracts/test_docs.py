@@ -13,8 +13,8 @@ import pytest
 from typer.main import get_command
 
 from queen.cli import app
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "queen"
 README, PAPER = ROOT / "README.md", ROOT / "docs" / "paper.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,6 +26,7 @@ def blocks(path: Path, *languages: str) -> list[str]:
     return [code for language, code in found if language in languages]
 
 
+@pytest.mark.slow
 def test_the_python_code_of_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = blocks(README, "python")

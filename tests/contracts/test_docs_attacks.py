@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +14,9 @@ from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import Knowledge, Sizes
 from queen.errors import OptionError
 from tests.support.attackers import counted_oracle, knowledge, seed
+from tests.support.paths import ROOT
 
-PAGE = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text()
+PAGE = (ROOT / "docs" / "attacks.md").read_text()
 FIELDS = ("pool_labels", "simulate", "benign", "rebuild", "clean")
 BUDGET = 44
 
@@ -70,6 +70,7 @@ def test_what_it_says_is_needed_is_enough_and_no_more_than_that(name):
             steal(name, replace(known, **{field: None}))
 
 
+@pytest.mark.slow
 def test_the_code_of_the_page_runs_and_shows_a_difference(capsys):
     [code] = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     states = np.random.get_state(), random.getstate()

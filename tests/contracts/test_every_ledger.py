@@ -113,6 +113,7 @@ many = settings(max_examples=1000, deadline=None, database=None, derandomize=Tru
 some = settings(many, max_examples=200)
 
 
+@pytest.mark.slow
 @every_ledger
 @many
 @given(limits=limits_of, rows=rows_of, sizes=cuts_of)
@@ -136,6 +137,7 @@ def test_any_stream_in_any_batches_equals_the_brute_force(make, limits, rows, si
     ledger.close()
 
 
+@pytest.mark.slow
 @every_ledger
 @some
 @given(limits=limits_of, rows=rows_of, owners=st.lists(st.integers(0, 2), min_size=24, max_size=24), sizes=cuts_of)
@@ -419,6 +421,7 @@ def test_threads_on_one_client_do_not_lose_or_double_a_record(make):
         assert close.sum() == len(found)  # each is near itself alone
 
 
+@pytest.mark.slow
 @every_ledger
 def test_reading_while_another_thread_writes_works(make):
     ledger, done, point = make(), threading.Event(), np.array([[0.1, 0.1]])

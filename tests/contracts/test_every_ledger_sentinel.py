@@ -184,6 +184,7 @@ def operate(on: Ledger | Watcher, what: str, client: str) -> None:
         on.set_budget(client, Budget(threshold=0.05, extra_answers=2) if what == "budget" else None, "op")
 
 
+@pytest.mark.slow
 @every_ledger
 @many
 @given(rules=rules_of(), album=album_of, chapters=chapters_of, capacity=st.sampled_from([1, 3, 1024]))
@@ -245,6 +246,7 @@ def bound(limits: Limits) -> int:
     return records + limits.extra_answers
 
 
+@pytest.mark.slow
 @every_ledger
 @some
 @given(rules=rules_of(), album=album_of, chapters=chapters_of, capacity=st.sampled_from([1, 3, 1024]))

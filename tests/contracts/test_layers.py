@@ -4,11 +4,11 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
+
 pytestmark = pytest.mark.skipif(
     any(find_spec(f"queen.{name}") is None for name in ("cli", "demo", "bench")), reason="not all layers are there yet"
 )

@@ -86,6 +86,7 @@ print(len(guard.answer(x, client="a").verdicts))
 """
 
 
+@pytest.mark.slow
 def test_the_library_works_with_its_base_dependencies_alone():
     blocked = {"transformers", "mlxtend", "pydantic", "sklearn", "matplotlib", "pandas", "PIL", "pyarrow", "joblib"}
     script = BASE_ONLY.format(blocked=blocked)
@@ -102,6 +103,7 @@ assert torch.equal(state, torch.get_rng_state())
 """
 
 
+@pytest.mark.slow
 def test_importing_the_library_is_quiet():
     command = [sys.executable, "-W", "error::UserWarning", "-c", QUIET]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

@@ -36,6 +36,7 @@ def found(demo) -> dict:
         return module.try_adaptive(demo.guard, demo.images, original, (0,), Progress(shown=False))
 
 
+@pytest.mark.slow
 def test_every_attacker_reports_what_it_got(found):
     assert set(found) == NAMES
     assert json.loads(json.dumps(found, allow_nan=False)) == found

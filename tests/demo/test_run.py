@@ -158,6 +158,7 @@ def test_points_and_labels_of_the_maps_are_the_guards_own(demo):
     assert demo.maps["foreign"].points.shape == (300, 2)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_results_but_for_the_times(demo, small_demo):
     again = small_demo()
     assert without_times(again.results) == without_times(demo.results)

@@ -15,6 +15,7 @@ def robbed(loot: dict, test: tuple, patch: pytest.MonkeyPatch) -> dict:
     return rob(loot, test, original, (0, 1), Progress(shown=False))
 
 
+@pytest.mark.slow
 def test_collapsed_thieves_are_flagged_and_others_are_not(monkeypatch):
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(120) % 10

@@ -255,6 +255,7 @@ def views(mode: str, scores: list[np.ndarray], labels: np.ndarray) -> Views:
     return Views(found, [torch.from_numpy(labels)] * number, list(columns), chosen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [1, 4])
 def test_clients_of_one_condition_are_accused_under_a_mixture_and_not_in_max_mode(labels):
     rng = np.random.default_rng(0)

@@ -136,6 +136,7 @@ def test_kill_minus_nine_loses_no_acknowledged_record(path, child):
         assert ledger._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_file_equal_one(path, child):
     labels, points = stream(2, 240)
     letters, spent = "", []

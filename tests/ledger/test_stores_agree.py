@@ -72,6 +72,8 @@ def everything(ledger: Ledger) -> tuple:
     return standings(ledger), events(ledger), records, list(ledger.clients()), groups
 
 
+@pytest.mark.real
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(album=album_of, times=st.lists(time_of(), min_size=2, max_size=4), capacity=st.sampled_from([1, 3, 1024]))
 def test_all_stores_agree_while_everything_changes(album, times, capacity):
@@ -131,6 +133,7 @@ def test_inputs_whose_features_are_not_their_own_are_recognised_alike(make, capa
 float32 = st.floats(-12, 12, width=32) | st.sampled_from([0.0, 4.0, -4.0, 8.0, 2.0**41, -(2.0**41), 1e30, 3.9999998])
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(
     kept=st.lists(float32, min_size=SIZE, max_size=SIZE),

@@ -113,6 +113,7 @@ def fails_clearly(highest: Table, alpha: float, delta: float) -> bool:
     return bool(bad_draws(highest, alpha) > binom.isf(1e-5, DRAWS, delta + CHANCE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [0.05, 0.2])
 @pytest.mark.parametrize("count", [200, 1000])
 def test_the_certificate_holds(count, delta):
@@ -127,6 +128,7 @@ def test_trap_1_plain_p_values_fail_the_check():
         assert fails_clearly(highest, alpha, 0.05)
 
 
+@pytest.mark.slow
 def test_trap_1_plain_p_values_fail_the_check_with_more_images_too_only_later():
     """With 1,000 images wealth creeps up in fewer draws, so the same check needs a smaller delta to see them."""
     plain, band = (highest_wealth(streams(1000), p) for p in (np.arange(1, 1002) / 1001, p_values(1000, 0.005)))

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import json
 import threading
-import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -18,6 +17,9 @@ from queen.serve.access.key_store import open_keys
 from tests.support.calls import call, infer
 from tests.support.server import started
 from tests.support.serving import digits, noise, small_bundle
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.slow
 
 SECRET = "a secret of the hook"
 
@@ -62,14 +64,6 @@ def server(tmp_path_factory, hook):
         yield server
 
 
-def wait_for(condition, seconds: float = 30.0):
-    deadline = time.monotonic() + seconds
-    while not (result := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return result
-
-
 def test_the_alarm_is_logged_once_with_who_and_why(server):
     alarms = wait_for(lambda: [line for line in server.lines() if line["event"] == "alarm"])
     assert [(line["name"], line["client"], line["level"]) for line in alarms] == [("thief", "thief", "warning")]
@@ -78,7 +72,7 @@ def test_the_alarm_is_logged_once_with_who_and_why(server):
 
 
 def test_the_alarm_is_counted(server):
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics}/metrics", timeout=30) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics}/metrics", timeout=60) as reply:
         lines = [line.rpartition(" ") for line in reply.read().decode().splitlines()]
     figures = {name: float(value) for name, _, value in lines if "#" not in name}
     assert figures['queen_alarms_total{kind="client"}'] == 1

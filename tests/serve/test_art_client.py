@@ -15,8 +15,11 @@ import pytest
 from queen.bench.datasets import load_set
 from queen.policy import POLICIES
 from tests.support.guards import digits as flat_digits
-from tests.support.server import ROOT, started
+from tests.support.paths import ROOT
+from tests.support.server import started
 from tests.support.serving import REST, digits, honest
+
+pytestmark = pytest.mark.real
 
 BUDGET = 800
 LIMITS = {"threshold": 0.2, "extra_answers": 2000}  # the defaults; the test's bundle has none to speak of

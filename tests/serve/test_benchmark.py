@@ -13,11 +13,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
+
 FOLDER = ROOT / "benchmarks" / "serve"
 PATIENCE = 300.0
 
@@ -181,6 +181,8 @@ def test_only_what_was_counted_in_between_counts():
     assert scrape.mean(nothing, "t_seconds") != scrape.mean(nothing, "t_seconds")  # NaN
 
 
+@pytest.mark.real
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="no redis-server here: apt install redis-server")
 def test_a_quick_run_measures_every_server_and_says_what_holds(tmp_path):
     out = tmp_path / "found.json"

@@ -16,8 +16,11 @@ import numpy as np
 import pytest
 
 from queen.serve.access.key_store import open_keys
-from tests.support.server import ROOT, Server, started
+from tests.support.paths import ROOT
+from tests.support.server import Server, started
 from tests.support.serving import digits, honest, noise
+
+pytestmark = pytest.mark.real
 
 ROWS = 7
 CLIENTS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,8 +11,8 @@ from http.client import HTTPConnection
 import pytest
 
 from qa.serving import bogus, faults, hostile, shutdown, sizes, slow
-from qa.serving.memory import MIB, watched
-from qa.serving.rest import ask, get, head, post
+from qa.serving.memory import MIB
+from qa.serving.rest import ask, get, post
 from qa.serving.scenario import Check, failed
 from qa.serving.state import body_of
 from queen.errors import LedgerError
@@ -21,11 +22,15 @@ from queen.serve.service import Service
 from queen.serve.settings import read_settings
 from queen.serve.types import ServeError
 from tests.support.grpc_stub import message, typed
+from tests.support.paths import ROOT
 from tests.support.rest_bodies import DIGITS, pictures
-from tests.support.server import ROOT, Server, started
+from tests.support.server import Server, started
 from tests.support.serving import small_bundle
+from tests.support.waiting import PATIENCE
 
-PATIENCE = 30.0
+pytestmark = pytest.mark.slow
+
+ANY = math.inf  # seconds or bytes: those are measured by the programs of qa/, on a machine of their own
 
 
 def assert_all(checks: Sequence[Check]) -> None:
@@ -63,7 +68,7 @@ def test_a_server_that_trusts_its_input_is_found_out(tmp_path):
 
 
 def test_bogus_keys_add_no_state_and_are_in_no_log(stage):
-    assert_all(bogus.over_network(stage.server, 1000, *stage.ledger))
+    assert_all(bogus.over_network(stage.server, 1000, *stage.ledger, room=ANY))
 
 
 def test_bogus_keys_cost_the_authenticator_nothing(tmp_path):
@@ -71,34 +76,19 @@ def test_bogus_keys_cost_the_authenticator_nothing(tmp_path):
 
 
 def test_slow_clients_are_shown_the_door_and_others_are_answered(server):
-    seen = slow.beset(server, 24, 4.0)  # this server's limit is 2 seconds
+    seen = slow.beset(server, 24, PATIENCE)
     assert len(seen.kept) == 9
-    assert_all(slow.shown_the_door(server, seen, within=6.0))
+    assert_all(slow.shown_the_door(server, seen, within=ANY))
 
 
-FLOODS = {
-    "fields after the last chunk": [b"0\r\n", *[b"a:b\r\n" * 13_000] * 200],
-    "one field after the last chunk": [b"0\r\na: ", *[b"a" * 65_536] * 200],
-    "an extension of a chunk": [b"5;", *[b"a" * 65_536] * 200],
-}
+@pytest.mark.parametrize("flood", sizes.FLOODS.values(), ids=sizes.FLOODS)
+def test_what_belongs_to_no_body_is_refused(server, flood):
+    assert 400 <= sizes.send_flood(server, flood) < 500
 
 
-@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-def test_what_belongs_to_no_body_fills_no_memory(server, flood):
-    start = head("POST", "/v2", "Transfer-Encoding: chunked")
-    with watched(server.process.pid) as held:
-        before = held[0]
-        told = ask(server.rest, start, *flood)
-    assert 400 <= told.status < 500
-    assert held[0] - before < 4 * MIB
-
-
-def test_requests_that_nobody_waits_for_fill_no_memory(server):
-    with watched(server.process.pid) as held:
-        before = held[0]
-        for _ in range(5):
-            assert ask(server.rest, get("/v2") * 100_000).status in (200, 400)
-    assert held[0] - before < 8 * MIB
+def test_requests_that_nobody_waits_for_do_no_harm(server):
+    assert ask(server.rest, get("/v2") * 100_000).status in (200, 400)
+    assert ask(server.rest, post(body_of(), server.key)).status == 200
 
 
 def test_a_client_hears_that_its_body_is_too_large_while_it_still_sends(server):
@@ -121,12 +111,12 @@ def test_a_refused_request_leaves_the_connection_for_the_next(server):
     assert found == [413, 400, 200]
 
 
-def test_the_largest_request_is_answered_and_memory_stays_in_proportion(tmp_path):
+def test_the_largest_request_is_answered_and_one_byte_more_is_not(tmp_path):
     limit = 8 * MIB
     with sizes.wide_server(tmp_path / "wide", limit) as server:
         forms = sizes.forms(server, limit)
         assert set(sizes.QUICK) < set(sizes.FORMS) == set(forms)
-        assert_all([sizes.measured(server, replace(form, times=6), limit) for form in forms.values()])
+        assert_all([sizes.measured(server, replace(form, times=ANY), limit) for form in forms.values()])
         numbers = limit // sizes.BYTES_PER_VALUE
         crowded = b"[" + b"0.25," * numbers + b"0]"
         told = ask(server.rest, post(crowded, server.key, path=sizes.INFER))
@@ -197,6 +187,7 @@ def test_a_read_only_file_is_refused_at_the_start(tmp_path):
             Service.open(read_settings({"bundle": small_bundle(), "home": tmp_path, "ledger": f"sqlite:///{file}"}))
 
 
+@pytest.mark.real
 def test_a_redis_that_fails_means_no_answers_until_it_works_again(tmp_path):
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed (Debian: apt install redis-server), so nothing is tested with it")
@@ -212,12 +203,12 @@ def test_a_server_that_forgives_its_ledger_is_found_out(tmp_path):
 
 def test_a_server_told_to_stop_answers_what_it_accepted(tmp_path):
     url = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
-    assert_all(shutdown.ended(tmp_path / "end", url, hangers=True, within=30.0, shutdown_timeout=1.5))
+    assert_all(shutdown.ended(tmp_path / "end", url, hangers=True, within=ANY, shutdown_timeout=1.5))
 
 
 def test_a_server_that_just_ends_is_found_out(tmp_path):
     url = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
-    wrong = failed(shutdown.ended(tmp_path / "end", url, module="qa.broken.abrupt", within=30.0))
+    wrong = failed(shutdown.ended(tmp_path / "end", url, module="qa.broken.abrupt", within=ANY))
     assert any("answered is recorded" in check.name for check in wrong)
 
 

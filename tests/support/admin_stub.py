@@ -28,6 +28,7 @@ from queen.serve.admin.static import dashboard_routes
 from queen.serve.telemetry.series import Series
 from queen.serve.types import Caller, ServeError, describe
 from tests.support.serving import digits, noise, small_guard
+from tests.support.waiting import PATIENCE, wait_for
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "<b>six</b>", "seven", "eight", "nine")
 SCRIPT = "<script>document.title='pwned'</script>"
@@ -117,12 +118,9 @@ def listening(app: ASGIApp, port: int = 0) -> Iterator[str]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert server.started
+    wait_for(lambda: server.started)
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(PATIENCE)

@@ -11,9 +11,9 @@ import urllib.request
 
 import torch
 
-from tests.support.server import ROOT, Server
-
-PATIENCE = 30.0
+from tests.support.paths import ROOT
+from tests.support.server import Server
+from tests.support.waiting import PATIENCE
 
 
 def request(x: torch.Tensor) -> bytes:
@@ -40,6 +40,7 @@ def infer(server: Server, x: torch.Tensor, key: str | None = None) -> tuple[int,
 def queen(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own."""
     command = [sys.executable, "-m", "queen", *arguments]
+    settings = os.environ | environment
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}, check=False
+        command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=PATIENCE, check=False
     )

@@ -40,7 +40,7 @@ class Stub:
     settings: Any = field(
         default_factory=lambda: SimpleNamespace(
             max_rows=MAX_ROWS,
-            request_timeout=0.3,
+            request_timeout=60.0,
             tls_cert=None,
             tls_key=None,
             max_header=16384,
@@ -130,7 +130,7 @@ async def call(
 ) -> Any:
     """One call with messages as bytes, so that none but the server takes them apart."""
     raw = request if isinstance(request, bytes) else request.SerializeToString()
-    found = await channel.unary_unary(PATH + method)(raw, metadata=key, timeout=20, **options)
+    found = await channel.unary_unary(PATH + method)(raw, metadata=key, timeout=60, **options)
     return found if reply is None else reply.FromString(found)
 
 

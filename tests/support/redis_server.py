@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = 20  # a busy machine may need some to start a server
+from tests.support.waiting import PATIENCE, wait_for
+
 DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": "", "appenddirname": "aof"}
 
 
@@ -46,7 +47,7 @@ class Server:
     def client(self, **options: object):
         import redis
 
-        return redis.Redis(port=self.port, socket_timeout=5, **options)
+        return redis.Redis(port=self.port, socket_timeout=PATIENCE, **options)
 
     def start(self) -> None:
         options = [part for name, value in self.config.items() for part in (f"--{name}", value)]
@@ -62,7 +63,7 @@ class Server:
     def _wait(self) -> None:
         import redis
 
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 with self.client() as client:
@@ -112,11 +113,7 @@ def redis_cluster(folder: Path, nodes: int = 1) -> list[Server]:
                 first, last = 16384 * number // nodes, 16384 * (number + 1) // nodes - 1
                 client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
                 client.execute_command("CLUSTER", "MEET", "127.0.0.1", servers[0].port)
-        deadline = time.monotonic() + SECONDS
-        while not all(_knows(server, nodes) for server in servers):
-            if time.monotonic() > deadline:
-                raise RuntimeError("the cluster did not form")
-            time.sleep(0.02)
+        wait_for(lambda: all(_knows(server, nodes) for server in servers))
     except BaseException:
         for server in servers:
             server.kill()

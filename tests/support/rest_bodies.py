@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
+import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,15 +43,10 @@ def ask_raw(raw: bytes, *, size: object = ..., **changes: Any) -> tuple[bytes, i
 
 
 def growth(work: Callable[[], object]) -> int:
-    """Bytes by which the process was larger at most during the work than before."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # else memory that earlier tests left behind hides what the work takes
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is now what the process has
-    before = _memory("VmRSS")
-    work()
-    return _memory("VmHWM") - before
-
-
-def _memory(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
+    """The most bytes that Python objects of the work took at a time: a count, the same on every machine."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

@@ -18,10 +18,9 @@ from queen.serve.access.key_store import open_keys
 from queen.serve.run import Ports, running
 from queen.serve.service import Service
 from queen.serve.settings import read_settings
+from tests.support.paths import ROOT
 from tests.support.serving import small_bundle
-
-ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0  # seconds that a start may take on a busy machine
+from tests.support.waiting import PATIENCE
 
 
 @dataclass
@@ -55,7 +54,7 @@ class Server:
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.stderr().splitlines() if line.startswith("{")]
 
-    def stop(self, number: int = signal.SIGTERM, timeout: float = 15.0) -> int:
+    def stop(self, number: int = signal.SIGTERM, timeout: float = PATIENCE) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(timeout)
@@ -94,7 +93,7 @@ def started(
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(10)
+        process.wait(PATIENCE)
 
 
 def _wait(server: Server, patience: float) -> None:

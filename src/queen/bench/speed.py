@@ -140,7 +140,7 @@ class _CountingGuard:
 
 
 def _mostly_inside(guard: Guard, x: Tensor) -> Guard:
-    """The same guard with discs sized so that 30 % of fresh images lie outside, as of a trained classifier's."""
+    """The same guard with discs sized so that 30 % of fresh images lie outside, as with a trained classifier."""
     with torch.inference_mode():
         features, logits = guard.bundle.split(x)
         points = guard.bundle.geometry.relative(guard.bundle.mapping(features), logits.argmax(1))

@@ -19,6 +19,7 @@ from queen.errors import OptionError, QueenError
 from tests.bench.datasets.test_packs import write_pack
 from tests.support import official_sets as official
 from tests.support.official_sets import noise, photo, write_folder, write_tar
+from tests.support.paths import ROOT
 
 
 def test_mnist_has_500_images_of_every_digit_sorted():
@@ -206,7 +207,7 @@ def test_what_is_missing_is_said_with_where_to_get_and_to_put_it(name, tmp_path)
         "QUEEN_DATA",
     ):
         assert part in message
-    guide = Path(__file__).parents[3] / "docs" / "data.md"
+    guide = ROOT / "docs" / "data.md"
     assert "docs/data.md" in message
     assert f"`{name}`" in guide.read_text()
     for part in (*dataset.places, *([dataset.pack.file] if dataset.pack else [])):
@@ -353,6 +354,7 @@ def _sum(arguments: tuple[Path, Path]) -> float:
     return float(load_set("mnist", "train", root=arguments[0], cache=arguments[1]).x.double().sum())
 
 
+@pytest.mark.slow
 def test_many_processes_may_ask_at_once(root, tmp_path):
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         sums = pool.map(_sum, [(root, tmp_path / "cache")] * 6, chunksize=1)

@@ -25,6 +25,7 @@ def letters_by_hand(context, options: dict[str, float]) -> Counter[str]:
     return Counter(service.verdicts)
 
 
+@pytest.mark.slow
 def test_the_recorded_ratio_falls_as_the_radius_grows_and_is_that_counted_by_hand(context):
     radii = (0.02, 0.3, 0.9)
     rows = measure_radius(context, Radius(radii=radii, threshold=0.2, **SMALL))["rows"]
@@ -39,6 +40,7 @@ def test_the_recorded_ratio_falls_as_the_radius_grows_and_is_that_counted_by_han
         assert sum(row["verdicts"].values()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_a_larger_threshold_records_more_and_spends_less_whatever_the_policy(context):
     parameters = Threshold(thresholds=(0.001, 0.1, 5.0), radius=0.3, **{**SMALL, "defenses": ("queen", "queen-strict")})
     rows = measure_threshold(context, parameters)["rows"]
@@ -61,6 +63,7 @@ def test_what_was_measured_for_a_value_is_not_measured_again(context, monkeypatc
         measure_radius(context, Radius(radii=(0.03,), threshold=0.2, **SMALL))
 
 
+@pytest.mark.slow
 def test_shadow_models_are_tried_where_answers_are_reversed(context):
     result = measure_shadows(context, ShadowModels(counts=(1, 3), seeds=(0,)))
     assert [row["count"] for row in result["rows"]] == [1, 3]

@@ -16,8 +16,8 @@ from queen.bench.studies.formatting import percent, percent_range
 from queen.bench.studies.run import read_study_result, run_study
 from queen.cli import app
 from queen.errors import OptionError
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 QUICK = {
     "threshold": {"thresholds": [0.2], "attacks": ["direct"], "defenses": ["queen"], "pools": "foreign"},
     "radius": {"radii": [0.3], "attacks": ["direct"], "defenses": ["queen"], "pools": "foreign"},

@@ -195,6 +195,7 @@ def growth(door: Authenticator, known: str, count: int) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_bogus_keys_leave_nothing_behind(store):
     text, key = store.add("alice")
     door = Authenticator(store, net_groups=True, anonymous=True)

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import threading
-import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from queen.serve.access.key import Key, budgets, from_plain, new_key, parse, to_
 from queen.serve.access.key_store import FileKeys, KeyStore, RedisKeys, open_keys
 from tests.support.redis_server import redis_server as start_redis
 from tests.support.redis_server import shared_server
+from tests.support.waiting import wait_for
 
 HEX, URL_SAFE = "0123456789abcdef", "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 IDS = st.text(HEX, min_size=16, max_size=16)
@@ -445,13 +445,6 @@ def test_the_ledger_in_the_same_redis_does_not_take_keys_for_clients(url):
     ledger.close()
 
 
-def wait_until(what) -> None:
-    deadline = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_keys_that_move_to_another_server_of_the_cluster_are_found_after_one_error(tmp_path):
     from redis.crc import key_slot
 
@@ -461,8 +454,8 @@ def test_keys_that_move_to_another_server_of_the_cluster_are_found_after_one_err
         here.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         here.execute_command("CLUSTER", "MEET", "127.0.0.1", second.port)
         for one in (here, there):
-            wait_until(lambda one=one: one.cluster("INFO")["cluster_state"] == "ok")
-            wait_until(lambda one=one: one.cluster("INFO")["cluster_known_nodes"] == "2")
+            wait_for(lambda one=one: one.cluster("INFO")["cluster_state"] == "ok")
+            wait_for(lambda one=one: one.cluster("INFO")["cluster_known_nodes"] == "2")
         store = RedisKeys(first.url)
         assert store.version() is None
         for one in (there, here):
@@ -471,7 +464,7 @@ def test_keys_that_move_to_another_server_of_the_cluster_are_found_after_one_err
             )
         with pytest.raises(LedgerError):
             store.version()
-        wait_until(lambda: len(here.cluster("SLOTS")) > 1)
+        wait_for(lambda: len(here.cluster("SLOTS")) > 1)
         _, key = store.add("alice")
         assert store.keys() == {key.id: key}
         assert there.exists("{queen:keys}")

@@ -8,7 +8,6 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,10 +29,12 @@ from tests.support.admin_stub import (
     fill,
     listening,
 )
+from tests.support.paths import ROOT
 from tests.support.server import started
 from tests.support.serving import noise, small_guard
 
-ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.real
+
 VIEWS = {
     "live": "#/",
     "clients": "#/clients",

@@ -6,16 +6,15 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
 from queen.serve.telemetry.metrics import Metrics
 from tests.support.admin_stub import AdminStub, listening
+from tests.support.paths import ROOT
 from tests.support.serving import small_guard
 
-ROOT = Path(__file__).parents[3]
 FILES = ROOT / "src" / "queen" / "serve" / "admin" / "dashboard"
 OWN = sorted(path for path in FILES.glob("*.js") if path.name != "uplot.js")
 

@@ -25,6 +25,8 @@ from queen.serve.types import ModelSpec, TensorSpec
 from tests.support.server import Server, started
 from tests.support.serving import digits
 
+pytestmark = pytest.mark.real
+
 EXAMPLES = 50  # an operation
 TIMEOUT = 30
 

@@ -27,6 +27,7 @@ from queen.serve.querylog.folder import read_log
 from queen.serve.querylog.format import LoggedRequest
 from queen.serve.querylog.writer import QueryLog
 from tests.support.guards import fitted, queries
+from tests.support.paths import ROOT
 from tests.support.serving import WIDE, digits, noise, small_bundle, small_guard
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()
@@ -325,6 +326,7 @@ def test_names_cannot_write_to_the_terminal(tmp_path):
     assert "evil\\x1b[2J" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_command_needs_no_package_of_the_server(log):
     blocked = ["prometheus_client", "starlette", "uvicorn", "grpc", "orjson", "pydantic_settings", "redis"]
     script = (
@@ -332,9 +334,8 @@ def test_the_command_needs_no_package_of_the_server(log):
         "from queen.cli import main\n"
         f"sys.argv = ['queen', 'audit', {str(small_bundle())!r}, {str(log)!r}, '--json', '--fail']\nmain()"
     )
-    root = Path(__file__).parents[3]
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=root, timeout=120,
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT, timeout=120,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 1, done.stderr

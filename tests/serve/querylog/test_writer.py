@@ -401,7 +401,7 @@ def test_a_server_that_is_killed_leaves_a_readable_log(tmp_path):
     time.sleep(0.2)
     os.kill(process.pid, signal.SIGKILL)
     written = ["20", *process.stdout.read().split()]
-    process.wait(timeout=10)
+    process.wait(timeout=60)
     damage: list[Damage] = []
     found = list(read_log(tmp_path, on_damage=damage.append))
     assert len(found) >= int(written[-1])  # all that was written is there
@@ -458,7 +458,7 @@ def test_old_files_are_deleted_even_if_nobody_asks_anything(tmp_path, monkeypatc
     os.utime(old, (time.time() - 8 * 86400,) * 2)
     os.utime(young, (time.time() - 6 * 86400,) * 2)
     with opened(tmp_path, max_days=7, sync_seconds=0.01):
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         while old.exists() and time.monotonic() < end:
             time.sleep(0.01)
     assert files(tmp_path) == [young]
@@ -527,22 +527,21 @@ def test_numbers_that_make_no_sense_are_refused(tmp_path):
 
 
 def test_a_slow_disk_holds_up_nobody_and_losses_are_counted(tmp_path, monkeypatch):
-    free = threading.Event()
+    free, waits = threading.Event(), threading.Event()
     real = os.write
 
     def slow(file: int, data: bytes) -> int:
-        free.wait(10)
+        waits.set()
+        free.wait(60)
         return real(file, data)
 
     metrics = Metrics()
     monkeypatch.setattr(log_folder.os, "write", slow)
     log = QueryLog(tmp_path, queue_bytes=20_000, metrics=metrics)
     log.write("a0", (), torch.zeros(2, 10), 1.0)
-    time.sleep(0.1)  # the thread has it and waits for the disk
-    start = time.perf_counter()
-    for i in range(1, 1001):
+    assert waits.wait(60)
+    for i in range(1, 1001):  # who waits for the disk here would lose less
         log.write(f"a{i}", (), torch.zeros(2, 10), 1.0 + i)
-    assert time.perf_counter() - start < 1
     lost = 1000 - 20_000 // (80 + writer.OVERHEAD)
     assert log.dropped == 2 * lost
     free.set()
@@ -586,6 +585,7 @@ assert b"queen_record_dropped_rows_total 101.0" in metrics.render()[0]
 """
 
 
+@pytest.mark.slow
 def test_recording_stops_on_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60

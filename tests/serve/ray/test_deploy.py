@@ -26,6 +26,8 @@ from tests.support.redis_server import redis_server
 from tests.support.server import Server, started
 from tests.support.serving import WIDE, digits, honest, noise, small_guard
 
+pytestmark = pytest.mark.real
+
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'queen[ray]'), so nothing is tested on it")
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}

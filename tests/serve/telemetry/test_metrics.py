@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import timeit
 
 import pytest
 from prometheus_client import REGISTRY
@@ -165,15 +164,3 @@ def test_threads_lose_no_count():
     assert found["queen_rows_total"] == 16000
     assert found["queen_verdicts_total{verdict=outside}"] == 8000
     assert found["queen_request_seconds_count{protocol=grpc}"] == 8000
-
-
-def test_counting_a_request_takes_microseconds():
-    metrics = Metrics()
-
-    def request() -> None:
-        metrics.observe_batch(1, 0.002, 0.001, "C", 0, 0)
-        metrics.observe_request("rest", 200, 0.004)
-        metrics.set_queue(1)
-
-    best = min(timeit.repeat(request, number=2000, repeat=5)) / 2000
-    assert best < 50e-6  # 5 us measured; the rest is for slow and busy machines
