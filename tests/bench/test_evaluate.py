@@ -11,7 +11,7 @@ from torch import nn
 
 import queen.bench
 from queen.attacks.base import BudgetError, Sizes
-from queen.bench.datasets.load import digits
+from queen.bench.datasets import digits
 from queen.bench.evaluate import Evaluation, fresh_copy
 from queen.bench.spec import Utility
 from queen.errors import OptionError

@@ -9,7 +9,7 @@ from torch import Tensor
 import queen.demo.benign
 import queen.demo.run as module
 import queen.demo.thieves
-from queen.bench.datasets.load import mnist5k
+from queen.bench.datasets import mnist5k
 from queen.demo import Demo, run_demo
 from queen.demo.run import load_images
 

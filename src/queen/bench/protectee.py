@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from queen.bench.datasets.load import Images, load_set
+from queen.bench.datasets import Images, load_set
 from queen.bench.spec import DEFAULT_NETWORK, ImageSet, Protectee, SpecError, Thief, as_json, digest
 from queen.cache import Cache, fingerprint
 from queen.defenses.base import Victim

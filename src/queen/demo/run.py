@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from queen.attacks.adaptive import Loot, carry_out, plain
-from queen.bench.datasets.load import digits, mnist5k
+from queen.bench.datasets import digits, mnist5k
 from queen.bench.recovery import recovery_by_verdict
 from queen.bench.timing import paired_ratio
 from queen.core.certify import certify
