@@ -30,20 +30,19 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-results: $(STAMP)             ## run the whole demo and the speed test, and put tables and plot into the documents
+results: $(STAMP)             ## run the whole demo and the speed tests, and put tables and plot into the documents
 	mkdir -p build results/demo results/speed
 	$(BIN)/queen demo --adaptive --json > build/demo.json && mv build/demo.json results/demo/demo.json
 	$(BIN)/queen speed --json > build/speed.json && mv build/speed.json results/speed/cpu-2-cores.json
-	$(BIN)/python -m queen.demo.table
+	$(BIN)/python benchmarks/speed/rivals.py --json > build/rivals.json && mv build/rivals.json results/speed/rivals-cpu-2-cores.json
+	$(BIN)/python tools/pages.py
 
 bench-smoke: $(STAMP)         ## every defense against every attack on small digits (under 10 minutes); report in build/smoke/
 	$(BIN)/queen bench run benchmarks/smoke.yaml --out build/smoke
 	$(BIN)/queen bench table build/smoke
 
 pages: $(STAMP)               ## put the committed results into README and docs
-	$(BIN)/python -m queen.demo.table
-	$(BIN)/python -m queen.bench.page
-	$(BIN)/python -m queen.serve.page
+	$(BIN)/python tools/pages.py
 
 speed: $(STAMP)               ## the guard's cost, as ratios inside one run
 	$(BIN)/queen speed

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from queen import protect
-from queen.bench.untrained import images, network
+from queen.bench.speed import patterned_images, untrained_network
 from queen.core.mapping import MapRecipe
 from queen.options import Limits
 
@@ -69,10 +69,10 @@ def make_digits(folder: Path, questions: int) -> Served:
 def make_vgg(folder: Path, questions: int) -> Served:
     """Protect and save an untrained VGG16-BN: what it answers is worthless, how long it takes is not."""
     generator = torch.Generator().manual_seed(0)
-    model = network(generator)
-    known = images(400, generator)
-    _save(model, images(240, generator), known, folder / "vgg16_bn", None)
-    fresh = images(questions, generator)[0].contiguous()
+    model = untrained_network(generator)
+    known = patterned_images(400, generator)
+    _save(model, patterned_images(240, generator), known, folder / "vgg16_bn", None)
+    fresh = patterned_images(questions, generator)[0].contiguous()
     head = orjson.dumps({"inputs": [_described(fresh[:1], {"binary_data_size": 4 * fresh[0].numel()})]})
     file = folder / "vgg16_bn.tensors"
     file.write_bytes(b"".join(head + one.numpy().astype("<f4").tobytes() for one in fresh))

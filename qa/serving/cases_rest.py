@@ -34,8 +34,8 @@ def _bodies(key: str) -> Iterator[Case]:
     for name, body in JSON.items():
         yield Case(f"json: {name}", (post(body, key),))
     for name, (body, length) in BINARY.items():
-        told = [] if length is None else [f"{LENGTH}: {length}"]
-        yield Case(f"binary: {name}", (post(body, key, *told),))
+        headers = [] if length is None else [f"{LENGTH}: {length}"]
+        yield Case(f"binary: {name}", (post(body, key, *headers),))
     for text in ("", "abc", "1.0", "1e3", "+5", "0x10", "1_0", "9" * 5000, "\xb2", "1, 2", "-0"):
         yield Case(f"header length '{text[:10]}'", (post(GOOD, key, f"{LENGTH}: {text}"),))
 

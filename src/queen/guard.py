@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queen import secret as keyed
-from queen.bundle.bundle import Bundle, with_options
+from queen.bundle.bundle import Bundle
 from queen.bundle.store import Model, load_bundle, save_bundle
 from queen.core import inputs
 from queen.core.perturb import move_feature, move_feature_any_head, reverse_gradient
@@ -22,9 +22,20 @@ from queen.core.shadows import draw_mean
 from queen.core.split import id_bounds
 from queen.errors import LedgerError, ModelError, NotFiniteError, OptionError, RefusedError
 from queen.ledger import Ledger, MemoryLedger
-from queen.ledger.base import Judgement, check_client, make_rows
+from queen.ledger.base import Judgement
+from queen.ledger.rows import check_client, make_rows
 from queen.options import Group
-from queen.policy import Action, find_policy
+from queen.policy import Action, Policy, find_policy
+from queen.secret import (
+    check_secret,
+    draw,
+    new_secret,
+    query_digests,
+    read_secret,
+    secret_for,
+    secret_path,
+    write_secret,
+)
 from queen.sentinel.evidence import Bets
 from queen.sentinel.runtime import Watch
 from queen.types import Inputs, Oracle, Reply
@@ -69,8 +80,7 @@ class Guard:
         self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
         if not callable(getattr(self.ledger, "judge_rows", None)):
             raise OptionError(f"expected a ledger such as SqliteLedger(path), got {type(ledger).__name__}")
-        self._secret = keyed.new_secret() if secret is None else keyed.check_secret(secret)
-        self._policy = find_policy(bundle.policy, bundle.sentinel)
+        self._secret = new_secret() if secret is None else check_secret(secret)
         linear, centres = bundle.split.linear, bundle.geometry.feature_centres
         with torch.inference_mode():
             self._centre_logits = linear(centres.to(linear.weight.dtype)).float() if linear else None
@@ -129,7 +139,7 @@ class Guard:
         """
         with torch.inference_mode():
             answers, refused = seen.honest, np.zeros(len(seen.honest), np.bool_)
-            actions = self._policy.actions(judgement)
+            actions = self.policy.actions(judgement)
             if not self.bundle.observe and (uniform or actions.any()):  # HONEST is 0
                 refused = actions == Action.REFUSE
                 answers = self._act_all(actions, clients, seen) if uniform else self._act(actions, clients, seen)
@@ -182,7 +192,7 @@ class Guard:
         """The same answers, with the same work whatever the actions."""
         answers = seen.honest
         chosen = torch.from_numpy(actions).to(answers.device)[:, None]
-        for action in self._policy.possible:
+        for action in self.policy.possible:
             told = self._perturb(action, clients, seen)
             answers = torch.where(chosen == int(action), told, answers)
         return answers
@@ -202,7 +212,7 @@ class Guard:
         return reverse_gradient(honest, self._pirate(clients, seen.x, seen.features), keep_label=keep_label)
 
     def _move(self, features: Tensor, logits: Tensor) -> Tensor:
-        centres, max_steps = self.bundle.geometry.feature_centres, self._policy.max_steps
+        centres, max_steps = self.bundle.geometry.feature_centres, self.policy.max_steps
         if self._centre_logits is None:
             return move_feature_any_head(features, logits, self.bundle.split.head_of, centres, max_steps=max_steps)
         return move_feature(
@@ -218,8 +228,8 @@ class Guard:
         """What a simulated pirate would answer: the mean of `draw` shadows, drawn by the keyed hash of the query."""
         bundle = self.bundle
         probabilities = bundle.shadows.probabilities(features, x)
-        digests = keyed.query_digests(self._secret, [f"{bundle.identity}\0{client}" for client in clients], x)
-        drawn = keyed.draw(digests, len(bundle.shadows), bundle.draw)
+        digests = query_digests(self._secret, [f"{bundle.identity}\0{client}" for client in clients], x)
+        drawn = draw(digests, len(bundle.shadows), bundle.draw)
         return draw_mean(probabilities, drawn.to(probabilities.device))
 
     def as_client(self, name: str, *, groups: Sequence[str] = ()) -> Oracle:
@@ -232,7 +242,7 @@ class Guard:
         """The same guard, ledger and secret under other options: policy, observe, limits, keep_label, draw,
         input_range, sentinel;
         alpha, on_alarm, on_spent and groups are short for those of the sentinel."""
-        return self.with_bundle(with_options(self.bundle, **changes))
+        return self.with_bundle(self.bundle.with_options(**changes))
 
     def with_bundle(self, bundle: Bundle) -> Guard:
         """The same ledger and secret around another bundle."""
@@ -240,7 +250,12 @@ class Guard:
 
     def fresh(self, **changes: Any) -> Guard:
         """The same with an empty memory ledger: a guard that has seen nobody yet."""
-        return Guard(with_options(self.bundle, **changes), secret=self._secret)
+        return Guard(self.bundle.with_options(**changes), secret=self._secret)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The policy in force: the bundle's, with what its owner chose for the sentinel."""
+        return find_policy(self.bundle.policy, self.bundle.sentinel)
 
     @property
     def report(self) -> dict[str, Any]:
@@ -250,7 +265,7 @@ class Guard:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the bundle folder; the secret goes to `<path>.secret` beside it (mode 0600), never inside."""
         save_bundle(self.bundle, path)
-        keyed.write_secret(keyed.secret_path(path), self._secret)
+        write_secret(secret_path(path), self._secret)
 
 
 def _why_refused(client: str, judgement: Judgement, refused: NDArray[np.bool_]) -> str:
@@ -276,7 +291,7 @@ def load(
     """
     bundle = load_bundle(path, model, device=device, **changes)
     if secret is None:
-        secret = keyed.secret_for(path)
+        secret = secret_for(path)
     elif not isinstance(secret, bytes):
-        secret = keyed.read_secret(Path(secret))
+        secret = read_secret(Path(secret))
     return Guard(bundle, ledger=ledger, secret=secret)

@@ -48,6 +48,11 @@ def connected(ray: Any, address: str, **more: Any) -> Iterator[None]:
         ray.shutdown()
 
 
+def worker_device(device: str) -> str:
+    """The device as a worker knows it: "cuda:1" is "cuda", because a worker sees only the GPU that it was given."""
+    return device.partition(":")[0]
+
+
 def _knock(address: str) -> None:
     """Ray itself would try for minutes to reach a host where nobody listens."""
     host, colon, port = address.rpartition(":")

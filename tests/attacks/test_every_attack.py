@@ -9,17 +9,24 @@ import torch
 
 from queen.attacks import ATTACKS, QUERIES, find_attack, find_queries
 from queen.attacks.base import Attack, Knowledge, Sizes, Transcript
+from queen.attacks.strategies import ddae
 from queen.errors import OptionError
-from tests.support.attackers import QUICK, SMALL, desk, knowledge, new_network, seed, stubborn_desk
+from tests.support.attackers import QUICK, SMALL, counted_oracle, knowledge, new_network, refusing_oracle, seed
 
 PAIRS = [(query, name) for query in QUERIES for name, attack in ATTACKS.items() if query in attack.queries]
 BUDGET = 132  # can be divided by what every attack takes for an image
 
 
-def run(query: str, attack: Attack, known: Knowledge, budget: int = BUDGET, at=None) -> tuple[Transcript, int]:
-    at = at or desk(budget * attack.overspend(known.sizes))
-    found = QUERIES[query](at, attack, known, budget, seed(7))
-    return found, at.used
+@pytest.fixture(autouse=True)
+def _hasty_shadows(monkeypatch):
+    """What holds here does not depend on how well D-DAE's shadows are trained."""
+    monkeypatch.setattr(ddae, "SHADOW_STEPS", 2)
+
+
+def run(query: str, attack: Attack, known: Knowledge, budget: int = BUDGET, oracle=None) -> tuple[Transcript, int]:
+    oracle = oracle or counted_oracle(budget * attack.overspend(known.sizes))
+    transcript = QUERIES[query](oracle, attack, known, budget, seed(7))
+    return transcript, oracle.used
 
 
 def weights(model: torch.nn.Module) -> torch.Tensor:
@@ -60,20 +67,20 @@ def test_the_budget_is_spent_to_the_last_query_and_the_thief_repeats(query, name
     known = knowledge(on_epoch=lambda model: watched.append(model.training))
     thieves = []
     for _ in range(2):
-        found, used = run(query, attack, known)
+        transcript, used = run(query, attack, known)
         assert used == BUDGET
-        assert len(found.x) == len(found.answers) <= BUDGET
-        assert found.answers.shape[1:] == (10,)
-        assert found.answers.isfinite().all()
-        assert found.x.shape[1:] == known.pool.shape[1:]
-        assert 0 <= found.x.min() <= found.x.max() <= 1
+        assert len(transcript.x) == len(transcript.answers) <= BUDGET
+        assert transcript.answers.shape[1:] == (10,)
+        assert transcript.answers.isfinite().all()
+        assert transcript.x.shape[1:] == known.pool.shape[1:]
+        assert 0 <= transcript.x.min() <= transcript.x.max() <= 1
         assert not watched  # thieves on the way are nobody's business
-        thieves.append(attack.steal(found, known, seed(8)))
+        thieves.append(attack.steal(transcript, known, seed(8)))
         assert watched == [False] * QUICK.epochs
         watched.clear()
     first, second = map(weights, thieves)
     assert torch.equal(first, second)
-    other = weights(attack.steal(found, known, seed(9)))
+    other = weights(attack.steal(transcript, known, seed(9)))
     assert not torch.equal(first, other)  # or the comparison above would say nothing
     assert not thieves[0].training
     assert len(first) == len(weights(new_network(seed())))  # the thief alone, whatever it was trained with
@@ -93,13 +100,12 @@ def test_refused_rows_cost_and_bring_nothing(query, name):
     def dark(x):
         return x.flatten(1).mean(1) < known.pool.mean()
 
-    at = stubborn_desk(BUDGET, dark)
-    found, used = run(query, attack, known, at=at)
+    transcript, used = run(query, attack, known, oracle=refusing_oracle(BUDGET, dark))
     assert used == BUDGET
-    assert 1 < len(found) < BUDGET
-    assert found.answers.isfinite().all()
-    assert (found.answers - 0.1).abs().amax(1).min() > 1e-3  # no refusal is taken for an answer
-    assert attack.steal(found, known, seed(8)) is not None
+    assert 1 < len(transcript) < BUDGET
+    assert transcript.answers.isfinite().all()
+    assert (transcript.answers - 0.1).abs().amax(1).min() > 1e-3  # no refusal is taken for an answer
+    assert attack.steal(transcript, known, seed(8)) is not None
 
 
 @pytest.mark.parametrize(("query", "name"), PAIRS)
@@ -115,7 +121,7 @@ def test_nobody_asks_for_clean_answers_without_saying_so(query, name):
 def test_what_an_attack_must_know_and_does_not_is_named(query, name):
     attack, full = ATTACKS[name], knowledge()
     optional = "pool_labels", "simulate", "clean", "benign", "rebuild"
-    used = {"prior": "clean"}
+    declared = {"prior": "clean"}
     for field in optional:
         known = replace(full, **{field: None})
         try:
@@ -123,15 +129,15 @@ def test_what_an_attack_must_know_and_does_not_is_named(query, name):
         except OptionError as error:
             assert f"Knowledge.{field}" in str(error)  # noqa: PT017
         else:
-            assert field not in [used.get(what) for what in attack.knows]
+            assert field not in [declared.get(name) for name in attack.knows]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(("query", "name"), PAIRS)
 def test_the_same_on_a_gpu(query, name):
     attack, known = ATTACKS[name], knowledge(device="cuda")
-    found, used = run(query, attack, known)
+    transcript, used = run(query, attack, known)
     assert used == BUDGET
-    assert found.x.is_cuda
-    assert found.answers.is_cuda
-    assert weights(attack.steal(found, known, seed(8))).isfinite().all()
+    assert transcript.x.is_cuda
+    assert transcript.answers.is_cuda
+    assert weights(attack.steal(transcript, known, seed(8))).isfinite().all()

@@ -8,20 +8,22 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from queen.attacks.base import Attack, BudgetError, CountedOracle, Transcript, one_account
-from queen.attacks.queries.jbda_tr import CIFAR_MEAN, CIFAR_STD, Units, jbda_tr, pushed, round_of, units_of
+from queen.attacks.base import Attack, BudgetError, CountedOracle, Transcript, ask_from_one_account
+from queen.attacks.queries.jbda_tr import CIFAR_MEAN, CIFAR_STD, Units, jbda_tr, perturb_round, push, units_of
 from queen.attacks.queries.knockoff import knockoff
 from queen.errors import OptionError
-from tests.support.attackers import SMALL, desk, knowledge, seed, service, stubborn_desk, victim_network
+from tests.support.attackers import (
+    SMALL,
+    counted_oracle,
+    endpoint,
+    knowledge,
+    refusing_oracle,
+    rows_in,
+    seed,
+    victim_network,
+)
 
 PLAIN = Units(torch.zeros(()), torch.ones(()))
-
-
-def rows_in(pool: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Which row of the pool each image is; there must be one."""
-    same = (x.flatten(1)[:, None] == pool.flatten(1)).all(2)
-    assert same.any(1).all()
-    return same.int().argmax(1)
 
 
 class Recorder:
@@ -31,13 +33,13 @@ class Recorder:
         self.asked, self.stolen, self.tables = [], [], []
         self.attack = Attack(ask=self.ask, learn=self.learn)
 
-    def ask(self, desk, x, knowledge, generator):
+    def ask(self, oracle, x, knowledge, generator):
         self.asked.append(x)
-        return one_account(desk, x, knowledge, generator)
+        return ask_from_one_account(oracle, x, knowledge, generator)
 
-    def learn(self, found, knowledge, generator):
+    def learn(self, transcript, knowledge, generator):
         assert knowledge.on_epoch is None
-        self.stolen.append(found)
+        self.stolen.append(transcript)
         self.tables.append(knowledge.sizes.table)
         return victim_network()
 
@@ -47,33 +49,33 @@ class Recorder:
 
 def test_knockoff_asks_random_images_once_each_and_from_all_over_the_pool():
     known = knowledge()
-    found = knockoff(desk(200), Attack(), known, 200, seed())
-    rows = rows_in(known.pool, found.x)
+    transcript = knockoff(counted_oracle(200), Attack(), known, 200, seed())
+    rows = rows_in(known.pool, transcript.x)
     assert rows.unique().numel() == 200
     assert 150 < rows.double().mean() < 250
     assert rows.tolist() != sorted(rows.tolist())
-    again, other = (knockoff(desk(200), Attack(), known, 200, seed(s)).x for s in (0, 1))
-    assert torch.equal(found.x, again)
-    assert not torch.equal(found.x, other)
+    again, other = (knockoff(counted_oracle(200), Attack(), known, 200, seed(s)).x for s in (0, 1))
+    assert torch.equal(transcript.x, again)
+    assert not torch.equal(transcript.x, other)
 
 
 def test_an_image_that_takes_several_queries_leaves_fewer_images():
     recorder = Recorder()
     attack = replace(recorder.attack, cost=lambda sizes: sizes.views)
-    knockoff(desk(100), attack, knowledge(), 100, seed())
+    knockoff(counted_oracle(100), attack, knowledge(), 100, seed())
     assert [len(x) for x in recorder.asked] == [33]
 
 
 def test_an_attack_may_choose():
     known = knowledge()
     attack = Attack(choose=lambda knowledge, count, generator: torch.arange(count).flip(0))
-    assert torch.equal(knockoff(desk(9), attack, known, 9, seed()).x, known.pool[:9].flip(0))
+    assert torch.equal(knockoff(counted_oracle(9), attack, known, 9, seed()).x, known.pool[:9].flip(0))
 
 
 @pytest.mark.parametrize(("budget", "cost", "images"), [(401, 1, 401), (2, 3, 0)])
 def test_a_budget_the_pool_cannot_fill_is_said_with_both_numbers(budget, cost, images):
     with pytest.raises(BudgetError, match=rf"budget of {budget} .* buys {images} images, the pool has 400"):
-        knockoff(desk(budget), Attack(cost=lambda _: cost), knowledge(), budget, seed())
+        knockoff(counted_oracle(budget), Attack(cost=lambda _: cost), knowledge(), budget, seed())
 
 
 # JBDA-TR.
@@ -83,13 +85,13 @@ def test_rounds_grow_fourfold_and_the_last_is_cut_to_the_budget():
     """1000 -> 4000 -> 16000 -> 50000, in hundredths."""
     recorder = Recorder()
     known = knowledge(replace(SMALL, table=1000), on_epoch=print)
-    at = desk(500)
-    found = jbda_tr(at, recorder.attack, known, 500, seed())
+    oracle = counted_oracle(500)
+    transcript = jbda_tr(oracle, recorder.attack, known, 500, seed())
     assert [len(x) for x in recorder.asked] == [10, 30, 120, 340]
     assert [len(some) for some in recorder.stolen] == [10, 40, 160]
     assert recorder.tables == [20, 80, 320]  # grows with the answers
-    assert at.used == 500 == len(found)
-    assert torch.equal(found.x, torch.cat(recorder.asked))
+    assert oracle.used == 500 == len(transcript)
+    assert torch.equal(transcript.x, torch.cat(recorder.asked))
     rows_in(known.pool, recorder.asked[0])
     for earlier, new in zip(recorder.stolen, recorder.asked[1:], strict=True):
         distance = (new.flatten(1)[:, None] - earlier.x.flatten(1)).abs().amax(2)
@@ -100,7 +102,7 @@ def test_rounds_grow_fourfold_and_the_last_is_cut_to_the_budget():
 def test_a_round_too_large_for_the_budget_starts_from_random_images_each_used_three_times():
     known = knowledge()
     x = known.pool[:50]
-    moved = round_of(victim_network(), x, 100, known, PLAIN, seed())
+    moved = perturb_round(victim_network(), x, 100, known, PLAIN, seed())
     assert len(moved) == 100
     distance = (moved.flatten(1)[:, None] - x.flatten(1)).abs().amax(2)
     assert distance.amin(1).max() <= SMALL.jbda_epsilon + 1e-6
@@ -114,24 +116,24 @@ def test_a_round_too_large_for_the_budget_starts_from_random_images_each_used_th
 
 @pytest.mark.parametrize(("budget", "seeds", "asked"), [(7, 10, [7]), (60, 50, [50, 10]), (500, 1000, [400, 100])])
 def test_few_seeds_or_a_small_budget_or_pool_are_no_trouble(budget, seeds, asked):
-    recorder, at = Recorder(), desk(budget)
-    jbda_tr(at, recorder.attack, knowledge(replace(SMALL, jbda_seeds=seeds)), budget, seed())
+    recorder, oracle = Recorder(), counted_oracle(budget)
+    jbda_tr(oracle, recorder.attack, knowledge(replace(SMALL, jbda_seeds=seeds)), budget, seed())
     assert [len(x) for x in recorder.asked] == asked
-    assert at.used == budget
+    assert oracle.used == budget
 
 
 def test_a_service_that_refuses_everything_is_still_asked_to_the_end():
-    at = stubborn_desk(35, lambda x: torch.ones(len(x), dtype=torch.bool))
-    assert len(jbda_tr(at, Recorder().attack, knowledge(), 35, seed())) == 0
-    assert at.used == 35
+    oracle = refusing_oracle(35, lambda x: torch.ones(len(x), dtype=torch.bool))
+    assert len(jbda_tr(oracle, Recorder().attack, knowledge(), 35, seed())) == 0
+    assert oracle.used == 35
 
 
 def test_an_attack_that_asks_several_times_does_not_fit():
     with pytest.raises(BudgetError, match="3 queries an image"):
-        jbda_tr(desk(50), Attack(cost=lambda _: 3), knowledge(), 50, seed())
+        jbda_tr(counted_oracle(50), Attack(cost=lambda _: 3), knowledge(), 50, seed())
 
 
-def pushed_by_loops(model, x, sizes, generator):
+def push_by_loops(model, x, sizes, generator):
     """One image at a time, straight from the formula."""
     targets = [torch.randint(10, (len(x),), generator=generator) for _ in range(sizes.jbda_steps)]
     alpha, result = 1.85 * sizes.jbda_epsilon / sizes.jbda_steps, []
@@ -147,12 +149,12 @@ def pushed_by_loops(model, x, sizes, generator):
 
 def test_perturbed_images_are_those_of_the_formula():
     known = knowledge()
-    found = pushed(victim_network(), known.pool[:6], known, PLAIN, seed(3))
-    expected = pushed_by_loops(victim_network(), known.pool[:6], SMALL, seed(3))
+    moved = push(victim_network(), known.pool[:6], known, PLAIN, seed(3))
+    expected = push_by_loops(victim_network(), known.pool[:6], SMALL, seed(3))
     # A gradient of about zero may take either sign.
-    assert ((found - expected).abs() < 1e-6).double().mean() > 0.99
+    assert ((moved - expected).abs() < 1e-6).double().mean() > 0.99
     assert SMALL.jbda_epsilon == 0.1
-    assert (found - known.pool[:6]).abs().max() == pytest.approx(0.1, abs=1e-6)
+    assert (moved - known.pool[:6]).abs().max() == pytest.approx(0.1, abs=1e-6)
 
 
 def test_perturbed_images_reach_the_borders_of_the_thief():
@@ -160,7 +162,7 @@ def test_perturbed_images_reach_the_borders_of_the_thief():
     known = knowledge(replace(SMALL, jbda_epsilon=0.3))
     x, model = known.pool, victim_network()
     noise = (x + 0.3 * torch.randn(x.shape, generator=seed()).sign()).clamp(0, 1)
-    before, after, noisy = (model(z).argmax(1) for z in (x, pushed(model, x, known, PLAIN, seed()), noise))
+    before, after, noisy = (model(z).argmax(1) for z in (x, push(model, x, known, PLAIN, seed()), noise))
     assert (after != before).sum() > 1.5 * (noisy != before).sum()
 
 
@@ -171,12 +173,12 @@ def test_peers_clip_normalised_numbers_and_so_lose_all_that_is_dark():
     assert units.mean.flatten().tolist() == pytest.approx(CIFAR_MEAN)
     assert units.std.flatten().tolist() == pytest.approx(CIFAR_STD)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 10))
-    found = pushed(model, pool, known, units, seed())
+    moved = push(model, pool, known, units, seed())
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (CIFAR_MEAN, CIFAR_STD))
-    assert ((found >= mean - 1e-6) & (found <= mean + std + 1e-6)).all()
+    assert ((moved >= mean - 1e-6) & (moved <= mean + std + 1e-6)).all()
     plain = pool.clamp(min=mean).minimum(mean + std)
-    assert (found - plain).abs().max() <= 0.1 * std.max() + 1e-6  # epsilon in units of std
-    assert (found - pool).abs().max() > 0.3
+    assert (moved - plain).abs().max() <= 0.1 * std.max() + 1e-6  # epsilon in units of std
+    assert (moved - pool).abs().max() > 0.3
 
 
 def test_pools_of_other_shapes_have_units_of_their_own():
@@ -190,23 +192,23 @@ def test_pools_of_other_shapes_have_units_of_their_own():
 
 
 def test_a_transcript_keeps_only_answered_rows_of_every_round():
-    at = stubborn_desk(200, lambda x: x.flatten(1).sum(1) * 1000 % 2 < 1)
-    found = jbda_tr(at, Recorder().attack, knowledge(), 200, seed())
-    assert at.used == 200
-    assert isinstance(found, Transcript)
-    assert 40 < len(found) < 160
+    oracle = refusing_oracle(200, lambda x: x.flatten(1).sum(1) * 1000 % 2 < 1)
+    transcript = jbda_tr(oracle, Recorder().attack, knowledge(), 200, seed())
+    assert oracle.used == 200
+    assert isinstance(transcript, Transcript)
+    assert 40 < len(transcript) < 160
 
 
-# The desk.
+# The counted oracle.
 
 
 def test_queries_are_counted_over_all_accounts_and_not_one_too_many_is_sent():
     pool, opened = knowledge().pool, []
-    at = CountedOracle(lambda name: opened.append(name) or service().client(name), 10, 4)
-    assert len(at.transcript(pool[:6], "a")) == 6
+    oracle = CountedOracle(lambda name: opened.append(name) or endpoint().client(name), 10, 4)
+    assert len(oracle.transcript(pool[:6], "a")) == 6
     with pytest.raises(BudgetError, match="budget is 10 queries, 6 are used, 5 more were asked"):
-        at.ask(pool[:5], "b")
-    assert at.used == 6
-    at.ask(pool[:4], "b")
-    assert at.used == 10
+        oracle.ask(pool[:5], "b")
+    assert oracle.used == 6
+    oracle.ask(pool[:4], "b")
+    assert oracle.used == 10
     assert set(opened) == {"a", "b"}

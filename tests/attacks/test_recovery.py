@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from queen.attacks import ATTACKS
 from queen.attacks.base import Attack, Transcript
 from queen.attacks.queries.knockoff import knockoff
-from queen.attacks.strategies import ddae, pbayes, replay
-from queen.attacks.strategies.tables import Pairs, dirichlet, draw_pairs, told_prior
+from queen.attacks.strategies import ddae, pbayes, repeated_step
+from queen.attacks.strategies.pairs import Pairs, answers_prior, dirichlet, draw_pairs
 from queen.errors import OptionError
 from queen.training import Schedule, train
-from tests.support.attackers import SMALL, clean, desk, knowledge, new_network, seed, service, squeezed
+from tests.support.attackers import SMALL, clean, counted_oracle, endpoint, knowledge, new_network, seed, squeezed
 from tests.support.guards import digits, images
 
 BIG = replace(SMALL, table=20_000, generator_epochs=15, generator_batch=256)
@@ -24,19 +24,19 @@ RECOVERY = [name for name in ATTACKS if name.startswith(("ddae", "pbayes", "info
 
 
 def stolen(count: int = 200, perturb=squeezed) -> Transcript:
-    return knockoff(desk(count, perturb), Attack(), knowledge(), count, seed())
+    return knockoff(counted_oracle(count, perturb), Attack(), knowledge(), count, seed())
 
 
 # pBayes against loops.
 
 
-def recovered_by_loops(answers, told, clean_rows, same_label):
+def recover_by_loops(answers, defended, clean_rows, same_label):
     result = []
     for q in answers.tolist():
-        distances = [sum(abs(a - b) for a, b in zip(q, row, strict=True)) for row in told.tolist()]
+        distances = [sum(abs(a - b) for a, b in zip(q, row, strict=True)) for row in defended.tolist()]
         rows = range(len(distances))
         if same_label:
-            alike = [i for i in rows if told[i].argmax() == torch.tensor(q).argmax()]
+            alike = [i for i in rows if defended[i].argmax() == torch.tensor(q).argmax()]
             rows = alike or rows
         limit = max(0.01, min(distances[i] for i in rows))
         near = [i for i in rows if distances[i] <= limit + 1e-9]
@@ -50,18 +50,18 @@ vectors = st.lists(st.lists(st.integers(0, 8), min_size=3, max_size=3), min_size
 
 @settings(max_examples=150)
 @given(vectors, vectors, st.booleans())
-def test_recovery_is_the_mean_of_the_nearest_pairs(answers, told, same_label):
-    answers, told = torch.tensor(answers) / 8.0, torch.tensor(told) / 8.0
-    clean_rows = torch.rand(len(told), 3, generator=seed())
-    found = pbayes.recover(answers, Pairs(clean_rows, told), same_label=same_label)
-    assert torch.allclose(found, recovered_by_loops(answers, told, clean_rows, same_label), atol=1e-6)
+def test_recovery_is_the_mean_of_the_nearest_pairs(answers, defended, same_label):
+    answers, defended = torch.tensor(answers) / 8.0, torch.tensor(defended) / 8.0
+    clean_rows = torch.rand(len(defended), 3, generator=seed())
+    recovered = pbayes.recover(answers, Pairs(clean_rows, defended), same_label=same_label)
+    assert torch.allclose(recovered, recover_by_loops(answers, defended, clean_rows, same_label), atol=1e-6)
 
 
 def test_all_pairs_within_a_hundredth_count_even_if_one_is_nearer():
-    told = torch.tensor([[0.5, 0.5], [0.504, 0.496], [0.51, 0.49]])
+    defended = torch.tensor([[0.5, 0.5], [0.504, 0.496], [0.51, 0.49]])
     clean_rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.25, 0.75]])
-    found = pbayes.recover(told[:1], Pairs(clean_rows, told), same_label=False)
-    assert found.tolist() == [[0.5, 0.5]]
+    recovered = pbayes.recover(defended[:1], Pairs(clean_rows, defended), same_label=False)
+    assert recovered.tolist() == [[0.5, 0.5]]
 
 
 def test_few_distances_at_a_time_give_the_same(monkeypatch):
@@ -75,10 +75,12 @@ def test_few_distances_at_a_time_give_the_same(monkeypatch):
 
 @pytest.mark.parametrize(("keeps_label", "same_label"), [("always", True), ("ties", True), ("no", False)])
 def test_labels_count_where_the_defense_declares_to_keep_them(keeps_label, same_label, monkeypatch):
-    seen = []
-    monkeypatch.setattr(pbayes, "recover", lambda answers, pairs, same_label: seen.append(same_label) or answers)
+    asked_same_label = []
+    monkeypatch.setattr(
+        pbayes, "recover", lambda answers, pairs, same_label: asked_same_label.append(same_label) or answers
+    )
     ATTACKS["pbayes"].believe(stolen(20), knowledge(keeps_label=keeps_label), seed())
-    assert seen == [same_label]
+    assert asked_same_label == [same_label]
 
 
 # Pairs.
@@ -96,19 +98,19 @@ def test_clean_answers_are_drawn_from_the_dirichlet_distribution():
 
 @pytest.mark.parametrize(("table", "queries", "pairs"), [(400, 100, 400), (450, 100, 400), (30, 100, 30)])
 def test_a_table_has_as_many_pairs_for_every_state_and_each_belongs_to_its_query(table, queries, pairs):
-    found = Transcript(torch.arange(float(queries))[:, None], torch.full((queries, 4), 0.25))
+    transcript = Transcript(torch.arange(float(queries))[:, None], torch.full((queries, 4), 0.25))
     asked = []
 
     def simulate(drawn, x, generator):
         asked.append(x.flatten())
         return torch.stack([drawn, x + drawn])  # honest, or marked with the query
 
-    prior = told_prior(found, knowledge())
-    made = draw_pairs(found, prior, simulate, replace(SMALL, table=table), seed())
-    assert len(made.clean) == len(made.told) == 2 * pairs
+    prior = answers_prior(transcript, knowledge())
+    made = draw_pairs(transcript, prior, simulate, replace(SMALL, table=table), seed())
+    assert len(made.clean) == len(made.defended) == 2 * pairs
     assert all(torch.equal(x, x.sort().values) for x in asked)  # a stream keeps its order
     passes = len(asked)
-    difference = (made.told - made.clean).view(passes, 2, -1, 4)
+    difference = (made.defended - made.clean).view(passes, 2, -1, 4)
     assert torch.equal(difference[:, 0], torch.zeros_like(difference[:, 0]))
     for x, marked in zip(asked, difference[:, 1], strict=True):
         assert torch.allclose(marked, x[:, None].expand(-1, 4), atol=1e-4)
@@ -117,8 +119,8 @@ def test_a_table_has_as_many_pairs_for_every_state_and_each_belongs_to_its_query
 # All of them.
 
 
-def error(found: Transcript) -> float:
-    return (found.answers - clean(found.x)).abs().sum(1).mean().item()
+def error(transcript: Transcript) -> float:
+    return (transcript.answers - clean(transcript.x)).abs().sum(1).mean().item()
 
 
 def veiled(y):
@@ -130,12 +132,12 @@ def veiled(y):
 def test_a_map_that_can_be_undone_is_undone(name):
     """Those who look for clean answers around the told ones get a part of the way only."""
     perturb, share = (squeezed, 0.3) if "prior" in ATTACKS[name].knows else (veiled, 1.0)
-    told, map_alone = stolen(perturb=perturb), service(perturb)
+    transcript, map_alone = stolen(perturb=perturb), endpoint(perturb)
     known = knowledge(BIG, simulate=map_alone.simulate, rebuild=lambda *_: map_alone)
-    believed = ATTACKS[name].believe(told, known, seed())
-    assert torch.equal(believed.x, told.x)
-    assert torch.allclose(believed.answers.sum(1), torch.ones(len(told)), atol=1e-4)
-    assert error(believed) < share * error(told)
+    believed = ATTACKS[name].believe(transcript, known, seed())
+    assert torch.equal(believed.x, transcript.x)
+    assert torch.allclose(believed.answers.sum(1), torch.ones(len(transcript)), atol=1e-4)
+    assert error(believed) < share * error(transcript)
 
 
 @pytest.mark.parametrize("name", [name for name in RECOVERY if name != "informed_proxy"])
@@ -172,7 +174,7 @@ def test_shadows_learn_their_classes_and_differ():
     truth = digits()[1][1000:1400].repeat(10)
     known = knowledge(replace(SMALL, shadow_epochs=5), pool_labels=truth)
     known = replace(known, pool=known.pool.repeat(10, 1, 1, 1))
-    guesses = torch.stack([network(known.pool[:400]).argmax(1) for network in ddae.shadows(known, seed())])
+    guesses = torch.stack([network(known.pool[:400]).argmax(1) for network in ddae.shadows(known)])
     assert (guesses[0] != guesses[1]).double().mean() > 0.5  # a class became another output
     for guess in guesses:
         best = torch.stack([guess[truth[:400] == k].bincount(minlength=10).max() for k in range(10)])
@@ -185,9 +187,9 @@ def test_ddae_undoes_a_map_given_shadows_that_are_as_sure_as_the_victim(monkeypa
     schedule = Schedule(epochs=8, lr=0.1, batch=32)
     networks = [train(new_network(seed(9)), x, order[y], schedule, seed()) for order in orders]
     monkeypatch.setattr(ddae, "shadows", lambda *_: iter(networks))
-    told = stolen()
+    transcript = stolen()
     sizes = replace(SMALL, generator_epochs=60, generator_batch=64)
-    assert error(ATTACKS["ddae"].believe(told, knowledge(sizes), seed())) < 0.5 * error(told)
+    assert error(ATTACKS["ddae"].believe(transcript, knowledge(sizes), seed())) < 0.5 * error(transcript)
 
 
 def test_pools_without_labels_train_no_shadows():
@@ -206,10 +208,10 @@ def test_the_restorer_is_applied_with_the_statistics_of_all_answers_at_once(monk
     network = ddae.restorer(10, (16,))
     network(torch.rand(100, 10, generator=seed()) + 3)  # running statistics of something else
     monkeypatch.setattr(ddae, "train_restorer", lambda *_: network)
-    told = stolen(40)
-    believed = ATTACKS["ddae_plus"].believe(told, knowledge(), seed()).answers
-    assert torch.allclose(believed, network.train()(told.answers), atol=1e-6)
-    assert not torch.allclose(believed, network.eval()(told.answers), atol=1e-2)
+    transcript = stolen(40)
+    believed = ATTACKS["ddae_plus"].believe(transcript, knowledge(), seed()).answers
+    assert torch.allclose(believed, network.train()(transcript.answers), atol=1e-6)
+    assert not torch.allclose(believed, network.eval()(transcript.answers), atol=1e-2)
 
 
 def test_rates_of_the_restorer_halve_every_hundred_epochs(monkeypatch):
@@ -228,10 +230,10 @@ def test_rates_of_the_restorer_halve_every_hundred_epochs(monkeypatch):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_replayed_step_trains_as_a_plain_one_at_every_rate(monkeypatch):
-    told = torch.rand(512, 6, generator=seed()).softmax(1).cuda()
-    pairs, sizes = Pairs(told.flip(1), told), replace(SMALL, generator_epochs=205, generator_batch=256)
+    defended = torch.rand(512, 6, generator=seed()).softmax(1).cuda()
+    pairs, sizes = Pairs(defended.flip(1), defended), replace(SMALL, generator_epochs=205, generator_batch=256)
     replayed = ddae.train_restorer(pairs, sizes, seed())
-    monkeypatch.setattr(replay, "EAGER", 10**9)
+    monkeypatch.setattr(repeated_step, "EAGER", 10**9)
     plain = ddae.train_restorer(pairs, sizes, seed())
     for a, b in zip(replayed.parameters(), plain.parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-3)
@@ -240,4 +242,4 @@ def test_a_replayed_step_trains_as_a_plain_one_at_every_rate(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_distances_on_a_gpu_are_those_of_the_cpu():
     a, b = torch.rand(20, 7, generator=seed()), torch.rand(30, 7, generator=seed(1))
-    assert torch.allclose(pbayes.l1(a.cuda(), b.cuda()).cpu(), pbayes.l1(a, b), atol=1e-6)
+    assert torch.allclose(pbayes.l1_distances(a.cuda(), b.cuda()).cpu(), pbayes.l1_distances(a, b), atol=1e-6)

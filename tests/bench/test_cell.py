@@ -20,7 +20,7 @@ from queen.bench.cell import Run, run_cell
 from queen.bench.spec import Utility
 from queen.cache import Cache
 from queen.defenses import DEFENSES
-from queen.defenses.base import Defense, Mapped, Victim
+from queen.defenses.base import Defense, MappedEndpoint, Victim
 from queen.errors import RefusedError
 from queen.training import Schedule, predict
 from queen.types import Reply, Verdict
@@ -46,8 +46,8 @@ def plant(monkeypatch) -> Callable[..., None]:
     """Register a map of answers as the defense "planted", and attacks by name."""
 
     def put(perturb: Callable[[Tensor, Tensor], Tensor] | None = None, *, attacks: Mapping[str, Attack] | None = None):
-        def build(victim: Victim, generator: torch.Generator) -> Mapped:
-            return Mapped(victim, perturb)
+        def build(victim: Victim, generator: torch.Generator) -> MappedEndpoint:
+            return MappedEndpoint(victim, perturb)
 
         if perturb is not None:
             defense = Defense(build, keeps_label="no")
@@ -184,8 +184,10 @@ def test_random_answers_to_a_repeated_query_are_flagged(tmp_path, plant):
 
 @pytest.mark.parametrize("stateful", [False, True])
 def test_noise_that_goes_on_from_answer_to_answer_is_flagged_whatever_its_seed(tmp_path, monkeypatch, stateful):
-    def build(victim: Victim, generator: torch.Generator) -> Mapped:
-        return Mapped(victim, lambda y, x: torch.lerp(y, torch.rand(y.shape, generator=generator).softmax(1), 0.1))
+    def build(victim: Victim, generator: torch.Generator) -> MappedEndpoint:
+        return MappedEndpoint(
+            victim, lambda y, x: torch.lerp(y, torch.rand(y.shape, generator=generator).softmax(1), 0.1)
+        )
 
     noisy = Defense(build, keeps_label="no", stateful=stateful)
     monkeypatch.setattr(cell_module, "DEFENSES", {**DEFENSES, "noisy": noisy})
@@ -232,7 +234,7 @@ def test_a_thief_at_chance_on_honest_labels_is_tried_again_and_flagged(tmp_path,
 
 
 def scrambled(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    return found.believing(found.answers[torch.randperm(len(found), generator=generator)])
+    return found.with_answers(found.answers[torch.randperm(len(found), generator=generator)])
 
 
 def test_a_recovery_that_loses_the_labels_is_flagged_and_its_thief_is_not_blamed(tmp_path, plant):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from queen.bench.spec import Utility
 from queen.bench.utility import calibration_error, distances, measure_utility
-from queen.defenses.base import Mapped
+from queen.defenses.base import MappedEndpoint
 from queen.errors import RefusedError
 from queen.types import Oracle, Reply, Verdict
 from tests.support.benchmarks import setting
@@ -120,8 +120,8 @@ def test_rows_that_are_no_numbers_have_no_figures(bad):
 # A whole measurement
 
 
-def serve(perturb) -> Mapped:
-    return Mapped(setting().victim, perturb)
+def serve(perturb) -> MappedEndpoint:
+    return MappedEndpoint(setting().victim, perturb)
 
 
 def test_the_undefended_victim_loses_nothing():

@@ -13,7 +13,6 @@ import pytest
 from typer.main import get_command
 
 from queen.cli import app
-from queen.demo.table import adaptive_markdown, markdown
 from tests.support.paths import ROOT
 
 SOURCE = ROOT / "src" / "queen"
@@ -35,21 +34,6 @@ def test_the_python_code_of_the_readme_runs(tmp_path, monkeypatch):
     namespace: dict[str, object] = {"__name__": "readme"}
     for number, block in enumerate(code):
         exec(compile(block, f"README.md, Python block {number}", "exec"), namespace)
-
-
-def test_the_table_in_the_readme_is_the_committed_one():
-    between = re.findall(r"<!-- demo table -->(.*?)<!-- /demo table -->", README.read_text(), re.DOTALL)
-    assert len(between) == 1
-    results = json.loads((ROOT / "results" / "demo" / "demo.json").read_text())
-    assert between[0].strip() == markdown(results).strip()
-
-
-def test_the_table_of_adaptive_attackers_is_the_committed_one():
-    page = (ROOT / "docs" / "policies.md").read_text()
-    between = re.findall(r"<!-- adaptive table -->(.*?)<!-- /adaptive table -->", page, re.DOTALL)
-    assert len(between) == 1
-    results = json.loads((ROOT / "results" / "demo" / "demo.json").read_text())
-    assert between[0].strip() == adaptive_markdown(results).strip()
 
 
 def test_the_figures_of_cifar_are_the_committed_ones():

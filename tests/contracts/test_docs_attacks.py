@@ -13,7 +13,7 @@ import torch
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import Knowledge, Sizes
 from queen.errors import OptionError
-from tests.support.attackers import desk, knowledge, seed
+from tests.support.attackers import counted_oracle, knowledge, seed
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "attacks.md").read_text()
@@ -57,7 +57,7 @@ def test_queries_and_query_strategies_are_those_of(name):
 
 def steal(name: str, known: Knowledge) -> None:
     attack = ATTACKS[name]
-    attack.steal(QUERIES["knockoff"](desk(BUDGET), attack, known, BUDGET, seed(7)), known, seed(8))
+    attack.steal(QUERIES["knockoff"](counted_oracle(BUDGET), attack, known, BUDGET, seed(7)), known, seed(8))
 
 
 @pytest.mark.parametrize("name", ATTACKS)

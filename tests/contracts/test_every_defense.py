@@ -13,7 +13,7 @@ from torch import Tensor
 from queen.bench.datasets.load import digits
 from queen.cache import Cache
 from queen.defenses import DEFENSES, find_defense
-from queen.defenses.base import Defense, Endpoint, Mapped, Victim
+from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim
 from queen.errors import OptionError, QueenError, RefusedError
 from queen.training import Schedule, train
 from queen.zoo import build, seeded
@@ -63,16 +63,16 @@ def start(name: str, victim: Victim, number: int = 0, **changes: object) -> Endp
     return DEFENSES[name].start(victim, seed(number), **{**options(DEFENSES[name]), **changes})
 
 
-def told(oracle: Callable[[Tensor], Tensor], x: Tensor, batch: int) -> Tensor:
+def ask(oracle: Callable[[Tensor], Tensor], x: Tensor, batch: int) -> Tensor:
     """Answers to x in batches; a refused row holds what the refusal says."""
 
-    def ask(part: Tensor) -> Tensor:
+    def ask_batch(part: Tensor) -> Tensor:
         try:
             return oracle(part)
         except RefusedError as refusal:
             return refusal.reply.probabilities
 
-    return torch.cat([ask(part) for part in x.split(batch)])
+    return torch.cat([ask_batch(part) for part in x.split(batch)])
 
 
 def on_simplex(answers: Tensor) -> bool:
@@ -97,7 +97,7 @@ def awkward(queries: int = 200) -> Tensor:
 
 @EVERY
 def test_answers_are_finite_and_on_the_simplex_unless_declared(name, victim, queries):
-    answers = told(start(name, victim).client("a"), queries, 64)
+    answers = ask(start(name, victim).client("a"), queries, 64)
     assert answers.shape == (len(queries), 10)
     assert answers.isfinite().all()
     assert answers.dtype == torch.float32
@@ -109,12 +109,12 @@ def test_an_exception_from_the_simplex_is_declared_only_where_it_is_needed(victi
     """A negative control: every defense that declares itself off the simplex really leaves it."""
     declared = [name for name, defense in DEFENSES.items() if not defense.on_simplex]
     assert declared
-    assert not any(on_simplex(told(start(name, victim).client("a"), queries, 64)) for name in declared)
+    assert not any(on_simplex(ask(start(name, victim).client("a"), queries, 64)) for name in declared)
 
 
 def alike(name: str, victim: Victim, x: Tensor, *batches: int) -> list[Tensor]:
     """The same stream to as many new clients, in batches of other sizes."""
-    return [told(start(name, victim).client("a"), x, batch) for batch in batches]
+    return [ask(start(name, victim).client("a"), x, batch) for batch in batches]
 
 
 @EVERY
@@ -126,30 +126,30 @@ def test_the_size_of_a_batch_does_not_matter(name, victim, queries):
         assert gaps.max() <= STEEP
 
 
-def pure(name: str, victim: Victim) -> Mapped | None:
-    service = start(name, victim)
-    return service if isinstance(service, Mapped) and "x" not in DEFENSES[name].needs else None
+def pure(name: str, victim: Victim) -> MappedEndpoint | None:
+    endpoint = start(name, victim)
+    return endpoint if isinstance(endpoint, MappedEndpoint) and "x" not in DEFENSES[name].needs else None
 
 
 @EVERY
 def test_a_pure_map_gives_every_row_exactly_what_it_gives_the_batch(name, victim):
-    service, y = pure(name, victim), awkward()
-    if service is None:
+    endpoint, y = pure(name, victim), awkward()
+    if endpoint is None:
         assert DEFENSES[name].stateful or "x" in DEFENSES[name].needs  # or it would be a map of probabilities alone
         return
     for dtype in (torch.float32, torch.float64):
         typed, x = y.to(dtype), torch.zeros(len(y), 1, 8, 8)
-        whole = service.perturb(typed, x)
-        rows = torch.cat([service.perturb(row[None], x[:1]) for row in typed])
+        whole = endpoint.perturb(typed, x)
+        rows = torch.cat([endpoint.perturb(row[None], x[:1]) for row in typed])
         assert torch.equal(whole, rows)
         assert whole.dtype == dtype
-        backwards = service.perturb(typed.flip(0), x).flip(0)
+        backwards = endpoint.perturb(typed.flip(0), x).flip(0)
         assert torch.equal(whole, backwards)
 
 
 @EVERY
 def test_an_equal_start_gives_equal_answers_bit_for_bit(name, victim, queries):
-    first, second = (told(start(name, victim, 3).client("a"), queries, 64) for _ in range(2))
+    first, second = (ask(start(name, victim, 3).client("a"), queries, 64) for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -159,7 +159,7 @@ def test_the_cache_changes_no_answer(name, victim, queries):
     small = replace(victim, train=(victim.train[0][:300], victim.train[1][:300]))
     quick = {"map_epochs": 5} if "map_epochs" in DEFENSES[name].options else {}
     without, making, taking = (
-        told(start(name, replace(small, cache=cache), 3, **quick).client("a"), queries, 64)
+        ask(start(name, replace(small, cache=cache), 3, **quick).client("a"), queries, 64)
         for cache in (None, small.cache, small.cache)
     )
     assert torch.equal(making, taking)
@@ -169,7 +169,7 @@ def test_the_cache_changes_no_answer(name, victim, queries):
 @EVERY
 def test_the_model_is_left_alone(name, victim, queries):
     before = {key: value.clone() for key, value in victim.model.state_dict().items()}
-    told(start(name, victim).client("a"), queries, 64)
+    ask(start(name, victim).client("a"), queries, 64)
     assert all(torch.equal(before[key], value) for key, value in victim.model.state_dict().items())
     assert not victim.model.training
 
@@ -178,15 +178,15 @@ def test_the_model_is_left_alone(name, victim, queries):
 def test_the_top_label_is_kept_as_promised(name, victim, queries):
     keeps = DEFENSES[name].keeps_label
     assert keeps in ("always", "ties", "no")
-    clean, answers = victim.clean(queries), told(start(name, victim).client("a"), queries, 64)
-    assert kept(keeps, clean, answers)
-    service = pure(name, victim)
-    if service is not None:  # also on rows that no network says
+    clean, answers = victim.clean(queries), ask(start(name, victim).client("a"), queries, 64)
+    assert keeps_promise(keeps, clean, answers)
+    endpoint = pure(name, victim)
+    if endpoint is not None:  # also on rows that no network says
         y = awkward()
-        assert kept(keeps, y, service.perturb(y, torch.zeros(len(y), 1, 8, 8)))
+        assert keeps_promise(keeps, y, endpoint.perturb(y, torch.zeros(len(y), 1, 8, 8)))
 
 
-def kept(keeps: str, clean: Tensor, answers: Tensor) -> bool:
+def keeps_promise(keeps: str, clean: Tensor, answers: Tensor) -> bool:
     rows = unique_top(clean)
     assert rows.sum() > 100
     labels = clean.argmax(1)
@@ -199,9 +199,9 @@ def kept(keeps: str, clean: Tensor, answers: Tensor) -> bool:
 
 def test_the_promise_could_be_broken(victim, queries):
     clean = victim.clean(queries)
-    assert not kept("always", clean, clean.roll(1, 1))
-    assert not kept("ties", clean, clean.roll(1, 1))
-    assert kept("ties", clean, torch.ones_like(clean))
+    assert not keeps_promise("always", clean, clean.roll(1, 1))
+    assert not keeps_promise("ties", clean, clean.roll(1, 1))
+    assert keeps_promise("ties", clean, torch.ones_like(clean))
 
 
 # What a defense declares to need
@@ -209,9 +209,9 @@ def test_the_promise_could_be_broken(victim, queries):
 
 @EVERY
 def test_only_those_that_say_so_look_at_the_query(name, victim, queries):
-    service, clean = start(name, victim), victim.clean(queries)
-    answers = service.simulate(clean, queries, seed(7))
-    others = service.simulate(clean, queries.flip(0), seed(7))
+    endpoint, clean = start(name, victim), victim.clean(queries)
+    answers = endpoint.simulate(clean, queries, seed(7))
+    others = endpoint.simulate(clean, queries.flip(0), seed(7))
     assert torch.equal(answers, others) == ("x" not in DEFENSES[name].needs)
 
 
@@ -222,7 +222,7 @@ def test_missing_calibration_images_are_a_clear_error(name, victim, queries):
         with pytest.raises(QueenError, match=r"calibrat|held.out"):
             start(name, blind)
     else:
-        assert told(start(name, blind).client("a"), queries[:5], 5).isfinite().all()
+        assert ask(start(name, blind).client("a"), queries[:5], 5).isfinite().all()
 
 
 # What an attacker may simulate
@@ -243,30 +243,30 @@ def test_a_simulation_has_states_and_is_on_the_simplex_unless_declared(name, vic
 @EVERY
 def test_a_simulation_changes_no_state(name, victim, queries):
     quiet, busy = start(name, victim), start(name, victim)
-    expected, found = quiet.client("a"), busy.client("a")
+    undisturbed, disturbed = quiet.client("a"), busy.client("a")
     for part in queries.split(80):
-        assert torch.equal(told(found, part, 40), told(expected, part, 40))
+        assert torch.equal(ask(disturbed, part, 40), ask(undisturbed, part, 40))
         busy.simulate(victim.clean(queries), queries, seed(7))
 
 
 @EVERY
 def test_a_simulation_of_a_defense_without_memory_is_what_a_client_is_told(name, victim, queries):
-    service = start(name, victim)
-    simulated = service.simulate(victim.clean(queries), queries, seed(7))
-    answers = told(service.client("a"), queries, len(queries))
+    endpoint = start(name, victim)
+    simulated = endpoint.simulate(victim.clean(queries), queries, seed(7))
+    answers = ask(endpoint.client("a"), queries, len(queries))
     if not DEFENSES[name].stateful:
         assert torch.equal(simulated, answers[None])
-        again = told(service.client("a"), queries, len(queries))
+        again = ask(endpoint.client("a"), queries, len(queries))
         assert torch.equal(again, answers)  # nothing is remembered
-        assert torch.equal(told(service.client("b"), queries, len(queries)), answers)
+        assert torch.equal(ask(endpoint.client("b"), queries, len(queries)), answers)
 
 
 @EVERY
 def test_clients_do_not_see_each_other(name, victim, queries):
-    service = start(name, victim)
-    alone = told(start(name, victim).client("b"), queries, 64)
-    told(service.client("a"), queries, 64)
-    beside = told(service.client("b"), queries, 64)
+    endpoint = start(name, victim)
+    alone = ask(start(name, victim).client("b"), queries, 64)
+    ask(endpoint.client("a"), queries, 64)
+    beside = ask(endpoint.client("b"), queries, 64)
     assert (alone.argmax(1) == beside.argmax(1)).float().mean() > 0.5  # names may enter a defense's secret
     assert torch.equal(beside, alone)
 

@@ -25,7 +25,7 @@ from queen.errors import (
     ShapeError,
 )
 from queen.ledger import Ledger, MemoryLedger, RedisLedger, SqliteLedger
-from queen.ledger.base import make_rows
+from queen.ledger.rows import make_rows
 from queen.options import Limits
 from queen.types import Verdict
 from tests.reference.judge import BruteForce, judge_stream

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from queen.core.certify import records_bound
 from queen.errors import ClientError, LabelError, LimitsError, OptionError, QueenError
 from queen.ledger import Ledger, RedisLedger, SqliteLedger
-from queen.ledger.base import Budget, Judgement, Standing, make_rows
+from queen.ledger.base import Budget, Judgement, Standing
+from queen.ledger.rows import make_rows
 from queen.options import FORMS, Group, Limits
 from queen.sentinel.sketch import SIZE as SKETCH_SIZE
 from queen.sentinel.sketch import Memory

@@ -26,6 +26,15 @@ def test_one_tensor_and_named_tensors_are_handled_alike():
     assert {t.device for t in inputs.to(named, meta).values()} == {meta}
 
 
+def test_batches_are_joined_in_order_and_one_batch_is_left_alone():
+    x = torch.arange(12.0).view(4, 3)
+    assert inputs.join([x[:1], x[1:3], x[3:]]).equal(x)
+    named = inputs.join([{"a": x[:2], "b": -x[:2]}, {"b": -x[2:], "a": x[2:]}])
+    assert named["a"].equal(x)
+    assert named["b"].equal(-x)
+    assert inputs.join([x]) is x
+
+
 def test_a_good_batch_comes_back_in_the_precision_of_the_model():
     x = torch.rand(5, 3, 4, 4, dtype=torch.float64)
     got = inputs.check(x, IMAGES)

@@ -1,4 +1,4 @@
-"""Adaptive Misinformation: when the second network answers, what it learns, and how it is kept."""
+"""Adaptive Misinformation: when the second network answers, what it learns, and how it is stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from queen import cache as cache_module
+from queen import atomic
 from queen.cache import Cache
 from queen.defenses import adaptive_misinformation as am
 from queen.training import Schedule, probabilities
@@ -22,7 +22,7 @@ ALPHAS = {0.69: 0.999955, 0.699: 0.731059, 0.7: 0.5, 0.701: 0.268941, 0.71: 0.00
 @pytest.mark.parametrize(("top", "alpha"), ALPHAS.items())
 def test_the_fixed_shares(top, alpha):
     y = torch.tensor([[top, 1 - top]], dtype=F64)
-    assert am.unsure(y).item() == pytest.approx(alpha, abs=5e-7)
+    assert am.second_share(y).item() == pytest.approx(alpha, abs=5e-7)
     wrong = torch.tensor([[0.0, 1.0]], dtype=F64)
     assert am.perturb(y, wrong)[0].tolist() == pytest.approx(
         [(1 - alpha) * top, (1 - alpha) * (1 - top) + alpha], abs=1e-6
@@ -32,7 +32,7 @@ def test_the_fixed_shares(top, alpha):
 @pytest.mark.parametrize("nu", [0.0, 1.0, 1000.0, 10_000.0, 1e300])
 def test_no_steepness_overflows(nu):
     y, wrong = simplex(50, 4), simplex(50, 4, 1)
-    share = am.unsure(y, nu=nu)
+    share = am.second_share(y, nu=nu)
     assert ((share >= 0) & (share <= 1)).all()
     sure = y.amax(1) > 0.71
     assert 5 < sure.sum() < 45
@@ -49,13 +49,13 @@ def test_the_loss_is_the_one_of_the_method():
     logits, labels = torch.randn(40, 7, generator=generator()), torch.randint(7, (40,), generator=generator(1))
     p = logits.softmax(1).gather(1, labels[:, None])
     expected = -((1 - p) / 6).log().mean()
-    found = F.cross_entropy(am.Avoiding(torch.nn.Identity())(logits), labels)
-    assert found.item() == pytest.approx(expected.item(), abs=1e-5)
+    loss = F.cross_entropy(am.LabelAvoidingNetwork(torch.nn.Identity())(logits), labels)
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-5)
 
 
 def test_the_loss_of_a_network_that_is_certain_is_finite():
     logits = torch.tensor([[200.0, 0.0, 0.0]], requires_grad=True)
-    loss = F.cross_entropy(am.Avoiding(torch.nn.Identity())(logits), torch.tensor([0]))
+    loss = F.cross_entropy(am.LabelAvoidingNetwork(torch.nn.Identity())(logits), torch.tensor([0]))
     loss.backward()
     assert loss.item() == pytest.approx(-math.log(1e-7 / 2), rel=1e-3)
     assert logits.grad.isfinite().all()
@@ -87,8 +87,8 @@ def test_it_is_trained_once_and_then_taken_from_the_cache(tmp_path, monkeypatch)
     first_generator, second_generator = generator(1), generator(1)
     trained = am.train_second(victim, first_generator)
     first = probabilities(trained, x)
-    (kept,) = networks(victim.cache.folder)
-    assert kept.name.startswith("second-")
+    (stored,) = networks(victim.cache.folder)
+    assert stored.name.startswith("second-")
     monkeypatch.setattr(am, "train", must_not_train)
     assert torch.equal(probabilities(am.train_second(victim, second_generator), x), first)
     assert torch.equal(first_generator.get_state(), second_generator.get_state())
@@ -99,8 +99,8 @@ def test_it_is_trained_once_and_then_taken_from_the_cache(tmp_path, monkeypatch)
     assert torch.allclose(probabilities(without, x), first, atol=1e-6)
 
 
-@pytest.mark.parametrize("what", ["seed", "schedule", "images", "labels", "network"])
-def test_anything_that_matters_makes_it_another(what, tmp_path):
+@pytest.mark.parametrize("change", ["seed", "schedule", "images", "labels", "network"])
+def test_anything_that_matters_makes_it_another(change, tmp_path):
     victim = small_victim(cache=Cache(tmp_path))
     x, y = victim.train
     am.train_second(victim, generator(1))
@@ -110,7 +110,7 @@ def test_anything_that_matters_makes_it_another(what, tmp_path):
         "labels": {"train": (x, y.flip(0))},
         "network": {"make_network": lambda g: victim.make_network(torch.Generator().manual_seed(g.initial_seed() + 1))},
     }
-    am.train_second(replace(victim, **changed.get(what, {})), generator(2 if what == "seed" else 1))
+    am.train_second(replace(victim, **changed.get(change, {})), generator(2 if change == "seed" else 1))
     assert len(networks(tmp_path)) == 2
 
 
@@ -118,11 +118,11 @@ def test_a_broken_file_is_replaced(tmp_path):
     victim = small_victim(cache=Cache(tmp_path))
     x = victim.train[0][:20]
     expected = probabilities(am.train_second(victim, generator(1)), x)
-    (kept,) = networks(tmp_path)
-    whole = kept.read_bytes()
-    kept.write_bytes(whole[: len(whole) // 2])
+    (stored,) = networks(tmp_path)
+    whole = stored.read_bytes()
+    stored.write_bytes(whole[: len(whole) // 2])
     assert torch.equal(probabilities(am.train_second(victim, generator(1)), x), expected)
-    assert kept.read_bytes() == whole
+    assert stored.read_bytes() == whole
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -130,7 +130,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
         raise OSError("disk full")
 
     victim = small_victim(cache=Cache(tmp_path), schedule=Schedule(epochs=1))
-    monkeypatch.setattr(cache_module.os, "replace", fail)
+    monkeypatch.setattr(atomic.os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
         am.train_second(victim, generator(1))
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]

@@ -9,8 +9,7 @@ import torch
 
 from queen.cache import Cache
 from queen.training import Schedule
-from tests.defenses.test_pure_maps import MAPS, MODULES
-from tests.support.defenses import F64, all_kinds, generator, small_victim
+from tests.support.defenses import F64, MAPS, MODULES, all_kinds, generator, small_victim
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -28,12 +27,12 @@ def test_maps_give_the_same_on_cuda(name, classes, dtype):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_services_answer_on_cuda(name, tmp_path):
+def test_endpoints_answer_on_cuda(name, tmp_path):
     victim = small_victim(cache=Cache(tmp_path), schedule=Schedule(epochs=1))
     x, y = (part.cuda() for part in victim.train)
     victim = replace(victim, model=victim.model.cuda(), train=(x, y))
     for _ in range(2):  # the second time from the cache
-        service = MODULES[name].DEFENSE.start(victim, generator())
-        answers = service.client("a")(x[:30])
+        endpoint = MODULES[name].DEFENSE.start(victim, generator())
+        answers = endpoint.client("a")(x[:30])
         assert answers.is_cuda
-        assert torch.equal(answers, service.simulate(victim.clean(x[:30]), x[:30], generator())[0])
+        assert torch.equal(answers, endpoint.simulate(victim.clean(x[:30]), x[:30], generator())[0])

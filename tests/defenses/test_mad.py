@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queen.bench.rivals_speed import worst_by_autograd
+from benchmarks.speed.rivals import worst_by_autograd
 from queen.defenses import mad
 from queen.training import probabilities
 from tests.reference.mad import best_grown, best_of_all, candidate, mixed, objective

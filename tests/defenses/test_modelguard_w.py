@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queen.bench.rivals_speed import answer_by_lp
+from benchmarks.speed.rivals import answer_by_lp
 from queen.defenses import modelguard_w
 from queen.errors import OptionError
 from tests.reference.modelguard import MARGIN, costs, minimum_by_highs

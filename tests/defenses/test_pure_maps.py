@@ -2,54 +2,24 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 
-from queen.defenses import (
-    adaptive_misinformation,
-    emdp,
-    label_only,
-    mad,
-    modelguard_s,
-    modelguard_w,
-    none,
-    reverse_sigmoid,
-    rounding,
-)
+from queen.defenses import adaptive_misinformation
 from queen.errors import OptionError, QueenError
-from tests.support.defenses import F64, all_kinds, generator, is_tied, keeps_top, on_simplex, simplex, small_victim
+from tests.support.defenses import (
+    F64,
+    MAPS,
+    MODULES,
+    all_kinds,
+    generator,
+    is_tied,
+    keeps_top,
+    on_simplex,
+    simplex,
+    small_victim,
+)
 
-MODULES = {
-    "none": none,
-    "label_only": label_only,
-    "rounding": rounding,
-    "reverse_sigmoid": reverse_sigmoid,
-    "emdp": emdp,
-    "modelguard_w": modelguard_w,
-    "mad": mad,
-    "adaptive_misinformation": adaptive_misinformation,
-    "modelguard_s": modelguard_s,
-}
-
-
-def two_networks(perturb, y, **options):
-    """A map that also takes another network's answers, here the same ones for the same rows."""
-    return perturb(y, y.flip(1).mul(3).softmax(1), **options)
-
-
-MAPS = {
-    "label_only": label_only.perturb,
-    "rounding": rounding.perturb,
-    "reverse_sigmoid": reverse_sigmoid.perturb,
-    "emdp": emdp.perturb,
-    "emdp_inverse": emdp.invert,
-    "modelguard_w": modelguard_w.perturb,
-    "modelguard_w_near": partial(modelguard_w.perturb, epsilon=0.3),
-    "mad": partial(two_networks, mad.perturb),
-    "adaptive_misinformation": partial(two_networks, adaptive_misinformation.perturb),
-}
 KEEPS = {name: module.DEFENSE.keeps_label for name, module in MODULES.items()}
 
 
@@ -107,16 +77,16 @@ def test_adaptive_misinformation_does_not_keep_labels():
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_service_answers_clients_and_simulates_the_same(name):
+def test_an_endpoint_answers_clients_and_simulates_the_same(name):
     victim = small_victim()
     x = victim.train[0][:40]
-    service = MODULES[name].DEFENSE.start(victim, generator(1))
+    endpoint = MODULES[name].DEFENSE.start(victim, generator(1))
     before = victim.clean(x)
-    answers = service.client("a")(x)
-    simulated = service.simulate(before, x, generator(2))
+    answers = endpoint.client("a")(x)
+    simulated = endpoint.simulate(before, x, generator(2))
     assert simulated.shape == (1, 40, 10)
     assert torch.equal(simulated[0], answers)
-    assert torch.equal(service.client("b")(x), answers)
+    assert torch.equal(endpoint.client("b")(x), answers)
     again = MODULES[name].DEFENSE.start(victim, generator(1))
     assert torch.equal(again.client("a")(x), answers)
     assert torch.equal(before, answers) == (name == "none")

@@ -45,24 +45,24 @@ def test_all_policies_share_one_fit(tmp_path, monkeypatch):
 
 
 def test_verdicts_are_counted(tmp_path):
-    service = started(small_victim())
+    endpoint = started(small_victim())
     x = small_victim().train[0][:50]
-    service.client("a")(x[:30])
-    service.client("b")(x[30:])
-    letters = {name: count for name, count in service.verdicts.items() if name in "ABCD"}
+    endpoint.client("a")(x[:30])
+    endpoint.client("b")(x[30:])
+    letters = {name: count for name, count in endpoint.verdicts.items() if name in "ABCD"}
     assert sum(letters.values()) == 50
-    assert service.verdicts["alarmed"] == service.verdicts["refused"] == 0
+    assert endpoint.verdicts["alarmed"] == endpoint.verdicts["refused"] == 0
 
 
 def test_simulated_answers_of_the_paper_depend_on_what_the_model_is_said_to_have_said():
     victim = small_victim()
-    service, x = started(victim), victim.train[0][:40]
+    endpoint, x = started(victim), victim.train[0][:40]
     clean = victim.clean(x)
-    told = service.simulate(clean, x, torch.Generator().manual_seed(1))
-    assert told.shape == (1, 40, 10)
-    assert torch.allclose(told[0], started(victim).client("new")(x), atol=1e-4)
-    other = service.simulate(clean.roll(1, 1), x, torch.Generator().manual_seed(1))
-    assert not torch.allclose(other, told)
+    answers = endpoint.simulate(clean, x, torch.Generator().manual_seed(1))
+    assert answers.shape == (1, 40, 10)
+    assert torch.allclose(answers[0], started(victim).client("new")(x), atol=1e-4)
+    other = endpoint.simulate(clean.roll(1, 1), x, torch.Generator().manual_seed(1))
+    assert not torch.allclose(other, answers)
 
 
 def test_the_sentinel_is_simulated_without_refusals_since_nobody_can_learn_from_them():
@@ -70,8 +70,8 @@ def test_the_sentinel_is_simulated_without_refusals_since_nobody_can_learn_from_
     victim = replace(victim, calibration=(victim.train[0][:300], victim.train[1][:300]))
     x = victim.train[0][:200]
     clean = victim.clean(x)
-    service = started(victim, "queen-sentinel", extra_answers=1, threshold=0.001)
-    honest, accused = service.simulate(clean, x, torch.Generator().manual_seed(1))
+    endpoint = started(victim, "queen-sentinel", extra_answers=1, threshold=0.001)
+    honest, accused = endpoint.simulate(clean, x, torch.Generator().manual_seed(1))
     assert torch.allclose(honest, clean, atol=1e-5)
     assert torch.allclose(accused.sort(1).values, clean.sort(1).values, atol=1e-5)  # decoys: the same numbers
     assert (accused.argmax(1) == clean.argmax(1)).float().mean() < 0.3

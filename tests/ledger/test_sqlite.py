@@ -15,8 +15,8 @@ import pytest
 
 from queen.errors import LedgerError
 from queen.ledger import MemoryLedger, SqliteLedger
-from queen.ledger.base import make_rows
 from queen.ledger.decide import ScopeState
+from queen.ledger.rows import make_rows
 from queen.ledger.sqlite_schema import APPLICATION_ID, SCHEMA_VERSION
 from queen.options import Limits
 from queen.sentinel.evidence import Bets

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queen.ledger import Ledger, MemoryLedger
-from queen.ledger.base import make_rows
 from queen.ledger.redis_codec import _codes
+from queen.ledger.rows import make_rows
 from queen.options import FORMS, Group, Limits
 from queen.sentinel.sketch import SIZE, Memory
 from tests.contracts.test_every_ledger import NUMBERS, cut, cuts_of, redis_ledger

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from queen.ledger.base import Budget, Rows, make_rows
+from queen.ledger.base import Budget
+from queen.ledger.rows import Rows, make_rows
 from queen.options import Group, Limits
 from queen.sentinel.evidence import Bets
 

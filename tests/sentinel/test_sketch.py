@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queen.sentinel.sketch import CELL_NUMBERS, NO_DIGEST, SIZE, Memory, directions, measure_scales, repeats
+from queen.sentinel.sketch import BOX_NUMBERS, NO_DIGEST, SIZE, Memory, directions, measure_scales, repeats
 
 
 def is_near(a, b) -> bool:
@@ -107,7 +107,7 @@ def test_a_query_that_was_not_answered_is_near_but_not_the_same():
     assert memory.has_near((0.9,) * SIZE)
 
 
-# Tolerance and cells.
+# Tolerance and boxes.
 
 
 def clouds(rows=200, classes=3, dims=5, seed=0):
@@ -116,11 +116,11 @@ def clouds(rows=200, classes=3, dims=5, seed=0):
 
 
 def tolerance(features, labels) -> float:
-    return measure_scales(features, labels, None)[0]
+    return measure_scales(features, labels, features)[0]
 
 
-def cell(features, labels, jittered=None) -> float:
-    return measure_scales(features, labels, jittered)[1]
+def box_side(features, labels, jitter: float) -> float:
+    return measure_scales(features, labels, features + jitter)[1]
 
 
 def distances_by_loops(features, labels) -> tuple[list[float], list[float]]:
@@ -149,13 +149,13 @@ def test_copies_in_the_data_say_nothing():
     features, labels = clouds()
     twice = torch.cat([features, features[:20]]), torch.cat([labels, labels[:20]])
     assert tolerance(*twice) > 0.5 * tolerance(features, labels)
-    assert cell(*twice) == pytest.approx(cell(features, labels), rel=0.1)
+    assert box_side(*twice, 10.0) == pytest.approx(box_side(features, labels, 10.0), rel=0.1)
 
 
 def test_a_class_with_one_image_says_nothing_either():
     features, labels = clouds(classes=2)
     with_one = torch.cat([features, torch.full((1, 5), 50.0)]), torch.cat([labels, torch.tensor([7])])
-    assert measure_scales(*with_one, None) == measure_scales(features, labels, None)
+    assert measure_scales(*with_one, with_one[0] + 1) == measure_scales(features, labels, features + 1)
 
 
 @pytest.mark.parametrize(
@@ -169,10 +169,10 @@ def test_a_class_with_one_image_says_nothing_either():
     ids=["one image", "one a class", "copies", "zeros"],
 )
 def test_where_there_is_nothing_to_compare_only_equal_features_are_the_same(features, labels):
-    found = tolerance(features, labels)
-    assert 0 < found <= 1e-6 * max(1, features.abs().mean().item())
-    assert cell(features, labels) > found
-    assert directions(b"k", 3, found).isfinite().all()
+    least = tolerance(features, labels)
+    assert 0 < least <= 1e-6 * max(1, features.abs().mean().item())
+    assert box_side(features, labels, 1e-3) > least
+    assert directions(b"k", 3, least).isfinite().all()
 
 
 def test_both_lengths_are_in_the_units_of_the_features():
@@ -185,8 +185,8 @@ def test_both_lengths_are_in_the_units_of_the_features():
 def test_many_images_are_not_all_compared():
     """And not the first ones only: data may be sorted by class."""
     features, labels = clouds(rows=301)
-    some = slice(None, None, 3)
-    assert measure_scales(features, labels, None, rows=101) == measure_scales(features[some], labels[some], None)
+    third = features[::3], labels[::3], features[::3] + 1
+    assert measure_scales(features, labels, features + 1, rows=101) == measure_scales(*third)
 
 
 def test_repeats_of_earlier_images_are_found_by_class():
@@ -196,24 +196,23 @@ def test_repeats_of_earlier_images_are_found_by_class():
     assert not repeats(features, labels, 1e-9)[:5].any()
 
 
-def test_a_cell_is_as_wide_as_jitter_asks_within_two_bounds():
+def test_a_box_is_as_wide_as_jitter_requires_within_two_bounds():
     features, labels = clouds()
     _, every = distances_by_loops(features, labels)
-    small, medium, large = (cell(features, labels, features + size) for size in (1e-9, 1e-3, 10.0))
+    small, medium, large = (box_side(features, labels, jitter) for jitter in (1e-9, 1e-3, 10.0))
     assert small == pytest.approx(2 * tolerance(features, labels))
     assert large == pytest.approx(np.median(every), rel=1e-3)
     assert small < medium < large
-    assert cell(features, labels, features + 2e-3) == pytest.approx(2 * medium, rel=1e-3)
-    assert cell(features, labels) == pytest.approx(0.5 * np.median(every), rel=1e-3)  # jitter unknown
+    assert box_side(features, labels, 2e-3) == pytest.approx(2 * medium, rel=1e-3)
 
 
-def test_jitter_seldom_leaves_a_cell_of_that_width():
+def test_jitter_seldom_leaves_a_box_of_that_width():
     """By projection: the share of moved points in another box of the first numbers of their sketch."""
     generator = torch.Generator().manual_seed(0)
     features, labels = clouds(rows=2000, dims=32)
     step = 0.005 * torch.randn(2000, 32, generator=generator)
     size, width = measure_scales(features, labels, features + step)
-    boxes = [((f @ directions(b"k" * 32, 32, size))[:, :CELL_NUMBERS] / (width / size)).floor() for f in
+    boxes = [((f @ directions(b"k" * 32, 32, size))[:, :BOX_NUMBERS] / (width / size)).floor() for f in
              (features, features + step)]  # fmt: skip
     assert 0.001 < (boxes[0] != boxes[1]).any(1).double().mean() < 0.01
 

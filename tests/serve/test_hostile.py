@@ -26,10 +26,10 @@ from tests.support.paths import ROOT
 from tests.support.rest_bodies import DIGITS, pictures
 from tests.support.server import Server, started
 from tests.support.serving import small_bundle
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
-PATIENCE = 60.0
 ANY = math.inf  # seconds or bytes: those are measured by the programs of qa/, on a machine of their own
 
 

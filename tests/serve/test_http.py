@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import gzip
 import json
 import socket
-import time
 import weakref
 
 import pytest
@@ -17,6 +17,7 @@ from queen.serve.app import App
 from queen.serve.run import uvicorn_config
 from tests.support.http import body, head, read_answer, talk
 from tests.support.server import served_in_thread
+from tests.support.waiting import wait_for
 
 LIMIT = 64 * 1024
 
@@ -112,60 +113,55 @@ def test_what_is_not_http_is_told_so(served, sent):
     assert list(error) == ["error"]
 
 
-async def slow_ones(served, parts: list[bytes], pause: float, count: int):
-    """How long each of many slow connections is kept, and how a quick client fares meanwhile."""
+async def slow_ones(served, start: bytes, trickle: bytes, count: int) -> int:
+    """Many slow connections until the server has closed them all; the status that a quick client gets meanwhile."""
 
-    async def one() -> float:
-        start = time.monotonic()
+    async def one() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.rest)
-        try:
-            for part in parts:
-                writer.write(part)
-                await asyncio.sleep(pause)
-            await asyncio.wait_for(reader.read(), 20)
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-        return time.monotonic() - start
+        writer.write(start)
+        closed = asyncio.create_task(reader.read())
+        while not (await asyncio.wait([closed], timeout=0.1))[0]:
+            writer.write(trickle)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await closed
 
-    crowd = [asyncio.create_task(one()) for _ in range(count)]
-    await asyncio.sleep(0.3)
-    status, _, _ = await talk(served.rest, head(served.key, len(body())) + body())
-    return status, await asyncio.gather(*crowd)
+    async with asyncio.timeout(60):
+        crowd = [asyncio.create_task(one()) for _ in range(count)]
+        await asyncio.sleep(0.3)
+        status, _, _ = await talk(served.rest, head(served.key, len(body())) + body())
+        await asyncio.gather(*crowd)
+    return status
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["silent", "trickling head", "trickling body"])
 def test_slow_clients_are_shown_the_door_and_others_are_answered(served, kind):
-    start = head(served.key, 50_000)
-    parts = {
-        "silent": [],
-        "trickling head": [start[i : i + 1] for i in range(40)],
-        "trickling body": [start, *(b" " for _ in range(40))],
-    }[kind]
+    sent = {
+        "silent": (b"", b""),
+        "trickling head": (b"POST /v2 HTTP/1.1\r\nX-Long: ", b"a"),
+        "trickling body": (head(served.key, 50_000), b" "),
+    }
     before = queries(served)
-    status, kept = asyncio.run(slow_ones(served, parts, 0.1, 50))
-    assert status == 200
-    assert max(kept) < 9  # the limit of this server is 1 second; the machine may be busy
+    assert asyncio.run(slow_ones(served, *sent[kind], 50)) == 200
     assert queries(served) == before + 1
 
 
 def test_too_many_connections_are_told_to_come_later(served):
     async def crowd():
-        opened = [await asyncio.open_connection("127.0.0.1", served.rest) for _ in range(119)]
-        await asyncio.sleep(0.05)
+        opened = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", served.rest) for _ in range(120)))
         try:
             return await asyncio.gather(*(talk(served.rest, b"") for _ in range(10)))
         finally:
             for _, writer in opened:
                 writer.close()
 
+    def is_answered():
+        return ask(served, head(served.key, len(body())) + body())[0] == 200
+
     refused = [headers for status, headers, _ in asyncio.run(crowd()) if status == 503]
-    assert len(refused) >= 8
     assert {headers["retry-after"] for headers in refused} == {"1"}
-    time.sleep(1.2)
-    assert ask(served, head(served.key, len(body())) + body())[0] == 200
+    wait_for(is_answered)  # once the others have left
 
 
 def test_more_rows_than_allowed_are_refused(served):
@@ -229,7 +225,7 @@ def test_an_answer_leaves_in_one_packet(served):
         connection = config.http_protocol_class(config=config, server_state=ServerState(), app_state={})
         connection.connection_made(wire)
         connection.data_received(head(served.key, len(body())) + body())
-        first = await asyncio.wait_for(wire.written.get(), 10)
+        first = await asyncio.wait_for(wire.written.get(), 60)
         await asyncio.sleep(0.05)
         gone = weakref.ref(connection.cycle)
         connection.connection_lost(None)
@@ -241,7 +237,7 @@ def test_an_answer_leaves_in_one_packet(served):
         finally:
             gc.enable()
 
-    packet, is_all, is_gone = asyncio.run_coroutine_threadsafe(speak(), served.loop).result(30)
+    packet, is_all, is_gone = asyncio.run_coroutine_threadsafe(speak(), served.loop).result(60)
     before, _, found = packet.partition(b"\r\n\r\n")
     assert before.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\ncontent-length: %d" % len(found) in before
@@ -254,7 +250,7 @@ def test_an_answer_leaves_in_one_packet(served):
 def test_a_client_that_wants_one_answer_gets_it_and_the_end(served, line):
     sent = head(served.key, len(body()), *([line] if line else []))
     sent = sent if line else sent.replace(b"HTTP/1.1", b"HTTP/1.0", 1)
-    with socket.create_connection(("127.0.0.1", served.rest), timeout=10) as wire:
+    with socket.create_connection(("127.0.0.1", served.rest), timeout=60) as wire:
         wire.sendall(sent + body())
         with wire.makefile("rb") as answers:
             found = answers.read()

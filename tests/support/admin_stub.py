@@ -1,4 +1,4 @@
-"""A small server with nothing but the operators' routes, and traffic for it to show."""
+"""The admin routes and the dashboard around a real guard, ledger and key store that have seen some traffic."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queen import Guard
 from queen.errors import RefusedError
 from queen.options import Group, Limits
 from queen.serve.access.auth import Authenticator
 from queen.serve.access.key_store import FileKeys
-from queen.serve.admin.routes import Series, admin_routes, dashboard_routes
+from queen.serve.admin.routes import admin_routes
+from queen.serve.admin.static import dashboard_routes
+from queen.serve.telemetry.series import Series
 from queen.serve.types import Caller, ServeError, describe
 from tests.support.serving import digits, noise, small_guard
+from tests.support.waiting import PATIENCE, wait_for
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "<b>six</b>", "seven", "eight", "nine")
 SCRIPT = "<script>document.title='pwned'</script>"
@@ -35,7 +39,7 @@ LIMITS = Limits(radius=0.12, threshold=0.08, extra_answers=150)
 
 
 class AdminStub:
-    """As much of a server as the operators' routes need, with a real guard, ledger and key store."""
+    """As much of a server as the routes need, made of real parts."""
 
     def __init__(self, guard: Guard, home: Path) -> None:
         self.guard, self.spec = guard, describe(guard.bundle, "digits")
@@ -55,12 +59,10 @@ class AdminStub:
         return self.auth.admin(request.headers.get("authorization"), request.client.host if request.client else None)
 
     def app(self) -> Starlette:
-        return Starlette(
-            routes=[*admin_routes(self), *dashboard_routes()], exception_handlers={ServeError: _serve_error}
-        )
+        return Starlette(routes=[*admin_routes(self), *dashboard_routes()], exception_handlers={ServeError: _error})
 
 
-async def _serve_error(request: Request, error: ServeError) -> Response:
+async def _error(request: Request, error: ServeError) -> Response:
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
     return JSONResponse({"error": error.message}, error.status, headers)
 
@@ -71,7 +73,7 @@ def ask(guard: Guard, rows: Any, client: str, groups: tuple[str, ...] = ()) -> N
 
 
 def busy_guard(**options: Any) -> Guard:
-    """A guard that benign clients, a thief, a group, and clients with hostile names have asked."""
+    """A guard that benign clients, a thief, a group, and clients with hostile names have used."""
     settings = {"limits": LIMITS, "groups": {"tenant": Group(limits=replace(LIMITS, extra_answers=900))}}
     guard = small_guard(**{**settings, **options})
     guard = guard.with_bundle(replace(guard.bundle, class_names=NAMES))
@@ -86,7 +88,7 @@ def busy_guard(**options: Any) -> Guard:
 
 
 def fill(series: Series, *, seconds: int = 890) -> None:
-    """Count a quarter of an hour of traffic that looks real, with an attack in it."""
+    """A quarter of an hour of traffic, with an attack in it."""
     draw, now, real = random.Random(0), int(time.time()), series._clock
     for ago in range(seconds, 0, -1):
         series._clock = lambda ago=ago: now - ago
@@ -100,19 +102,25 @@ def fill(series: Series, *, seconds: int = 890) -> None:
     series._clock = real
 
 
+class ExchangeableApp:
+    """Passes requests on to `app`, which may be exchanged: to start and stop a server takes longer than most tests."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
 @contextmanager
-def listening(app: Starlette, port: int = 0) -> Iterator[str]:
+def listening(app: ASGIApp, port: int = 0) -> Iterator[str]:
     """The app on a port (0: a free one); gives its address."""
     config = uvicorn.Config(app, port=port, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert server.started
+    wait_for(lambda: server.started)
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(PATIENCE)

@@ -1,4 +1,4 @@
-"""A toy to steal: a small network on 8x8 digits behind any map of its answers, and all one may know about it."""
+"""A toy to steal: a small network on 8x8 digits behind any map of its answers, and everything to know about it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks.base import CountedOracle, Knowledge, Sizes
-from queen.defenses.base import Mapped, Victim
+from queen.defenses.base import MappedEndpoint, Victim
 from queen.errors import RefusedError
 from queen.training import Schedule, probabilities, train
 from queen.types import Reply, Verdict
@@ -60,18 +60,18 @@ def squeezed(y: Tensor) -> Tensor:
     return (2 * y).softmax(1)
 
 
-def service(perturb: Callable[[Tensor], Tensor] = squeezed) -> Mapped:
+def endpoint(perturb: Callable[[Tensor], Tensor] = squeezed) -> MappedEndpoint:
     x, y = digits()
     victim = Victim(victim_network(), (images(x[:1000]), y[:1000]), new_network)
-    return Mapped(victim, lambda answers, x: perturb(answers))
+    return MappedEndpoint(victim, lambda answers, x: perturb(answers))
 
 
-def desk(budget: int, perturb: Callable[[Tensor], Tensor] = squeezed) -> CountedOracle:
-    return CountedOracle(service(perturb).client, budget, 64)
+def counted_oracle(budget: int, perturb: Callable[[Tensor], Tensor] = squeezed) -> CountedOracle:
+    return CountedOracle(endpoint(perturb).client, budget, 64)
 
 
-def stubborn_desk(budget: int, refuses: Callable[[Tensor], Tensor]) -> CountedOracle:
-    """A desk that answers as the model, but not the rows of x for which `refuses` holds."""
+def refusing_oracle(budget: int, refuses: Callable[[Tensor], Tensor]) -> CountedOracle:
+    """An oracle that answers as the model does, but refuses the rows of x for which `refuses` holds."""
 
     def oracle(x: Tensor) -> Tensor:
         refused, answers = refuses(x), clean(x)
@@ -82,6 +82,16 @@ def stubborn_desk(budget: int, refuses: Callable[[Tensor], Tensor]) -> CountedOr
         raise RefusedError("no", Reply(flat, (Verdict.OUTSIDE,) * len(x), np.zeros(len(x), np.bool_), mask))
 
     return CountedOracle(lambda _: oracle, budget, 64)
+
+
+def recording_oracle(budget: int) -> tuple[CountedOracle, list[tuple[str, Tensor]]]:
+    """An oracle that answers as the model does, and the list of (account, images) that it was asked."""
+    asked: list[tuple[str, Tensor]] = []
+
+    def account(name: str) -> Callable[[Tensor], Tensor]:
+        return lambda x: asked.append((name, x)) or clean(x)
+
+    return CountedOracle(account, budget, 64), asked
 
 
 def knowledge(sizes: Sizes = SMALL, device: str = "cpu", **changes: object) -> Knowledge:
@@ -97,10 +107,10 @@ def knowledge(sizes: Sizes = SMALL, device: str = "cpu", **changes: object) -> K
         sizes=sizes,
         pool_labels=torch.arange(len(pool), device=device) % 5,
         keeps_label="always",
-        simulate=service().simulate,
+        simulate=endpoint().simulate,
         clean=clean,
         benign=(images(x[1400:1600]), y[1400:1600]),
-        rebuild=lambda model, x, labels, _: Mapped(
+        rebuild=lambda model, x, labels, _: MappedEndpoint(
             Victim(model, (x, labels), new_network), lambda answers, x: squeezed(answers)
         ),
     )
@@ -110,3 +120,10 @@ def knowledge(sizes: Sizes = SMALL, device: str = "cpu", **changes: object) -> K
 def held_out() -> tuple[Tensor, Tensor]:
     x, y = digits()
     return images(x[1600:]), y[1600:]
+
+
+def rows_in(pool: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Which row of the pool each image is; there must be one."""
+    same = (x.flatten(1)[:, None] == pool.flatten(1)).all(2)
+    assert same.any(1).all()
+    return same.int().argmax(1)

@@ -1,18 +1,61 @@
-"""Probability vectors of every kind that a defense may meet, and a small victim."""
+"""Every defense but QUEEN by name, probability vectors of every kind that one may meet, and a small victim."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from queen.defenses import (
+    adaptive_misinformation,
+    emdp,
+    label_only,
+    mad,
+    modelguard_s,
+    modelguard_w,
+    none,
+    reverse_sigmoid,
+    rounding,
+)
 from queen.defenses.base import Victim
 from queen.training import Schedule
 from queen.zoo import build, seeded
 from tests.support.guards import images, train_set, trained
 
 F64 = torch.float64
+
+MODULES = {
+    "none": none,
+    "label_only": label_only,
+    "rounding": rounding,
+    "reverse_sigmoid": reverse_sigmoid,
+    "emdp": emdp,
+    "modelguard_w": modelguard_w,
+    "mad": mad,
+    "adaptive_misinformation": adaptive_misinformation,
+    "modelguard_s": modelguard_s,
+}
+
+
+def two_networks(perturb, y, **options):
+    """A map that also takes another network's answers, here the same ones for the same rows."""
+    return perturb(y, y.flip(1).mul(3).softmax(1), **options)
+
+
+MAPS = {
+    "label_only": label_only.perturb,
+    "rounding": rounding.perturb,
+    "reverse_sigmoid": reverse_sigmoid.perturb,
+    "emdp": emdp.perturb,
+    "emdp_inverse": emdp.invert,
+    "modelguard_w": modelguard_w.perturb,
+    "modelguard_w_near": partial(modelguard_w.perturb, epsilon=0.3),
+    "mad": partial(two_networks, mad.perturb),
+    "adaptive_misinformation": partial(two_networks, adaptive_misinformation.perturb),
+}
 
 
 def generator(seed: int = 0) -> torch.Generator:

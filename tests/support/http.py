@@ -40,7 +40,7 @@ async def talk(port: int, *parts: bytes, pause: float = 0.0) -> Answer:
 
 async def read_answer(reader: asyncio.StreamReader) -> Answer:
     """Status, headers and body of the next answer on a connection."""
-    first = await asyncio.wait_for(reader.readline(), 20)
+    first = await asyncio.wait_for(reader.readline(), 60)
     headers = {}
     while (line := await reader.readline()).strip():
         name, _, value = line.decode().partition(":")

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = 20  # a busy machine may need some to start a server
+from tests.support.waiting import PATIENCE, wait_for
+
 DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": "", "appenddirname": "aof"}
 
 
@@ -25,7 +26,7 @@ def _mortal() -> list[str]:
 
 
 @dataclass
-class Server:
+class RedisServer:
     """A redis-server process; `start` after `kill` serves what was on disk, on the same port.
 
     Start it from a thread that lives as long as it shall, such as the one that pytest runs tests in.
@@ -46,7 +47,7 @@ class Server:
     def client(self, **options: object):
         import redis
 
-        return redis.Redis(port=self.port, socket_timeout=5, **options)
+        return redis.Redis(port=self.port, socket_timeout=PATIENCE, **options)
 
     def start(self) -> None:
         options = [part for name, value in self.config.items() for part in (f"--{name}", value)]
@@ -62,7 +63,7 @@ class Server:
     def _wait(self) -> None:
         import redis
 
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 with self.client() as client:
@@ -80,7 +81,7 @@ class Server:
         self.process.wait()
 
 
-def redis_server(folder: Path, **config: str) -> Server:
+def redis_server(folder: Path, **config: str) -> RedisServer:
     """Start a server whose files are in `folder`; options of redis.conf have _ for -. Kill it when done."""
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed (Debian: apt install redis-server), so nothing is tested with it")
@@ -93,17 +94,17 @@ def redis_server(folder: Path, **config: str) -> Server:
         if port > 55000:  # a cluster's servers also talk on this number plus 10,000
             port -= 20000
         try:
-            return Server(folder, port, {**DURABLE, **named})
+            return RedisServer(folder, port, {**DURABLE, **named})
         except (RuntimeError, AssertionError):
             if attempt == 5:
                 raise
     raise AssertionError
 
 
-def redis_cluster(folder: Path, nodes: int = 1) -> list[Server]:
+def redis_cluster(folder: Path, nodes: int = 1) -> list[RedisServer]:
     """A cluster of primaries that share all slots evenly; what one of them serves does not hang on the others."""
     options = {"cluster_enabled": "yes", "cluster_require_full_coverage": "no", "cluster_node_timeout": "1000"}
-    servers: list[Server] = []
+    servers: list[RedisServer] = []
     try:
         for number in range(nodes):
             servers.append(redis_server(folder / str(number), **options))
@@ -112,11 +113,7 @@ def redis_cluster(folder: Path, nodes: int = 1) -> list[Server]:
                 first, last = 16384 * number // nodes, 16384 * (number + 1) // nodes - 1
                 client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
                 client.execute_command("CLUSTER", "MEET", "127.0.0.1", servers[0].port)
-        deadline = time.monotonic() + SECONDS
-        while not all(_knows(server, nodes) for server in servers):
-            if time.monotonic() > deadline:
-                raise RuntimeError("the cluster did not form")
-            time.sleep(0.02)
+        wait_for(lambda: all(_knows(server, nodes) for server in servers))
     except BaseException:
         for server in servers:
             server.kill()
@@ -124,18 +121,18 @@ def redis_cluster(folder: Path, nodes: int = 1) -> list[Server]:
     return servers
 
 
-def _knows(server: Server, nodes: int) -> bool:
+def _knows(server: RedisServer, nodes: int) -> bool:
     with server.client() as client:
-        found = client.execute_command("CLUSTER", "INFO")
+        info = client.execute_command("CLUSTER", "INFO")
         return (
-            b"cluster_state:ok" in found
-            and b"cluster_size:%d\r" % nodes in found
+            b"cluster_state:ok" in info
+            and b"cluster_size:%d\r" % nodes in info
             and (len(client.execute_command("CLUSTER", "SLOTS")) == nodes)
         )
 
 
 @cache
-def _shared(cluster: bool) -> Server:
+def _shared(cluster: bool) -> RedisServer:
     memory = Path("/dev/shm")  # where there is one: a disk would wait for every answer
     folder = Path(tempfile.mkdtemp(prefix="queen-redis-", dir=memory if memory.is_dir() else None))
     server = redis_cluster(folder)[0] if cluster else redis_server(folder)
@@ -148,6 +145,6 @@ def _shared(cluster: bool) -> Server:
     return server
 
 
-def shared_server(*, cluster: bool = False) -> Server:
+def shared_server(*, cluster: bool = False) -> RedisServer:
     """One server for all tests of this process: use a prefix of your own, or `flushall`."""
     return _shared(cluster)

@@ -28,8 +28,7 @@ from queen.serve.service import Service
 from queen.serve.settings import read_settings
 from tests.support.paths import ROOT
 from tests.support.serving import inference_body, small_bundle
-
-PATIENCE = 120.0  # seconds that a start or an answer may take on a busy machine
+from tests.support.waiting import PATIENCE
 
 
 @dataclass
@@ -94,7 +93,7 @@ class Server(Endpoint):
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.stderr().splitlines() if line.startswith("{")]
 
-    def stop(self, number: int = signal.SIGTERM, timeout: float = 15.0) -> int:
+    def stop(self, number: int = signal.SIGTERM, timeout: float = PATIENCE) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(timeout)
@@ -145,7 +144,7 @@ def started(
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(10)
+        process.wait(PATIENCE)
 
 
 def _make_keys(home: Path, ledger: str) -> tuple[str, str]:

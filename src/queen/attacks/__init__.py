@@ -1,29 +1,36 @@
-"""Those who want the model: how they ask (`QUERIES`), and what they make of the answers (`ATTACKS`)."""
+"""Attackers, who want a copy of the model: how they pick their queries (`QUERIES`) and what they do then (`ATTACKS`).
+
+`base` says what an attack is, `queries/` and `strategies/` hold the parts, and `art` lets attacks of another library
+run against ours. Only the benchmark and the demo import this package; it imports `queen.defenses`, never the other
+way round.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from queen.attacks.base import Attack, QueryStrategy
 from queen.attacks.queries.jbda_tr import jbda_tr
 from queen.attacks.queries.knockoff import knockoff
 from queen.attacks.strategies import averaging, cleaning, ddae, disguise, informed, labels, rotation
+from queen.attacks.strategies.pairs import answers_prior, clean_prior
 from queen.attacks.strategies.pbayes import pbayes
-from queen.attacks.strategies.tables import clean_prior, told_prior
 from queen.defenses.base import nearest
 from queen.errors import OptionError
 
 QUERIES: Mapping[str, QueryStrategy] = {"knockoff": knockoff, "jbda_tr": jbda_tr}
 
 _KNOCKOFF = ("knockoff",)
+_adaptive = partial(Attack, queries=_KNOCKOFF, adaptive=True)
 
 ATTACKS: Mapping[str, Attack] = {
     "direct": Attack(),
     "label_only": Attack(believe=labels.top_label),
     "s4l": Attack(learn=rotation.learn_turns, queries=_KNOCKOFF),
-    "s4l_average": Attack(ask=averaging.averaged_views, cost=lambda sizes: sizes.views, queries=_KNOCKOFF),
+    "s4l_average": Attack(ask=averaging.average_views, cost=lambda sizes: sizes.views, queries=_KNOCKOFF),
     "smoothing": Attack(
-        ask=averaging.smoothing,
+        ask=averaging.smooth,
         cost=averaging.smoothing_cost,
         overspend=averaging.smoothing_overspend,
         queries=_KNOCKOFF,
@@ -31,49 +38,37 @@ ATTACKS: Mapping[str, Attack] = {
     # Recovery of the clean answers from the defended ones.
     "ddae": Attack(believe=ddae.ddae),
     "ddae_plus": Attack(believe=ddae.ddae_plus(clean_prior), knows=("prior",)),
-    "ddae_plus_answers": Attack(believe=ddae.ddae_plus(told_prior)),
+    "ddae_plus_answers": Attack(believe=ddae.ddae_plus(answers_prior)),
     "pbayes": Attack(believe=pbayes(clean_prior), knows=("prior",)),
-    "pbayes_answers": Attack(believe=pbayes(told_prior)),
+    "pbayes_answers": Attack(believe=pbayes(answers_prior)),
     # Made against our own policies.
-    "informed_oracle": Attack(
-        believe=informed.informed_oracle, queries=_KNOCKOFF, knows=("prior", "defense"), adaptive=True
-    ),
-    "informed_proxy": Attack(believe=informed.informed_proxy, queries=_KNOCKOFF, adaptive=True),
-    "sanitiser": Attack(believe=cleaning.sanitised, queries=_KNOCKOFF, adaptive=True),
-    "emdp_inverse": Attack(believe=cleaning.emdp_undone, queries=_KNOCKOFF, adaptive=True),
-    "agreement_filter": Attack(believe=cleaning.agreed, queries=_KNOCKOFF, adaptive=True),
-    "drop_after_alarm": Attack(believe=cleaning.honest_only, queries=_KNOCKOFF, knows=("prior",), adaptive=True),
-    "repeat_average": Attack(
-        ask=averaging.repeated, cost=lambda sizes: sizes.repeats, queries=_KNOCKOFF, adaptive=True
-    ),
-    "many_accounts": Attack(ask=disguise.in_turn, queries=_KNOCKOFF, adaptive=True),
-    "near_record": Attack(
-        ask=disguise.near_records, cost=lambda sizes: 1 + sizes.repeats, queries=_KNOCKOFF, adaptive=True
-    ),
-    "look_alike": Attack(choose=disguise.most_usual, queries=_KNOCKOFF, knows=("benign",), adaptive=True),
-    "warm_up": Attack(ask=disguise.after_warm_up, queries=_KNOCKOFF, knows=("benign",), adaptive=True),
-    "cover_1": Attack(
-        ask=disguise.behind_cover(1), cost=lambda _: 2, queries=_KNOCKOFF, knows=("benign",), adaptive=True
-    ),
-    "cover_3": Attack(
-        ask=disguise.behind_cover(3), cost=lambda _: 4, queries=_KNOCKOFF, knows=("benign",), adaptive=True
-    ),
-    "cover_10": Attack(
-        ask=disguise.behind_cover(10), cost=lambda _: 11, queries=_KNOCKOFF, knows=("benign",), adaptive=True
-    ),
-    "remap": Attack(ask=disguise.remapped, queries=_KNOCKOFF, knows=("benign",), adaptive=True),
+    "informed_oracle": _adaptive(believe=pbayes(clean_prior), knows=("prior", "defense")),  # pbayes by an insider
+    "informed_proxy": _adaptive(believe=informed.informed_proxy),
+    "sanitiser": _adaptive(believe=cleaning.sanitise),
+    "emdp_inverse": _adaptive(believe=cleaning.undo_emdp),
+    "agreement_filter": _adaptive(believe=cleaning.keep_agreed),
+    "drop_after_alarm": _adaptive(believe=cleaning.keep_honest, knows=("prior",)),
+    "repeat_average": _adaptive(ask=averaging.repeat, cost=lambda sizes: sizes.repeats),
+    "many_accounts": _adaptive(ask=disguise.ask_in_turn),
+    "near_record": _adaptive(ask=disguise.ask_near_records, cost=lambda sizes: 1 + sizes.repeats),
+    "look_alike": _adaptive(choose=disguise.choose_most_usual, knows=("benign",)),
+    "warm_up": _adaptive(ask=disguise.ask_after_warm_up, knows=("benign",)),
+    "cover_1": _adaptive(ask=disguise.ask_behind_cover(1), cost=lambda _: 2, knows=("benign",)),
+    "cover_3": _adaptive(ask=disguise.ask_behind_cover(3), cost=lambda _: 4, knows=("benign",)),
+    "cover_10": _adaptive(ask=disguise.ask_behind_cover(10), cost=lambda _: 11, knows=("benign",)),
+    "remap": _adaptive(ask=disguise.ask_and_remap, knows=("benign",)),
 }
 
 
 def find_attack(name: str) -> Attack:
-    """An attack by its name."""
+    """The attack of this name."""
     if name not in ATTACKS:
         raise OptionError(f"no attack '{name}'{nearest(name, ATTACKS)}")
     return ATTACKS[name]
 
 
 def find_queries(name: str) -> QueryStrategy:
-    """A query strategy by its name."""
+    """The query strategy of this name."""
     if name not in QUERIES:
         raise OptionError(f"no query strategy '{name}'{nearest(name, QUERIES)}")
     return QUERIES[name]

@@ -1,4 +1,4 @@
-"""A defended model as adversarial-robustness-toolbox (ART) sees one, so that its attacks run against ours."""
+"""A defended model as a classifier of adversarial-robustness-toolbox (ART), so that its attacks run against ours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def as_art_classifier(
     clip_values: tuple[float, float] = (0.0, 1.0),
     device: torch.device | str = "cpu",
 ) -> Any:
-    """ART's `BlackBoxClassifier` around one client of a guard or service: arrays (n, *input_shape) -> (n, classes).
+    """ART's `BlackBoxClassifier` around one client of a guard or endpoint: arrays (n, *input_shape) -> (n, classes).
 
     ART has no word for a query that is refused: such a row holds 1 / classes everywhere, and counts as asked.
     """
@@ -34,7 +34,7 @@ def as_art_classifier(
             answers = oracle(torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32)).to(device))
         except RefusedError as refusal:
             answers = refusal.reply.probabilities
-        told: NDArray[np.float32] = answers.detach().cpu().numpy().astype(np.float32)
-        return told
+        probabilities: NDArray[np.float32] = answers.detach().cpu().numpy().astype(np.float32)
+        return probabilities
 
     return BlackBoxClassifier(predict, input_shape, classes, clip_values=clip_values)

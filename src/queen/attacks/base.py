@@ -1,4 +1,7 @@
-"""What attackers hold: a counted way to ask, what they know beside it, and what they collected."""
+"""The words of every attack: the counted oracle it asks, what it knows beside the answers, and what it collected.
+
+An `Attack` is a strategy in three steps (ask, believe, learn); a `QueryStrategy` picks the images it asks for.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from queen.cache import Cache
-from queen.defenses.base import Endpoint, Keeps
+from queen.defenses.base import Endpoint, KeepsLabel
 from queen.errors import QueenError, RefusedError
 from queen.training import Schedule, train
 from queen.types import Oracle
 
 
 class BudgetError(QueenError, ValueError):
-    """A budget that is larger than the pool, or was exceeded."""
+    """A budget that buys no image, or more than the pool has, or that was exceeded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Every size of the published attacks; the defaults are the published ones, and a benchmark prints smaller ones."""
+    """Every size of the attacks; the defaults are the published ones, and a benchmark lists those that differ."""
 
-    table: int = 1_000_000  # pairs that a recovery attack learns from
-    concentration: float = 8.0  # of the Dirichlet distribution of drawn clean answers, times the number of classes
-    shadows: int = 20  # networks whose answers stand in for clean ones (ddae)
+    table: int = 1_000_000  # pairs of a clean and a defended answer that a recovery attack learns from
+    concentration: float = 8.0  # of the Dirichlet distribution that clean answers are drawn from, per class
+    shadows: int = 20  # networks whose answers stand in for the clean ones (ddae)
     shadow_epochs: int = 5
     shadow_network: str = "alexnet"
     generator_widths: tuple[int, ...] = (128, 64)
@@ -36,26 +39,27 @@ class Sizes:
     jbda_steps: int = 8
     jbda_epsilon: float = 0.1
     jbda_clip: str = "pixel"  # keep pixels in 0..1; "peer": clip normalised numbers to 0..1, as published code does
-    views: int = 3  # of an image (smoothing, s4l_average)
-    mirror: bool = True  # whether some of the views are mirrored
-    peer_smoothing: bool = False  # ask for every view of as many images as the budget: three times the queries
-    repeats: int = 3
-    accounts: int = 10
-    true_labels: int = 100  # that a re-mapping attacker bought
-    warm_up: int = 1000
-    ask_batch: int = 256
+    views: int = 3  # shifted or mirrored copies asked per image (smoothing, s4l_average)
+    mirror: bool = True  # whether views may be mirrored
+    peer_smoothing: bool = False  # as published: ask every view of `budget` images, which spends `views` budgets
+    repeats: int = 3  # of an image (repeat_average), or noisy copies of it (near_record)
+    accounts: int = 10  # (many_accounts)
+    true_labels: int = 100  # images whose true label the attacker bought (remap)
+    warm_up: int = 1000  # benign images asked first (warm_up)
+    ask_batch: int = 256  # images per request
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """All that an attacker may know beside the Oracle; what is None it does not know.
+    """All that an attacker may know beside the oracle's answers; None means that it does not know.
 
-    `pool` (N, ...) are its images in 0..1, `pool_labels` their own labels (of other classes than the victim's).
-    `make_thief` and `schedule` say what it trains. `simulate` is the defense's map (`Endpoint.simulate`), `keeps_label`
-    what the defense declares. `clean` answers without the defense: an oracle that no real attacker has. `benign` are
-    images and labels of the victim's own kind. `rebuild` sets up the same defense around an own model.
-    `on_epoch` belongs to whoever watches the attack, not to the attacker. `cache` keeps networks that many attacks
-    train alike; `key` names the pool there, and `seed` tells runs apart.
+    `pool` (N, ...) holds its images in 0..1, `pool_labels` (N,) their labels, of other classes than the victim's.
+    `make_thief` builds the network it trains, by `schedule`. `simulate` is the defense's map (`Endpoint.simulate`),
+    `keeps_label` what the defense declares. `clean` answers without the defense: an oracle that no real attacker has.
+    `benign` are images like those the victim was trained on, and their labels. `rebuild` sets up the same defense
+    around a model of the attacker's own. `on_epoch` belongs to whoever watches the attack, not to the attacker.
+    `cache` stores networks that several attacks train alike, under names made of `key`, which identifies the pool,
+    and `seed`, which tells runs apart.
     """
 
     classes: int
@@ -64,7 +68,7 @@ class Knowledge:
     schedule: Schedule = field(default_factory=Schedule)
     sizes: Sizes = field(default_factory=Sizes)
     pool_labels: Tensor | None = None
-    keeps_label: Keeps = "no"
+    keeps_label: KeepsLabel = "no"
     simulate: Callable[[Tensor, Tensor, torch.Generator], Tensor] | None = None
     clean: Oracle | None = None
     benign: tuple[Tensor, Tensor] | None = None
@@ -77,7 +81,7 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class Transcript:
-    """Images (n, ...) and what to believe of them (n, K), in the order they were asked."""
+    """Images x (n, ...) in the order they were asked, and the answers (n, K) that the attacker believes."""
 
     x: Tensor
     answers: Tensor
@@ -86,23 +90,28 @@ class Transcript:
         return len(self.x)
 
     def take(self, rows: Tensor) -> Transcript:
-        """Some of the rows."""
+        """The given rows only."""
         return Transcript(self.x[rows], self.answers[rows])
 
-    def believing(self, answers: Tensor) -> Transcript:
-        """The same images with other answers."""
+    def with_answers(self, answers: Tensor) -> Transcript:
+        """The same images with these answers instead."""
         return replace(self, answers=answers)
 
 
+def join(parts: Sequence[Transcript]) -> Transcript:
+    """One transcript of several, one after the other."""
+    return Transcript(torch.cat([part.x for part in parts]), torch.cat([part.answers for part in parts]))
+
+
 class CountedOracle:
-    """Where an attacker asks: counts every query against the budget, whichever account it comes from."""
+    """What an attacker asks: counts every query against one budget, whichever account it comes from."""
 
     def __init__(self, open_account: Callable[[str], Oracle], budget: int, batch: int = 256) -> None:
         self._open_account, self._accounts = open_account, dict[str, Oracle]()
         self.budget, self.used, self._batch = budget, 0, batch
 
     def ask(self, x: Tensor, account: str = "thief") -> tuple[Tensor, Tensor]:
-        """Answers (n, K) to x (n, ...) and which of them came at all (n,): a defense may refuse some."""
+        """Answers (n, K) to x (n, ...), and which rows (n,) were answered: a defense may refuse some of them."""
         if self.used + len(x) > self.budget:
             raise BudgetError(f"the budget is {self.budget} queries, {self.used} are used, {len(x)} more were asked")
         self.used += len(x)
@@ -118,25 +127,27 @@ class CountedOracle:
         return torch.cat(answers), torch.cat(answered)
 
     def transcript(self, x: Tensor, account: str = "thief") -> Transcript:
-        """What came back for x."""
+        """The rows of x that were answered, and their answers."""
         answers, answered = self.ask(x, account)
         return Transcript(x[answered], answers[answered])
 
 
-def one_account(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Send the images as they are, from one account."""
-    return desk.transcript(x)
+def ask_from_one_account(
+    oracle: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator
+) -> Transcript:
+    """Ask for the images as they are, each once, from one account."""
+    return oracle.transcript(x)
 
 
-def as_told(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Believe the answers."""
-    return found
+def believe_answers(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    """Believe the answers as they are."""
+    return transcript
 
 
-def train_thief(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
-    """A new network, trained on what is believed."""
+def train_thief(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
+    """A new network, trained on the answers in the transcript."""
     thief = knowledge.make_thief(generator)
-    return train(thief, found.x, found.answers, knowledge.schedule, generator, on_epoch=knowledge.on_epoch)
+    return train(thief, transcript.x, transcript.answers, knowledge.schedule, generator, on_epoch=knowledge.on_epoch)
 
 
 Ask = Callable[[CountedOracle, Tensor, Knowledge, torch.Generator], Transcript]
@@ -149,15 +160,15 @@ Choose = Callable[[Knowledge, int, torch.Generator], Tensor]
 class Attack:
     """A strategy in three steps: how images are asked, what is believed of the answers, how the thief is trained.
 
-    `cost` says how many queries an image takes, by the sizes, so that the budget buys fewer images. `overspend` is how
-    many budgets it spends nevertheless: 1, but for a published count that results must flag. `choose` picks rows of the
-    pool instead of the query strategy. `queries` names the query strategies it goes with, `knows` what it knows that no
-    real attacker does ("prior": clean answers; "defense": the defender's own networks) or only a rich one ("benign":
-    images of the victim's own kind), `adaptive` whether it was made against our own policies.
+    `cost(sizes)` is the number of queries per image: the more, the fewer images the budget buys. `overspend(sizes)` is
+    the number of budgets the attack spends: 1, except where a published attack counts differently, which results flag.
+    `choose` picks rows of the pool in place of the query strategy. `queries` names the query strategies it works with.
+    `knows` names what it knows that no real attacker does ("prior": clean answers; "defense": the defender's own
+    networks) or only a rich one ("benign": images like the victim's). `adaptive`: made against our own policies.
     """
 
-    ask: Ask = one_account
-    believe: Believe = as_told
+    ask: Ask = ask_from_one_account
+    believe: Believe = believe_answers
     learn: Learn = train_thief
     cost: Callable[[Sizes], int] = lambda _: 1
     overspend: Callable[[Sizes], int] = lambda _: 1
@@ -166,10 +177,10 @@ class Attack:
     knows: Sequence[str] = ()
     adaptive: bool = False
 
-    def steal(self, found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
-        """A thief from a transcript."""
-        return self.learn(self.believe(found, knowledge, generator), knowledge, generator)
+    def steal(self, transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
+        """A thief, trained on what the attack believes of a transcript."""
+        return self.learn(self.believe(transcript, knowledge, generator), knowledge, generator)
 
 
 QueryStrategy = Callable[[CountedOracle, Attack, Knowledge, int, torch.Generator], Transcript]
-"""(desk, attack, knowledge, budget, generator) -> transcript; JBDA-TR trains thieves on the way, hence the attack."""
+"""(oracle, attack, knowledge, budget, generator) -> transcript; needs the attack because JBDA-TR trains thieves."""

@@ -20,7 +20,7 @@ from queen.cache import Cache, fingerprint
 from queen.core.split import run_model
 from queen.defenses import DEFENSES
 from queen.defenses.base import Defense, Endpoint
-from queen.defenses.queen import Guarded
+from queen.defenses.queen import GuardedEndpoint
 from queen.training import collapsed
 
 # Answers closer than this are equal; on a GPU they change a little with the batch they are computed in.
@@ -76,7 +76,7 @@ def run_cell(run: Run, setting: Setting, cache: Cache) -> dict[str, Any]:
     desk = CountedOracle(service.client, run.budget * attack.overspend(run.sizes), run.sizes.ask_batch)
     knowledge = know(run, setting, service, defense)
     found = QUERIES[run.query](desk, attack, knowledge, run.budget, run.generator("query"))
-    verdicts = service.verdicts if isinstance(service, Guarded) else {}
+    verdicts = service.verdicts if isinstance(service, GuardedEndpoint) else {}
     asked = time.perf_counter()
     believed = attack.believe(found, knowledge, run.generator("believe"))
     recovered = time.perf_counter()
@@ -205,7 +205,7 @@ def _trained(
     if _failed(tries[0], setting, should_learn=should_learn):
         plain = knowledge.schedule
         sums = believed.answers.clamp(min=0).sum(1, keepdim=True).clamp(min=1e-12)
-        sane = believed.believing(believed.answers.clamp(min=0) / sums)
+        sane = believed.with_answers(believed.answers.clamp(min=0) / sums)
         for schedule in (
             replace(plain, lr=plain.lr / 10, clip=1.0),
             replace(plain, epochs=3 * plain.epochs, lr=2 * plain.lr, clip=1.0),

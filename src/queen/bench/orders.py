@@ -12,7 +12,7 @@ from torch import Tensor
 from queen.errors import OptionError
 from queen.guard import Guard
 from queen.ledger import MemoryLedger
-from queen.ledger.base import make_rows
+from queen.ledger.rows import make_rows
 
 
 class OrderReplay:
@@ -37,12 +37,7 @@ class OrderReplay:
     def alarm_at(self, order: ArrayLike) -> int | None:
         """After how many queries a new client is accused who sends the images in this order; None: never."""
         order = np.asarray(order)
-        bets = replace(
-            self.bets,
-            factors=[self.bets.factors[i] for i in order],
-            digests=[self.bets.digests[i] for i in order],
-            sketches=[self.bets.sketches[i] for i in order],
-        )
+        bets = self.bets.take(order.tolist())
         rows = make_rows(("replay",), None, self.labels[order], self._points[order], self._limits, bets=bets)
         alarmed = MemoryLedger().judge_rows(rows).alarmed
         return int(alarmed.argmax()) + 1 if alarmed.any() else None

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from queen.bench.table import BEST, Row, Table
+from queen.plots import png
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 GREY, RED, GREEN, PALE = "#9a9aa5", "#c8102e", "#1b7f4d", "#8cc9a9"
-
-
-def png(figure: Figure) -> bytes:
-    """The picture's bytes, the same for the same figures; in 128 colours, which takes a third of the space."""
-    from PIL import Image  # noqa: PLC0415  (an extra)
-
-    drawn, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, dpi=110, metadata={"Software": None})
-    Image.open(drawn).convert("RGB").quantize(128).save(small, "PNG", optimize=True)
-    return small.getvalue()
 
 
 def draw_tradeoff(table: Table, chance: float) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from queen.errors import OptionError
-from queen.ray_cluster import connected, find_ray
+from queen.ray_cluster import connected, find_ray, worker_device
 
 RETRIES = 3  # of a cell whose worker or node died
 TRIES = 5  # to cancel what is left, a second each
@@ -37,8 +37,8 @@ def on_ray(work: Callable[[Task, Place], Found], tasks: Sequence[Task], place: P
     ray = find_ray()
     with connected(ray, address):
         send = ray.remote(num_cpus=1, num_gpus=_gpus(ray, place), max_retries=RETRIES)(work)
-        everywhere = _same_everywhere(place)
-        waiting = {send.remote(task, everywhere): task[1] for task in tasks}
+        there = _for_workers(place)
+        waiting = {send.remote(task, there): task[1] for task in tasks}
         try:
             while waiting:
                 (ready, *_), _ = ray.wait(list(waiting))
@@ -56,13 +56,13 @@ def _gpus(ray: Any, place: Place) -> int:
     return 1
 
 
-def _same_everywhere(place: Place) -> Place:
-    """Workers run in folders of their own, and see no GPU but the one they were given."""
+def _for_workers(place: Place) -> Place:
+    """The same place for workers, which run in folders of their own."""
     return replace(
         place,
         cache=str(Path(place.cache).absolute()),
         root=str(Path(place.root).absolute()) if place.root else None,
-        device=place.device.partition(":")[0],
+        device=worker_device(place.device),
     )
 
 

@@ -2,113 +2,95 @@
 
 from __future__ import annotations
 
-import platform
 import statistics
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from torch import Tensor
+from torch import Tensor, nn
 
-from queen.bench.defense_speed import PAPER, defense_costs
-from queen.bench.rivals_speed import solver_ratios
-from queen.bench.untrained import CLASSES, images, network
+from queen.bench.timing import WARM_UP_PAIRS, describe_machine, paired_ratio, seconds_of
 from queen.core.geometry import Geometry
 from queen.core.mapping import MapRecipe
 from queen.core.perturb import move_feature, reverse_gradient
 from queen.fit.protect import ShadowRecipe, protect
 from queen.guard import Guard
 from queen.ledger import Ledger, MemoryLedger, SqliteLedger
-from queen.ledger.base import make_rows
+from queen.ledger.rows import make_rows
 from queen.options import Limits
 from queen.progress import Progress
 from queen.recipe import Recipe
 from queen.sentinel.evidence import EXPONENTS, Bets
+from queen.zoo import build, seeded
 
+CLASSES = 10
 DIMS = 512
-WARM_UP = 2  # pairs that do not count
+NETWORK = "vgg16_bn"
+INPUT_RANGE = (-20.0, 20.0)  # is checked, and noise does not leave it
 
 
-def measure_speed(*, quick: bool = False, progress: bool | None = None) -> dict[str, Any]:
-    """Everything `queen speed` prints; `quick` takes a tenth of the time and is rough."""
-    scale = 10 if quick else 1
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured; `scale` divides the numbers of pairs, queries and rows."""
+
+    scale: int = 1
+    network: str = NETWORK
+    shadow_network: str = "vgg11_bn"
+    stored_clients: int = 100_000
+
+
+WHOLE, QUICK = Effort(), Effort(scale=10)
+
+
+def measure_speed(effort: Effort = WHOLE, *, progress: bool | None = None) -> dict[str, Any]:
+    """Everything `queen speed` prints; less than the whole effort gives rough figures."""
     with Progress(progress) as show:
         stages: dict[str, Callable[[], Any]] = {
-            "guard_ratio": lambda: guard_ratios(scale),
-            "judge_per_second": lambda: judge_rates(scale),
-            "sqlite_per_second": lambda: sqlite_rate(scale),
-            "sqlite_sentinel_per_second": lambda: sqlite_rate(scale, watched=True),
-            "rows_per_second": lambda: perturb_rates(scale),
-            "solver_ratio": lambda: solver_ratios(scale),
-            "query_time": lambda: defense_costs(scale),
+            "guard_ratio": lambda: guard_ratios(effort),
+            "judge_per_second": lambda: judge_rates(effort),
+            "sqlite_per_second": lambda: sqlite_rate(effort.scale),
+            "sqlite_sentinel_per_second": lambda: sqlite_rate(effort.scale, watched=True),
+            "rows_per_second": lambda: perturb_rates(effort.scale),
         }
         result = {name: stage() for name, stage in show.each("speed", stages.items(), len(stages))}
     result["guard_verdicts"] = result["guard_ratio"].pop("verdicts")
     result["slsqp_ratio"] = result["rows_per_second"].pop("slsqp_ratio")
-    for name, value in result.pop("query_time").items():
-        result[f"query_time_{name}"] = value
-    result["paper_query_time_ratio"] = dict(PAPER)
-    result["machine"] = {
-        "threads": torch.get_num_threads(),
-        "processor": platform.machine(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-    result["quick"] = quick
+    result["machine"] = describe_machine()
+    result["quick"] = effort != WHOLE
     return result
 
 
-def paired_ratio(
-    guarded: Callable[[Tensor], object], plain: Callable[[Tensor], object], batches: list[Tensor]
-) -> float:
-    """Median of guarded / plain over interleaved pairs on the same batch, so that a busy moment hits both sides."""
-    ratios = []
-    for pair, batch in enumerate(batches):
-        seconds = {}
-        for function in (guarded, plain) if pair % 2 else (plain, guarded):
-            start = time.perf_counter()
-            function(batch)
-            seconds[function] = time.perf_counter() - start
-        ratios.append(seconds[guarded] / seconds[plain])
-    return statistics.median(ratios[WARM_UP:])
+def untrained_network(generator: torch.Generator, name: str = NETWORK) -> nn.Module:
+    """A network of the zoo for images (n, 3, 32, 32): its answers are worthless, the time they take is not."""
+    with seeded(generator):  # the verdicts, and so the work, depend on the weights
+        model = build(name, classes=CLASSES, channels=3).eval().requires_grad_(False)
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
-def guard_ratios(scale: int) -> dict[str, Any]:
-    """Guard / undefended time for VGG16-BN on 32x32: benign traffic, every query A, every query B; with the sentinel,
-    benign traffic and nothing but decoys."""
+def patterned_images(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Noisy copies of one pattern per class, and labels; training data and benign traffic both come from here."""
+    labels = torch.randint(CLASSES, (count,), generator=generator)
+    patterns = torch.randn(CLASSES, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    x = 0.5 * torch.randn(count, 3, 32, 32, generator=generator) + patterns[labels]
+    return x.contiguous(memory_format=torch.channels_last), labels
+
+
+def guard_ratios(effort: Effort) -> dict[str, Any]:
+    """Guarded / undefended time for images of 32x32, case by case, and each case's verdicts.
+
+    The cases are benign traffic, every query A and every query B; under the sentinel, benign traffic and nothing but
+    decoys; and every query B with whole networks as shadow models.
+    """
     generator = torch.Generator().manual_seed(0)
-    model = network(generator)
-    x, y = images(240, generator)
-    held_out = images(400, generator)
-    wide = (-20.0, 20.0)  # an input range that is checked and that noise does not leave
-    heads = protect(
-        model,
-        (x, y),
-        calibration=held_out,
-        mapping=MapRecipe(epochs=20),
-        min_agreement=0,
-        input_range=wide,
-        progress=False,
-    )
-    recipe = Recipe("queen.zoo:build", {"name": "vgg11_bn", "classes": CLASSES, "channels": 3})
-    shadows = ShadowRecipe(kind="network", epochs=1, per_class=2, networks=[recipe])
-    networks = protect(
-        model,
-        (x, y),
-        mapping=MapRecipe(epochs=1),
-        min_agreement=0,
-        shadows=shadows,
-        input_range=wide,
-        progress=False,
-    )
-    benign = _mostly_inside(heads, images(160, generator)[0])
+    model = untrained_network(generator, effort.network)
+    heads, networks = _protect_twice(model, effort, generator)
+    benign = _mostly_inside(heads, patterned_images(160, generator)[0])
     watched = benign.fresh(policy="sentinel", limits=Limits(extra_answers=10**9))
     decoys = heads.fresh(policy="sentinel", on_spent="decoy", limits=Limits(threshold=0.0, extra_answers=0))
     cases = {
@@ -127,26 +109,38 @@ def guard_ratios(scale: int) -> dict[str, Any]:
     result: dict[str, Any] = {"verdicts": {}}
     plain = torch.inference_mode()(lambda x: model(x).softmax(1))
     for name, (guard, batch, pairs) in cases.items():
-        fresh = [images(batch, generator)[0] for _ in range(max(3, pairs // scale) + WARM_UP)]
-        counted = _Counted(guard)
-        result[name] = paired_ratio(counted, plain, fresh)
-        result["verdicts"][name] = {k: v / counted.seen.total() for k, v in sorted(counted.seen.items())}
+        count = max(3, pairs // effort.scale) + WARM_UP_PAIRS
+        batches = [patterned_images(batch, generator)[0] for _ in range(count)]
+        counting = _CountingGuard(guard)
+        result[name] = paired_ratio(counting, plain, batches)
+        verdicts = counting.verdicts
+        result["verdicts"][name] = {letter: count / verdicts.total() for letter, count in sorted(verdicts.items())}
     return result
 
 
-class _Counted:
-    """A guard that counts its verdicts."""
+def _protect_twice(model: nn.Module, effort: Effort, generator: torch.Generator) -> tuple[Guard, Guard]:
+    """The model behind a guard with shadow heads, and behind one with shadow networks."""
+    train, calibration = patterned_images(240, generator), patterned_images(400, generator)
+    options: dict[str, Any] = {"min_agreement": 0, "input_range": INPUT_RANGE, "progress": False}
+    heads = protect(model, train, calibration=calibration, mapping=MapRecipe(epochs=20), **options)
+    recipe = Recipe("queen.zoo:build", {"name": effort.shadow_network, "classes": CLASSES, "channels": 3})
+    shadows = ShadowRecipe(kind="network", epochs=1, per_class=2, networks=[recipe])
+    return heads, protect(model, train, mapping=MapRecipe(epochs=1), shadows=shadows, **options)
+
+
+class _CountingGuard:
+    """Answers through a guard and counts the verdicts."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
-        self.seen: Counter[str] = Counter()
+        self.verdicts: Counter[str] = Counter()
 
     def __call__(self, x: Tensor) -> None:
-        self.seen.update(verdict.value for verdict in self.guard.answer(x, client="speed").verdicts)
+        self.verdicts.update(verdict.value for verdict in self.guard.answer(x, client="speed").verdicts)
 
 
 def _mostly_inside(guard: Guard, x: Tensor) -> Guard:
-    """The same guard with discs sized so that 30 % of fresh images lie outside, as of a trained classifier's."""
+    """The same guard with discs sized so that 30 % of fresh images lie outside, as with a trained classifier."""
     with torch.inference_mode():
         features, logits = guard.bundle.split(x)
         points = guard.bundle.geometry.relative(guard.bundle.mapping(features), logits.argmax(1))
@@ -170,34 +164,36 @@ def _with_spreads(guard: Guard, spreads: Tensor) -> Guard:
     return guard.with_bundle(replace(guard.bundle, geometry=Geometry(old.centres, spreads, old.feature_centres)))
 
 
-def judge_rates(scale: int) -> dict[str, float]:
-    """Queries a second of MemoryLedger.judge, and how the cost grows from 1 to 100,000 stored clients."""
+def judge_rates(effort: Effort) -> dict[str, float]:
+    """Queries per second of MemoryLedger.judge, and how the cost grows from one stored client to many."""
     rng = np.random.default_rng(0)
     result = {}
     for batch in (32, 4096):
-        result[f"b{batch}"] = _judged_per_second(MemoryLedger(), rng, batch, 409_600 // scale)
+        queries = 409_600 // effort.scale
+        result[f"b{batch}"] = _judged_per_second(MemoryLedger(), rng, batch, queries)
         result[f"sentinel_b{batch}"] = _judged_per_second(
-            MemoryLedger(), rng, batch, max(batch, 40_960 // scale), watched=True
+            MemoryLedger(), rng, batch, max(batch, queries // 10), watched=True
         )
     many = MemoryLedger()
-    for client in range(100_000):
+    for client in range(effort.stored_clients):
         many.judge(f"client {client}", np.array([client % CLASSES]), rng.normal(size=(1, 2)) * 0.5, Limits())
-    crowded = [_judged_per_second(many, rng, 32, 32_000 // scale, f"new {i}") for i in range(5)]
-    alone = [_judged_per_second(MemoryLedger(), rng, 32, 32_000 // scale, f"new {i}") for i in range(5)]
+    queries = 32_000 // effort.scale
+    crowded = [_judged_per_second(many, rng, 32, queries, f"new {i}") for i in range(5)]
+    alone = [_judged_per_second(MemoryLedger(), rng, 32, queries, f"new {i}") for i in range(5)]
     result["cost_ratio_100000_clients"] = statistics.median(alone) / statistics.median(crowded)
     return result
 
 
 def sqlite_rate(scale: int, *, watched: bool = False) -> float:
-    """Queries a second of SqliteLedger at batch 32: every batch is on disk before it is answered."""
+    """Queries per second of SqliteLedger at batch 32: every batch is on disk before it is answered."""
     with tempfile.TemporaryDirectory(dir=".") as folder:
         ledger = SqliteLedger(Path(folder) / "speed.sqlite")
-        # A new client after every 20 batches, so that nearly every batch has something to write.
         rng = np.random.default_rng(0)
-        rates = [_judged_per_second(ledger, rng, 32, 640, f"client {i}", watched=watched) for i in range(100 // scale)]
-        rate = statistics.harmonic_mean(rates)
+        # A new client after every 20 batches, so that nearly every batch has something to write.
+        clients = [f"client {i}" for i in range(max(1, 100 // scale))]
+        rates = [_judged_per_second(ledger, rng, 32, 640, client, watched=watched) for client in clients]
         ledger.close()
-    return rate
+    return statistics.harmonic_mean(rates)
 
 
 def _judged_per_second(
@@ -208,10 +204,12 @@ def _judged_per_second(
     limits = Limits(extra_answers=10**9)
     slices = [slice(i, i + batch) for i in range(0, queries, batch)]
     bets = [_losing_bets(rng, batch) if watched else None for _ in slices]
-    start = time.perf_counter()
-    for part, bet in zip(slices, bets, strict=True):
-        ledger.judge_rows(make_rows((client,), None, labels[part], points[part], limits, bets=bet))
-    return queries / (time.perf_counter() - start)
+
+    def judge_all() -> None:
+        for part, bet in zip(slices, bets, strict=True):
+            ledger.judge_rows(make_rows((client,), None, labels[part], points[part], limits, bets=bet))
+
+    return queries / seconds_of(judge_all)
 
 
 def _losing_bets(rng: np.random.Generator, rows: int) -> Bets:
@@ -223,7 +221,7 @@ def _losing_bets(rng: np.random.Generator, rows: int) -> Bets:
 
 @torch.inference_mode()
 def perturb_rates(scale: int) -> dict[str, Any]:
-    """Rows a second of both perturbations at K = 10, 512 features, batch 2,048; and against scipy's SLSQP."""
+    """Rows per second of both perturbations at K = 10, 512 features, batch 2,048; and against scipy's SLSQP."""
     generator = torch.Generator().manual_seed(0)
     rows = 2048
     honest = (4 * torch.randn(rows, CLASSES, generator=generator)).softmax(1)
@@ -238,22 +236,12 @@ def perturb_rates(scale: int) -> dict[str, Any]:
     }
     result: dict[str, Any] = {}
     for name, function in functions.items():
-        result[name] = rows / _median_seconds(function, 200 // scale)
-    start = time.perf_counter()
-    for i in range(max(1, 30 // scale)):
-        _reverse_by_slsqp(honest[i].double().numpy(), pirate[i].double().numpy())
-    per_row = (time.perf_counter() - start) / max(1, 30 // scale)
-    result["slsqp_ratio"] = per_row * result["reverse_gradient"]
+        seconds = [seconds_of(function) for _ in range(max(1, 200 // scale) + 3)]
+        result[name] = rows / statistics.median(seconds[3:])
+    few = [(honest[i].double().numpy(), pirate[i].double().numpy()) for i in range(max(1, 30 // scale))]
+    slow = seconds_of(lambda: [_reverse_by_slsqp(*pair) for pair in few])
+    result["slsqp_ratio"] = slow / len(few) * result["reverse_gradient"]
     return result
-
-
-def _median_seconds(function: Callable[[], object], repeats: int) -> float:
-    seconds = []
-    for _ in range(repeats + 3):
-        start = time.perf_counter()
-        function()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[3:])
 
 
 def _reverse_by_slsqp(honest: Any, pirate: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The command that looks back: who has been extracting the model, as far as recorded queries tell."""
+"""`queen audit`: who has been extracting the model, as far as recorded queries tell."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from queen.cli.shared import Device, Folder, Json, ModelOption, app, err, out, p
 from queen.errors import OptionError
 
 if TYPE_CHECKING:
-    from queen.serve.querylog.audit import Audited, AuditReport
-    from queen.serve.querylog.writer import Damage
+    from queen.serve.querylog.audit import AuditedAccount, AuditReport
+    from queen.serve.querylog.format import Damage
 
 HEADER = ("who", "queries", "wealth", "accused at query", "accused on", "coverage", "extra answers", "honest answers")
 
@@ -36,45 +36,46 @@ def audit(
     from queen.guard import load
     from queen.progress import Progress
     from queen.serve.querylog import audit as replay
-    from queen.serve.querylog.writer import read_log
+    from queen.serve.querylog.folder import read_log
 
     damaged: list[Damage] = []
-    recorded = read_log(queries, _seconds("--since", since), _seconds("--until", until), on_damage=damaged.append)
+    requests = read_log(queries, _seconds("--since", since), _seconds("--until", until), on_damage=damaged.append)
     guard = load(folder, model, device=device)
     with Progress() as progress:
-        report = replay.audit(guard, recorded, batch=batch, progress=progress)
+        report = replay.audit(guard, requests, batch=batch, progress=progress)
     if as_json:
-        print_json({**asdict(report), "damaged": len(damaged)})
+        fields = asdict(report)
+        print_json({"found": fields.pop("accounts"), **fields, "damaged": len(damaged)})
     else:
-        _show(report, top)
+        _print(report, top)
         for note in _notes(report, damaged):
             err.print(f"note: {note}", soft_wrap=True)
     if fail and report.accused:
         raise typer.Exit(1)
 
 
-def _show(report: AuditReport, top: int) -> None:
-    shown = report.found[: max(top, len(report.accused))]
-    out.print(table(HEADER, [_line(one) for one in shown], left=1))
-    if len(shown) < len(report.found):
-        out.print(f"and {len(report.found) - len(shown)} more, none of them accused")
+def _print(report: AuditReport, top: int) -> None:
+    shown = report.accounts[: max(top, len(report.accused))]
+    out.print(table(HEADER, [_line(account) for account in shown], left=1))
+    if len(shown) < len(report.accounts):
+        out.print(f"and {len(report.accounts) - len(shown)} more, none of them accused")
     if report.first is not None and report.last is not None:
         out.print(f"recorded from {_time(report.first)} to {_time(report.last)}")
     out.print(f"{report.queries} queries in {report.requests} requests: {len(report.accused)} accused")
     out.print(report.statement, soft_wrap=True)
 
 
-def _line(one: Audited) -> tuple[str, ...]:
-    name = one.name if one.name.isprintable() else ascii(one.name)
+def _line(account: AuditedAccount) -> tuple[str, ...]:
+    name = account.name if account.name.isprintable() else ascii(account.name)
     return (
-        f"group {name}" if one.group else name,
-        str(one.queries),
-        f"{one.wealth:.3g}",
-        "" if one.accused_at_query is None else str(one.accused_at_query),
-        "" if one.accused_at is None else _time(one.accused_at, "%m-%d %H:%M"),  # 80 columns have no room for a year
-        f"{one.coverage:.3f}",
-        str(one.extra_answers),
-        str(one.honest_answers),
+        f"group {name}" if account.group else name,
+        str(account.queries),
+        f"{account.wealth:.3g}",
+        "" if account.accused_at_query is None else str(account.accused_at_query),
+        "" if account.accused_at is None else _time(account.accused_at, "%m-%d %H:%M"),  # no room for a year
+        f"{account.coverage:.3f}",
+        str(account.extra_answers),
+        str(account.honest_answers),
     )
 
 
@@ -85,12 +86,12 @@ def _notes(report: AuditReport, damaged: list[Damage]) -> list[str]:
     if report.unpooled:
         notes.append(f"the bundle has no limits for groups of these kinds: {', '.join(report.unpooled)}")
     if damaged:
-        notes.append(f"{len(damaged)} damaged places were skipped, the first in {damaged[0].path}: {damaged[0].why}")
+        notes.append(f"{len(damaged)} damaged places were skipped, the first in {damaged[0].path}: {damaged[0].reason}")
     return notes
 
 
 def _seconds(option: str, text: str | None) -> float | None:
-    """Unix seconds of a time; one without an offset is local time."""
+    """Unix seconds of a time in ISO 8601; without an offset it is local time."""
     try:
         return None if text is None else datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError) as error:

@@ -156,5 +156,5 @@ def study(
     if as_json:
         print_json(result)
         return
-    typer.echo(found.tell(result))
+    typer.echo(found.to_markdown(result))
     out.print(f"result   {folder / name}.json\npicture  {folder / name}.png")

@@ -1,10 +1,11 @@
-"""Commands for operators: who stands where, who was accused, and what to do about it."""
+"""Commands for operators: how clients stand, who was accused, and what to do about it."""
 
 from __future__ import annotations
 
 import getpass
 import time
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,22 +29,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from queen.ledger import Ledger, Standing
-    from queen.serve.admin.client import Remote
+    from queen.serve.admin.client import AdminClient
 
-    Books = Ledger | Remote
+    Store = Ledger | AdminClient
 
 
 @app.command(epilog="Example: `queen clients --ledger clients.sqlite --json`")
 def clients(ledger: LedgerUrl = None, server: ServerUrl = None, key: AdminKey = None, as_json: Json = False) -> None:
     """Where every client and group stands, the most suspicious first."""
-    with _opened(ledger, server, key) as store:
-        found = store.standings()
+    with _open_store(ledger, server, key) as store:
+        standings = store.standings()
     if as_json:
-        budgets = [{"budget": None if s.budget is None else vars(s.budget)} for s in found]
-        print_json([vars(s) | budget for s, budget in zip(found, budgets, strict=True)])
+        print_json([asdict(standing) for standing in standings])
         return
     header = ("name", "kind", "queries", "wealth", "state", "extra answers", "most covered class")
-    out.print(table(header, [_standing_line(s) for s in found], left=2))
+    out.print(table(header, [_standing_line(standing) for standing in standings], left=2))
 
 
 @app.command(epilog="Example: `queen alarms --ledger clients.sqlite --acknowledge 3`")
@@ -57,13 +57,13 @@ def alarms(
     as_json: Json = False,
 ) -> None:
     """Who was accused, when and on what evidence."""
-    with _opened(ledger, server, key, changes=acknowledge is not None) as store:
+    with _open_store(ledger, server, key, changes=acknowledge is not None) as store:
         if acknowledge is not None:
             store.acknowledge(acknowledge, _actor(actor))
         events = store.events()
-    found = [e for e in events if everything or (e.what == "alarm" and e.acknowledged is None)]
+    events = [e for e in events if everything or (e.what == "alarm" and e.acknowledged is None)]
     if as_json:
-        print_json([vars(event) for event in found])
+        print_json([vars(event) for event in events])
         return
     header = ("number", "time", "what", "who", "by", "queries", "wealth", "seen by")
     lines = [
@@ -77,7 +77,7 @@ def alarms(
             f"{e.wealth:.4g}",
             e.acknowledged or "",
         )
-        for e in found
+        for e in events
     ]
     out.print(table(header, lines, left=5))
 
@@ -92,8 +92,8 @@ def pardon(
     actor: Actor = None,
 ) -> None:
     """Clear the alarm and wealth of a client, or of a group; what it has seen stays counted."""
-    with _opened(ledger, server, key, changes=True) as store:
-        if not _seen(store, client, group=group):
+    with _open_store(ledger, server, key, changes=True) as store:
+        if not store.standing(client, group=group).on_record:
             kind = "group" if group else "client"
             raise OptionError(f"no {kind} '{client}' in this ledger: queen clients lists them")
         store.pardon(client, _actor(actor), group=group)
@@ -110,8 +110,8 @@ def allow(
     actor: Actor = None,
 ) -> None:
     """Put a client on the allow-list: always answered honestly, never a weight on its groups."""
-    with _opened(ledger, server, key, changes=True) as store:
-        new = "" if _seen(store, client) else " (never seen so far)"
+    with _open_store(ledger, server, key, changes=True) as store:
+        new = "" if store.standing(client).on_record else " (never seen so far)"
         store.allow(client, _actor(actor), allowed=not off)
     out.print(f"{client}{new} is {'no longer ' if off else ''}on the allow-list")
 
@@ -135,8 +135,8 @@ def budget(
     if off == (extra_answers is not None or threshold is not None):
         raise OptionError("give --extra-answers, --threshold or both; or --off alone")
     own = None if off else Budget(extra_answers=extra_answers, threshold=threshold)
-    with _opened(ledger, server, key, changes=True) as store:
-        new = "" if _seen(store, client) else " (never seen so far)"
+    with _open_store(ledger, server, key, changes=True) as store:
+        new = "" if store.standing(client).on_record else " (never seen so far)"
         store.set_budget(client, own, _actor(actor))
     out.print(f"{client}{new} has {'the budget of the guard' if off else 'a budget of its own'}")
 
@@ -151,33 +151,33 @@ def revoke(
 ) -> None:
     """Revoke a key, or all keys of a client; every server knows within a second."""
     from queen.serve.access.key_store import open_keys
-    from queen.serve.admin.client import Remote
+    from queen.serve.admin.client import AdminClient
     from queen.serve.lease import owner
 
     address = server or (owner(ledger or f"sqlite:///{home / 'ledger.sqlite'}") if key else None)
     if address is not None:
-        gone = Remote(address, _needed(key, address)).revoke(name)
+        revoked = AdminClient(address, _require_key(key, address)).revoke(name)
     else:
         store = open_keys(home, ledger or "")
         try:
-            gone = [found.id for found in store.revoke(name)]
+            revoked = [revoked_key.id for revoked_key in store.revoke(name)]
         finally:
             store.close()
-    out.print(f"revoked: {', '.join(gone)}")
+    out.print(f"revoked: {', '.join(revoked)}")
 
 
 @contextmanager
-def _opened(ledger: str | None, server: str | None, key: str | None, *, changes: bool = False) -> Iterator[Books]:
-    """The ledger of a server, or a ledger that exists; changes go through the server that has it, if one runs."""
+def _open_store(ledger: str | None, server: str | None, key: str | None, *, changes: bool = False) -> Iterator[Store]:
+    """The server, or a ledger that exists already; changes go through the server that uses the ledger, if one runs."""
     from queen.ledger import open_ledger
-    from queen.serve.admin.client import Remote
+    from queen.serve.admin.client import AdminClient
     from queen.serve.lease import lease_path, owner
 
     if (ledger is None) == (server is None):
         raise OptionError("say which clients: --ledger sqlite:///FILE (or redis://...), or --server http://HOST:PORT")
     address = server or (owner(ledger or "") if changes else None)
     if address is not None:
-        store: Books = Remote(address, _needed(key, address))
+        store: Store = AdminClient(address, _require_key(key, address))
     else:
         beside = lease_path(ledger or "")
         if beside is not None and not beside.with_suffix("").is_file():
@@ -192,15 +192,10 @@ def _opened(ledger: str | None, server: str | None, key: str | None, *, changes:
         store.close()
 
 
-def _needed(key: str | None, address: str) -> str:
+def _require_key(key: str | None, address: str) -> str:
     if key is None:
         raise OptionError(f"the server at {address} wants an admin key: --key, or QUEEN_ADMIN_KEY in the environment")
     return key
-
-
-def _seen(store: Books, name: str, *, group: bool = False) -> bool:
-    standing = store.standing(name, group=group)
-    return bool(standing.queries or standing.coverage or standing.allowed or standing.budget or standing.alarmed)
 
 
 def _actor(name: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What can be promised: the paper's Theorem 2 and 3, the sound version, and the bound on records."""
+"""What can be promised: the paper's Theorems 2 and 3, a sound version of Theorem 2, and a bound on records."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from queen.core.sensitivity import Floats
 from queen.errors import OptionError
 from queen.options import MAX_RADIUS, MIN_RADIUS
 
+NEIGHBOURS = 5  # of a point, from which entropies and dimensions are estimated
+
 
 @dataclass(frozen=True)
 class Certificate:
-    """What limits imply. `statements` says what each number does and does not promise."""
+    """What a radius and a threshold imply; `statements` says what each number does and does not promise."""
 
     epsilon: float
     delta: float
@@ -44,10 +46,10 @@ class Certificate:
 
 
 def records_bound(radius: float, threshold: float) -> int:
-    """Most records one client can leave in one class, proven two ways and the smaller taken.
+    """The most records one client can leave in one class: the smaller of two proven bounds.
 
-    Area: each record adds more than rho^2 / 4, because SQS > 1/2 inside the disc, and the last of n records came while
-    CQS <= t, so (n - 1) rho^2 / 4 < t, that is n <= max(1, ceil(4 t / rho^2)).
+    Area: each record adds more than rho^2 / 4, because SQS > 1/2 inside the disc, and the last of n records was made
+    while CQS <= t, so (n - 1) rho^2 / 4 < t, that is n <= max(1, ceil(4 t / rho^2)).
     Packing: records are at least rho apart inside the unit disc, so at most (1 + 2 / rho)^2.
     """
     by_area = max(1, math.ceil(4 * threshold / radius**2))
@@ -80,9 +82,9 @@ def certify(epsilon: float, delta: float, threshold: float, *, radius: float | N
 
 @dataclass(frozen=True)
 class Recovery:
-    """Theorem 3 for one verdict: no recovery function gets below `bound`; the best one fitted reached `fitted`.
+    """Theorem 3 for one verdict: no recovery function gets below `bound`; the best one we fitted reached `fitted`.
 
-    Both are mean squared errors per query, in probability, over `rows` queries.
+    Both are mean squared errors per query, in units of probability, over `rows` queries.
     """
 
     rows: int
@@ -90,51 +92,51 @@ class Recovery:
     fitted: float
 
 
-def recovery(honest: Floats, returned: Floats, *, neighbours: int = 5) -> Recovery:
+def recovery(honest: Floats, returned: Floats) -> Recovery:
     """Theorem 3 estimated on (n, K) honest and returned vectors of one verdict.
 
-    The entropy h(Y | Y~) = h(Y, Y~) - h(Y~) is estimated with nearest neighbours on the first K-1 coordinates (the
-    last is determined by them). Where the answer is honest, or a function from which y can be read, the entropy is
-    minus infinity and the bound is 0; so it is where too few rows or ties make the estimate meaningless. Such a
-    function is recognised by dimension: (y, y~) then fills no more of them than y~ alone.
+    The entropy h(Y | Y~) = h(Y, Y~) - h(Y~) is estimated with nearest neighbours on the first K-1 coordinates (they
+    determine the last). Where the answer y~ is honest, or determines y in another way, the entropy is minus infinity
+    and the bound is 0; it is also 0 where too few rows or ties make the estimate meaningless. That y~ determines y is
+    recognised by dimension: (y, y~) then fills no more dimensions than y~ alone.
 
     Paper: the printed bound has MN coordinates; on the simplex only M (N - 1) are free, and it is stated per query.
     """
     rows, classes = honest.shape
     fitted = _best_fitted_error(honest, returned)
-    if rows <= 4 * neighbours or np.allclose(honest, returned, atol=1e-6):
+    if rows <= 4 * NEIGHBOURS or np.allclose(honest, returned, atol=1e-6):
         return Recovery(rows, 0.0, fitted)
     free = classes - 1
-    joint = _entropy(np.hstack([honest[:, :-1], returned[:, :-1]]), neighbours)
-    alone = _entropy(returned[:, :-1], neighbours)
+    joint = _entropy(np.hstack([honest[:, :-1], returned[:, :-1]]))
+    alone = _entropy(returned[:, :-1])
     tied = not (math.isfinite(joint) and math.isfinite(alone))
-    if tied or _dimension(np.hstack([honest, returned]), neighbours) < 1.1 * _dimension(returned, neighbours):
+    if tied or _dimension(np.hstack([honest, returned])) < 1.1 * _dimension(returned):
         return Recovery(rows, 0.0, fitted)
     bound = free / (2 * math.pi * math.e) * math.exp(2 * (joint - alone) / free)
-    return Recovery(rows, min(bound, fitted), fitted)  # a recovery that does better refutes the estimate
+    return Recovery(rows, min(bound, fitted), fitted)  # a recovery that did better refutes the estimate
 
 
-def _dimension(points: Floats, neighbours: int) -> float:
+def _dimension(points: Floats) -> float:
     """Levina-Bickel estimate of how many dimensions the points really fill."""
-    distance = cKDTree(points).query(points, neighbours + 1)[0][:, 1:]
+    distance = cKDTree(points).query(points, NEIGHBOURS + 1)[0][:, 1:]
     ratio = distance[:, -1:] / np.maximum(distance[:, :-1], 1e-300)
     return 1 / float(np.log(ratio).mean())
 
 
-def _entropy(points: Floats, neighbours: int) -> float:
+def _entropy(points: Floats) -> float:
     """Kozachenko-Leonenko estimate of the differential entropy, in nats; -inf when neighbours coincide."""
     count, dims = points.shape
-    distance = cKDTree(points).query(points, neighbours + 1)[0][:, -1]
+    distance = cKDTree(points).query(points, NEIGHBOURS + 1)[0][:, -1]
     if not (distance > 0).all():
         return -math.inf
     log_ball = dims / 2 * math.log(math.pi) - float(gammaln(dims / 2 + 1))
-    return float(digamma(count) - digamma(neighbours) + log_ball + dims * np.log(distance).mean())
+    return float(digamma(count) - digamma(NEIGHBOURS) + log_ball + dims * np.log(distance).mean())
 
 
 def _best_fitted_error(honest: Floats, returned: Floats) -> float:
-    """Squared error of the best of four recoveries fitted on even rows and tried on odd ones.
+    """Squared error of the best of four recoveries, fitted on the even rows and tried on the odd ones.
 
-    The four: take the answer as it is, answer the mean, and nearest-neighbour regression with 1 and 10 neighbours.
+    The four: the answer as it is, the mean honest answer, and nearest-neighbour regression with 1 and 10 neighbours.
     """
     fit_y, try_y, fit_r, try_r = honest[::2], honest[1::2], returned[::2], returned[1::2]
     if len(try_y) == 0:

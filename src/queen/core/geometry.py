@@ -21,7 +21,7 @@ class Geometry:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes, K."""
         return len(self.spreads)
 
     def relative(self, points: Tensor, labels: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ def check_labels(labels: Tensor, classes: int) -> None:
     check_range(labels, classes)
     empty = (torch.bincount(labels, minlength=classes) == 0).nonzero().flatten().tolist()
     if empty:
-        raise EmptyClassError(f"no training images of class {_some(empty)}: give at least two of every class")
+        raise EmptyClassError(f"no training images of class {_list_classes(empty)}: give at least two of every class")
 
 
 def check_range(labels: Tensor, classes: int) -> None:
@@ -53,7 +53,8 @@ def class_means(values: Tensor, labels: Tensor, classes: int) -> Tensor:
     sums = torch.zeros(classes, values.shape[1], dtype=torch.float64, device=values.device)
     for start in range(0, len(labels), 8192):
         rows = slice(start, start + 8192)
-        sums += F.one_hot(labels[rows], classes).double().T @ values[rows].double()  # on a GPU index_add_ is random
+        # Not index_add_, which adds in a random order on a GPU.
+        sums += F.one_hot(labels[rows], classes).double().T @ values[rows].double()
     return sums / torch.bincount(labels, minlength=classes).double()[:, None]
 
 
@@ -62,24 +63,24 @@ def measure(features: Tensor, points: Tensor, labels: Tensor, classes: int) -> G
     check_labels(labels, classes)
     broken = labels[~points.isfinite().all(1)]
     if len(broken):
-        raise SpreadError(f"the 2-D points of class {_some(sorted(set(broken.tolist())))} are not finite")
+        raise SpreadError(f"the 2-D points of class {_list_classes(sorted(set(broken.tolist())))} are not finite")
     centres = class_means(points, labels, classes)
     distances = torch.linalg.vector_norm(points.double() - centres[labels], dim=1)
     spreads = class_means(distances[:, None], labels, classes)[:, 0]
     bad = (spreads <= 0).nonzero().flatten().tolist()
     if bad:
         raise SpreadError(
-            f"the 2-D points of class {_some(bad)} coincide, so it has no disc: "
+            f"the 2-D points of class {_list_classes(bad)} coincide, so it has no disc: "
             "give more distinct images, or train the map with another seed or learning rate"
         )
     return Geometry(centres, spreads, class_means(features, labels, classes).to(features.dtype))
 
 
 def nearest_centre(points: Tensor, geometry: Geometry) -> Tensor:
-    """The class whose centre is nearest, for points (n, 2)."""
+    """The class (n,) whose centre is nearest to each of the points (n, 2)."""
     return torch.cdist(points.double(), geometry.centres).argmin(1)
 
 
-def _some(classes: list[int]) -> str:
+def _list_classes(classes: list[int]) -> str:
     shown = ", ".join(map(str, classes[:5]))
     return shown if len(classes) <= 5 else f"{shown} and {len(classes) - 5} more"

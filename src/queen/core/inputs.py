@@ -1,9 +1,9 @@
-"""Batches as models take them: one tensor, or several named ones. Everything that must know the difference is here."""
+"""Batches as models take them, one tensor or several named ones; only this module knows the difference."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from queen.types import Inputs
 
 
 def find_device(name: str | torch.device) -> torch.device:
-    """The device, if there is one of that name on this machine."""
+    """The device of this name; `OptionError` if this machine has none."""
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -28,13 +28,22 @@ def tensors(x: Inputs) -> dict[str, Tensor]:
 
 
 def count(x: Inputs) -> int:
-    """Rows in a batch."""
+    """The number of rows in a batch."""
     return len(next(iter(tensors(x).values())))
 
 
 def take(x: Inputs, rows: Tensor | slice) -> Inputs:
-    """Some rows of a batch."""
+    """The chosen rows of a batch."""
     return {name: t[rows] for name, t in x.items()} if isinstance(x, Mapping) else x[rows]
+
+
+def join(batches: Sequence[Inputs]) -> Inputs:
+    """Batches of the same names, kinds and shapes as one; a single batch as it is."""
+    if len(batches) == 1:
+        return batches[0]
+    named = [tensors(batch) for batch in batches]
+    joined = {name: torch.cat([batch[name] for batch in named]) for name in named[0]}
+    return joined if isinstance(batches[0], Mapping) else joined["x"]
 
 
 def to(x: Inputs, device: torch.device) -> Inputs:
@@ -45,10 +54,11 @@ def to(x: Inputs, device: torch.device) -> Inputs:
 
 
 def check(x: object, like: Inputs, span: tuple[float, float] | None = None) -> Inputs:
-    """`x` in the precision of `like`, or a clear error: same names, ranks, kinds, image sizes, finite, not empty.
+    """`x` in the precision of `like`, or an error: it must have the same names, ranks, kinds and image sizes, be finite
+    and not be empty.
 
-    Integer inputs are token ids, whose length may vary; everything else must have the shape seen when fitting. Images
-    must also keep to `span`, the smallest and largest number of the fitted ones.
+    Integer inputs are token ids, whose length may vary; everything else must have the shape of the training data.
+    Images must also keep to `span`, the smallest and the largest number in the training images.
     """
     if isinstance(like, Mapping):
         if not isinstance(x, Mapping) or set(x) != set(like):
@@ -62,25 +72,25 @@ def check(x: object, like: Inputs, span: tuple[float, float] | None = None) -> I
 
 
 def check_ids(x: Inputs, vocabulary: int | None, longest: int | None) -> None:
-    """Refuse token ids (named `input_ids`, or the only tensor) that a model cannot look up: a GPU would not survive."""
+    """Refuse token ids (named `input_ids`, or the only tensor) that a model cannot look up: on a GPU that is fatal."""
     named = x.get("input_ids") if isinstance(x, Mapping) else x
     if named is None or named.is_floating_point():
         return
     low, high = (int(t) for t in named.aminmax())
     if low < 0 or (vocabulary is not None and high >= vocabulary):
-        known = "" if vocabulary is None else f" to {vocabulary - 1}"
-        raise RangeError(f"expected token ids from 0{known}, got {low} to {high}")
+        upper = "" if vocabulary is None else f" to {vocabulary - 1}"
+        raise RangeError(f"expected token ids from 0{upper}, got {low} to {high}")
     if longest is not None and named.ndim > 1 and named.shape[1] > longest:
         raise ShapeError(f"expected at most {longest} tokens, got {named.shape[1]}")
 
 
 def is_image(x: object) -> bool:
-    """Whether this is a batch of images (n, C, H, W) in floats."""
+    """Whether this is a batch of images: (n, C, H, W) of floats."""
     return isinstance(x, Tensor) and x.ndim == 4 and x.is_floating_point()
 
 
 def is_finite(x: Tensor) -> bool:
-    """Whether all numbers are finite; one sum nearly always tells, and is far cheaper than asking each."""
+    """Whether all numbers are finite; a finite sum proves it, and is far cheaper than a look at each of them."""
     return math.isfinite(x.sum().item()) or bool(x.isfinite().all())
 
 
@@ -116,9 +126,9 @@ def _check_one(x: object, like: Tensor, name: str, span: tuple[float, float] | N
 
 
 def _is_within(x: Tensor, span: tuple[float, float]) -> bool:
-    """Whether all numbers lie in the span, or beyond it by a twentieth at most, as in pictures that were resized.
+    """Whether all numbers lie in the span widened by a twentieth on both sides, as resizing an image may do.
 
-    A network's logits grow with its input, so a picture of impossible contrast would look more usual than any real one.
+    A network's logits grow with its input, so an image of impossible contrast would look more typical than real ones.
     """
     (low, high), (least, most) = span, x.aminmax()
     margin = 0.05 * (high - low)

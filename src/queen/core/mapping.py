@@ -22,9 +22,9 @@ LossForm = Literal["out", "in"]
 class MapRecipe:
     """How the map is trained; the defaults are the paper's where the paper says."""
 
-    widths: tuple[int, ...] = (256, 128, 64)  # narrower ends (32, 8) die from some seeds
+    widths: tuple[int, ...] = (256, 128, 64)  # with narrower ends (32, 8) units die for some seeds
     epochs: int = 100
-    batch: int | None = None  # 12 images a class, at least 128
+    batch: int | None = None  # None: 12 images per class, at least 128
     lr: float = 0.01
     momentum: float = 0.9
     halve_every: int = 20
@@ -36,8 +36,8 @@ class MapRecipe:
 class MappingNet(nn.Module):
     """Four fully connected layers, D -> 256 -> 128 -> 64 -> 2.
 
-    Paper: features are divided by their training root mean square first (`scale`), because networks differ by orders
-    of magnitude in feature size and one learning rate has to fit them all.
+    Paper: features are divided by their training root mean square first (`scale`), because the features
+    of different networks differ by orders of magnitude and one learning rate has to fit them all.
     """
 
     scale: Tensor
@@ -93,7 +93,7 @@ def train_map(
     on_epoch: Callable[[], None] = lambda: None,
 ) -> MappingNet:
     """Train g on features (n, D) and labels (n,); deterministic given `generator` (a CPU one)."""
-    with torch.random.fork_rng(devices=[]):  # building layers draws first weights, which `reset` replaces
+    with torch.random.fork_rng(devices=[]):  # building a layer draws weights, which `reset` replaces
         net = MappingNet(features.shape[1], recipe.widths, normalize=recipe.normalize)
     net.reset(generator)
     net.scale.copy_(features.square().mean().sqrt().clamp(min=1e-12).reciprocal())
@@ -109,19 +109,19 @@ def train_map(
                 continue
             loss = contrastive_loss(net(features[rows]), labels[rows], temperature=recipe.temperature, form=recipe.loss)
             if not loss.isfinite():
-                raise _diverged(recipe)
+                raise _divergence(recipe)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
-            # Paper: not mentioned; without it, un-normalised points of few images or classes run away from some seeds.
+            # Paper: not mentioned; without it, un-normalised points of few images or classes run away for some seeds.
             nn.utils.clip_grad_norm_(net.parameters(), MAX_GRADIENT)
             optimiser.step()
         schedule.step()
         on_epoch()
     if not all(p.isfinite().all() for p in net.parameters()):
-        raise _diverged(recipe)
+        raise _divergence(recipe)
     return net.eval().requires_grad_(False)
 
 
-def _diverged(recipe: MapRecipe) -> MapError:
+def _divergence(recipe: MapRecipe) -> MapError:
     advice = f"lower its learning rate, now {recipe.lr}, or raise its temperature, now {recipe.temperature}"
     return MapError(f"the map diverged: {advice}")

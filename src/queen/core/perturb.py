@@ -7,9 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-MARGIN = 1e-4  # how far ahead, in probability, a kept top class stays
+MARGIN = 1e-4  # lead in probability of a top class that must stay on top
 STEP = 0.05  # length of one step of the walk, in feature space
 MANY_STEPS = 1e9  # more than any walk needs, and finite
+BISECTIONS = 24  # to find where the label changes under a head that is not linear
 
 
 def reverse_gradient(honest: Tensor, pirate: Tensor, *, keep_label: bool = False) -> Tensor:
@@ -55,8 +56,8 @@ def _project_keeping_label(target: Tensor, labels: Tensor) -> Tensor:
         low, high = torch.where(ahead, low, middle), torch.where(ahead, middle, high)
     free = target.double().clamp(min=0)  # N = 0: the unconstrained answer already keeps the label
     runner_up = free.scatter(1, labels[:, None], 0.0).amax(1, keepdim=True)
-    kept = free.gather(1, labels[:, None]) - MARGIN * free.sum(1, keepdim=True) >= runner_up
-    w = torch.where(kept, free, point(high)[0])
+    keeps_label = free.gather(1, labels[:, None]) - MARGIN * free.sum(1, keepdim=True) >= runner_up
+    w = torch.where(keeps_label, free, point(high)[0])
     return (w / w.sum(1, keepdim=True)).to(target.dtype)
 
 
@@ -73,7 +74,7 @@ def move_feature(
     """Walk u towards the farthest C^j (j != k) while the label stays k; returns the softmax there, (n, K).
 
     features (n, D), logits (n, K), centres (K, D), centre_logits (K, K) = f^C(centres) of a linear head f^C;
-    centre_squares (K,) = |C^j|^2, if known, need not be computed again. Along the line the logits are linear,
+    centre_squares (K,) = |C^j|^2 saves computing them again. Along the line the logits are linear,
     l(s) = l + s g with g = (f^C(C^j) - l) / |C^j - u|, so the step count comes from the first crossing,
     min_j (l_k - l_j) / (g_j - g_k) over g_j > g_k.
 
@@ -95,7 +96,7 @@ def move_feature(
 
 
 def walk_steps(crossing: Tensor, distance: Tensor, step: float, max_steps: int | None) -> Tensor:
-    """How many whole steps stay before the first crossing and do not pass the centre."""
+    """The number of whole steps that end before the first crossing and do not pass the centre."""
     before_crossing = (crossing / step).ceil_().sub_(1)
     to_centre = (distance / step).floor_()
     return torch.minimum(before_crossing, to_centre).clamp_(min=0, max=MANY_STEPS if max_steps is None else max_steps)
@@ -109,26 +110,25 @@ def move_feature_any_head(
     *,
     step: float = STEP,
     max_steps: int | None = None,
-    bisections: int = 24,
 ) -> Tensor:
-    """`move_feature` for a head that is not linear: a fixed number of bisections finds a crossing on the line."""
+    """`move_feature` for a head that is not linear: BISECTIONS halvings of the line find where the label changes."""
     labels = logits.argmax(1, keepdim=True)
     distances = torch.cdist(features, centres).scatter(1, labels, -torch.inf)
     distance, farthest = distances.max(1, keepdim=True)
     direction = (centres[farthest[:, 0]] - features) / distance.clamp(min=1e-12)
 
-    def keeps(length: Tensor) -> Tensor:
+    def keeps_label(length: Tensor) -> Tensor:
         return head(features + length * direction).argmax(1, keepdim=True) == labels
 
     low, high = torch.zeros_like(distance), distance
-    for _ in range(bisections):
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        kept = keeps(middle)
-        low, high = torch.where(kept, middle, low), torch.where(kept, high, middle)
-    crossing = torch.where(keeps(distance), torch.inf, high)
+        keeps = keeps_label(middle)
+        low, high = torch.where(keeps, middle, low), torch.where(keeps, high, middle)
+    crossing = torch.where(keeps_label(distance), torch.inf, high)
     steps = walk_steps(crossing, distance, step, max_steps)
     moved: Tensor = head(features + steps * step * direction)
-    # Between two crossings the label may differ, and huge features may overflow: then do not move.
+    # Bisection may miss a crossing, so that the label differs here, and huge features may overflow: then do not move.
     stays = (moved.argmax(1, keepdim=True) == labels) & moved.isfinite().all(1, keepdim=True)
     return lift_top(torch.where(stays, moved, logits).softmax(1), labels)
 

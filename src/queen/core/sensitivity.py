@@ -1,4 +1,4 @@
-"""How sensitive one query is (SQS) and what it adds to its class's coverage (CQS)."""
+"""How sensitive one query is (SQS, Definition 2) and what it adds to its class's coverage (CQS, Definition 3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfc
 
-RIM = 0.25 * (1 + 1e-12)
+RIM = 0.25 * (1 + 1e-12)  # the least SQS^2 of a recorded query
 Floats = NDArray[np.float64]
 
 
@@ -33,9 +33,9 @@ def inside(points: Floats) -> NDArray[np.bool_]:
 def query_area(x: float, y: float, radius: float) -> float:
     """What a recorded query at the relative point (x, y) adds to CQS: rho^2 * SQS^2.
 
-    On plain numbers and with libm's erfc, so that every ledger adds the same doubles whatever batch a query came in.
-    Inside the disc SQS > 1/2, and the bound on records rests on it; at the very rim rounding would make it 1/2, hence
-    the floor a hair above.
+    Computed on plain numbers with libm's erfc, so that every ledger adds the same doubles whatever batch a query came
+    in. The bound on records rests on SQS > 1/2 inside the disc; at the very rim rounding would make it 1/2, hence the
+    floor RIM a hair above its square.
     """
     sensitivity = 0.5 * math.erfc(math.sqrt(x * x + y * y) - 1.0)
     return radius * radius * max(sensitivity * sensitivity, RIM)

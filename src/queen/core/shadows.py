@@ -17,7 +17,7 @@ from queen.zoo import seeded
 
 
 class Shadows(Protocol):
-    """S simulated pirates, whichever way they are made."""
+    """S simulated pirates."""
 
     def __len__(self) -> int: ...
 
@@ -28,7 +28,7 @@ class Shadows(Protocol):
 
 @dataclass(frozen=True)
 class HeadShadows:
-    """Linear pirates on the protectee's own features: weight (S, K, D), bias (S, K). Free at query time."""
+    """Linear pirates on the protectee's own features: weight (S, K, D), bias (S, K). Nearly free at query time."""
 
     weight: Tensor
     bias: Tensor
@@ -45,7 +45,7 @@ class HeadShadows:
 
 @dataclass(frozen=True)
 class NetworkShadows:
-    """Pirates with networks of their own that see x, as in the paper."""
+    """Pirates with networks of their own that take x, as in the paper."""
 
     networks: tuple[nn.Module, ...]
     recipes: tuple[Recipe, ...]
@@ -67,7 +67,7 @@ def draw_mean(probabilities: Tensor, drawn: Tensor) -> Tensor:
 def disjoint_subsets(
     labels: Tensor, classes: int, count: int, per_class: int, generator: torch.Generator
 ) -> tuple[list[Tensor], bool]:
-    """`count` random subsets of row numbers with up to `per_class` rows a class each, and whether they are disjoint.
+    """`count` random subsets of row numbers, up to `per_class` rows per class in each, and whether they are disjoint.
 
     Paper: subsets are disjoint; where a class has fewer than `count` images they are drawn with replacement instead.
     """
@@ -85,8 +85,8 @@ def disjoint_subsets(
         else:
             size = min(per_class, share)
             chosen = list(rows[: count * size].view(count, size))
-        for part, some in zip(parts, chosen, strict=True):
-            part.append(some)
+        for part, of_class in zip(parts, chosen, strict=True):
+            part.append(of_class)
     return [torch.cat(part) for part in parts], disjoint
 
 
@@ -130,7 +130,7 @@ def train_networks(
     lr: float = 0.01,
     on_model: Callable[[], None] = lambda: None,
 ) -> NetworkShadows:
-    """One network per subset, architectures in turn, few epochs: weak on purpose."""
+    """One network per subset, the recipes in turn, few epochs: weak on purpose."""
     chosen = tuple(recipes[i % len(recipes)] for i in range(len(subsets)))
     networks = []
     for recipe, rows in zip(chosen, subsets, strict=True):
@@ -139,11 +139,10 @@ def train_networks(
             optimiser = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
             for _ in range(epochs):
                 order = rows[torch.randperm(len(rows), generator=generator).to(rows.device)]
-                for some in order.tensor_split(
-                    max(1, len(rows) // batch)
-                ):  # never a batch of one: batch norm needs two
+                batches = max(1, len(rows) // batch)  # rounded down: never a batch of one, as batch norm needs two
+                for picked in order.tensor_split(batches):
                     optimiser.zero_grad(set_to_none=True)
-                    loss = F.cross_entropy(run_model(network, x[some]), labels[some])
+                    loss = F.cross_entropy(run_model(network, x[picked]), labels[picked])
                     loss.backward()  # type: ignore[no-untyped-call]
                     optimiser.step()
         networks.append(network.eval().requires_grad_(False))

@@ -1,4 +1,4 @@
-"""f = f^C(f^E(x)): any classifier seen as a feature extractor and a head, found by looking at one forward pass."""
+"""f = f^C(f^E(x)): any classifier as a feature extractor and a head, split by watching one forward pass."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from queen.core.inputs import tensors
 from queen.errors import HeadError, ShapeError
 from queen.types import Inputs
 
-TOLERANCE = 1e-4  # of the largest logit: head(u) is the same matmul again, only float32 rounding may differ
+TOLERANCE = 1e-4  # of the largest logit: head(u) is the same matmul again, so only float32 rounding may differ
 
 
 def run_model(model: nn.Module, x: Inputs) -> Tensor:
-    """The model's logits (n, K); knows plain tensors, tuples and objects with `.logits` (Hugging Face)."""
+    """The model's logits (n, K); it may return a tensor, a tuple or an object with `.logits` (Hugging Face)."""
     output: Any = model(**x) if isinstance(x, Mapping) else model(x)
     output = getattr(output, "logits", output)
     if isinstance(output, tuple | list):
@@ -29,18 +29,16 @@ def run_model(model: nn.Module, x: Inputs) -> Tensor:
 
 
 def id_bounds(model: nn.Module) -> tuple[int | None, int | None]:
-    """How many token ids a model knows and how long its texts may be, as far as it says so."""
-    own = getattr(model, "get_input_embeddings", None)
-    table = own() if callable(own) else next((m for m in model.modules() if isinstance(m, nn.Embedding)), None)
-    vocabulary, longest = (
-        getattr(table, "num_embeddings", None),
-        getattr(getattr(model, "config", None), "max_position_embeddings", None),
-    )
+    """The size of a model's vocabulary and the length of its longest text; None where the model does not say."""
+    getter = getattr(model, "get_input_embeddings", None)
+    table = getter() if callable(getter) else next((m for m in model.modules() if isinstance(m, nn.Embedding)), None)
+    vocabulary = getattr(table, "num_embeddings", None)
+    longest = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     return vocabulary, longest if isinstance(longest, int) and longest > 0 else None
 
 
 class Split:
-    """A classifier with its head known: one forward pass gives features u (n, D) and logits (n, K)."""
+    """A classifier and its head: one forward pass gives features u (n, D) and logits (n, K)."""
 
     def __init__(self, model: nn.Module, head_name: str) -> None:
         modules = dict(model.named_modules())
@@ -53,7 +51,7 @@ class Split:
 
     @property
     def linear(self) -> nn.Linear | None:
-        """The head if it is one linear layer, which allows the closed forms."""
+        """The head if it is one linear layer, which allows the closed forms; else None."""
         plain = isinstance(self.head, nn.Linear) and type(self.head).forward is nn.Linear.forward
         return self.head if plain else None
 
@@ -65,31 +63,31 @@ class Split:
 
     def __call__(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """(u, logits) of one batch, in one pass."""
-        if self.model.training:  # somebody trained on; answers must not depend on dropout
+        if self.model.training:  # its owner trained it further; answers must not depend on dropout
             self.model.eval()
-        seen: list[Tensor] = []
-        me = threading.get_ident()
+        captured: list[Tensor] = []
+        this_thread = threading.get_ident()
 
-        # Other threads may run the same model at the same time, and may meet this hook before torch knows that it
-        # wants keyword arguments too.
-        def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-            if threading.get_ident() == me:
-                seen.append(args[0] if args else next(iter((kwargs or {}).values())))
+        # Other threads may run the same model meanwhile, and may call this hook before torch has noted that it wants
+        # keyword arguments too.
+        def capture(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+            if threading.get_ident() == this_thread:
+                captured.append(args[0] if args else next(iter((kwargs or {}).values())))
 
-        handle = self.head.register_forward_pre_hook(look, with_kwargs=True)
+        handle = self.head.register_forward_pre_hook(capture, with_kwargs=True)
         try:
             logits = run_model(self.model, x)
         finally:
             handle.remove()
-        if len(seen) != 1 or seen[0].ndim != 2:
+        if len(captured) != 1 or captured[0].ndim != 2:
             raise HeadError(
-                f"layer '{self.head_name}' must run once a batch on (n, features); it ran {len(seen)} times"
+                f"layer '{self.head_name}' must run once a batch on (n, features); it ran {len(captured)} times"
             )
-        return seen[0], logits
+        return captured[0], logits
 
 
 def find_split(model: nn.Module, sample: Inputs, head: str | None = None) -> Split:
-    """Split `model` at the named layer, or at the last Linear it runs, and prove that head(u) equals the logits."""
+    """Split `model` at the named layer, or at the last Linear it runs, and check that head(u) equals the logits."""
     model.eval()
     with torch.inference_mode():
         try:

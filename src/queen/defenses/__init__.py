@@ -1,4 +1,8 @@
-"""Ways to answer that make a stolen copy worse: the paper's rivals, and QUEEN itself."""
+"""Defenses, one per file: ways to answer clients that make a stolen copy of the model worse.
+
+`DEFENSES` lists the published rivals and QUEEN itself by name; `base` says what a defense is, and `options` checks
+their numbers. Attacks, the benchmark and the demo import this package; it imports the guard, never an attack.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from queen.defenses import (
     reverse_sigmoid,
     rounding,
 )
-from queen.defenses.base import Defense, Endpoint, Mapped, Victim, nearest
+from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim, nearest
 from queen.errors import OptionError
 
 DEFENSES: Mapping[str, Defense] = {
@@ -37,10 +41,10 @@ DEFENSES: Mapping[str, Defense] = {
 
 
 def find_defense(name: str) -> Defense:
-    """A defense by name."""
+    """The defense of this name."""
     if name not in DEFENSES:
         raise OptionError(f"no defense '{name}'{nearest(name, DEFENSES)}")
     return DEFENSES[name]
 
 
-__all__ = ["DEFENSES", "Defense", "Endpoint", "Mapped", "Victim", "find_defense"]
+__all__ = ["DEFENSES", "Defense", "Endpoint", "MappedEndpoint", "Victim", "find_defense"]

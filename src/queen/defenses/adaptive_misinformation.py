@@ -1,4 +1,4 @@
-"""Adaptive Misinformation: where the model is unsure, a second network answers that was trained to be wrong."""
+"""Adaptive Misinformation: where the model is unsure, a second network, trained to be wrong, answers in its place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from queen.cache import fingerprint
 from queen.core.split import run_model
-from queen.defenses.base import Defense, Endpoint, Mapped, Victim
+from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim
 from queen.defenses.options import check_number
 from queen.training import probabilities, train
 
@@ -18,10 +18,10 @@ def perturb(y: Tensor, wrong: Tensor, *, tau: float = 0.7, nu: float = 1000.0) -
     """(1 - alpha) y + alpha wrong, alpha = 1 / (1 + exp(-nu (tau - max y))); all (n, K)."""
     _check(tau, nu)
     clean = y.double()
-    return torch.lerp(clean, wrong.double(), unsure(clean, tau=tau, nu=nu)).to(y.dtype)
+    return torch.lerp(clean, wrong.double(), second_share(clean, tau=tau, nu=nu)).to(y.dtype)
 
 
-def unsure(y: Tensor, *, tau: float = 0.7, nu: float = 1000.0) -> Tensor:
+def second_share(y: Tensor, *, tau: float = 0.7, nu: float = 1000.0) -> Tensor:
     """The share alpha (n, 1) that the second network has in the answers y (n, K)."""
     below = nu * (tau - y.amax(1, keepdim=True))
     small = below.abs().neg_().exp_()  # never overflows; torch.sigmoid rounds differently at the end of a batch
@@ -33,29 +33,29 @@ def _check(tau: float, nu: float) -> None:
     check_number("nu", nu, 0)
 
 
-class Avoiding(nn.Module):
-    """A network whose cross-entropy is -log((1 - p_y) / (K - 1)): it learns to give the label as little as it can."""
+class LabelAvoidingNetwork(nn.Module):
+    """Wraps a network so that its cross-entropy is -log((1 - p_y) / (K - 1)): it learns to avoid the label y."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        """log(1 - p) (n, K), which softmax normalises by K - 1."""
+        """log(1 - p) (n, K); the 1 - p sum to K - 1, by which softmax divides them."""
         return (1 - run_model(self.network, x).float().softmax(1) + SMALL).log()
 
 
 def train_second(victim: Victim, generator: torch.Generator) -> nn.Module:
-    """A network of the victim's architecture, trained on its images to avoid their labels; from `cache` if it is there.
+    """A network of the victim's architecture, trained on its images to avoid their labels, or taken from its cache.
 
-    It has a generator of its own, so that `generator` goes on the same whether or not the network was trained before.
+    Training draws from a generator of its own, so that `generator` is left in the same state if it is skipped.
     """
     seed = int(torch.randint(2**62, (1,), generator=generator))
     own = torch.Generator().manual_seed(seed)
     blank = victim.make_network(own)
 
     def teach(network: nn.Module) -> nn.Module:
-        train(Avoiding(network), *victim.train, victim.schedule, own)
+        train(LabelAvoidingNetwork(network), *victim.train, victim.schedule, own)
         return network
 
     if victim.cache is None:
@@ -71,7 +71,7 @@ def build(victim: Victim, generator: torch.Generator, *, tau: float = 0.7, nu: f
     """Train the second network, or take it from the victim's cache."""
     _check(tau, nu)
     second = train_second(victim, generator)
-    return Mapped(victim, lambda y, x: perturb(y, probabilities(second, x), tau=tau, nu=nu))
+    return MappedEndpoint(victim, lambda y, x: perturb(y, probabilities(second, x), tau=tau, nu=nu))
 
 
 DEFENSE = Defense(build, keeps_label="no", needs=frozenset({"x", "second_network", "outliers"}))

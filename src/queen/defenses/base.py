@@ -1,4 +1,9 @@
-"""What a defense is: something between a victim and its clients, that answers every client by name."""
+"""What a defense is: a way to put a victim behind an endpoint, which answers its clients in the model's place.
+
+`Defense.start(victim, generator)` sets one up. The result is an `Endpoint`: `client(name)` gives one client's oracle,
+`simulate` what somebody who knows the method can compute for himself. Most defenses are a `MappedEndpoint`, a fixed map
+of the model's probabilities; those with a memory bring an endpoint class of their own.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +21,19 @@ from queen.errors import OptionError
 from queen.training import Schedule, probabilities
 from queen.types import Oracle
 
-Keeps = Literal["always", "ties", "no"]
-"""Whether the label with the highest answer is the model's: always, up to ties (or rounding), or not."""
+KeepsLabel = Literal["always", "ties", "no"]
+"""Whether the class with the highest answer is the model's: always, up to ties (as rounding makes them), or not."""
 Need = Literal["x", "second_network", "outliers", "calibration"]
 """What a defense uses beside the model's probabilities: the query itself, a second trained network, outlier images
-that the victim was trained with, held-out images."""
+that the victim was trained with, images held out from training."""
 
 
 @dataclass(frozen=True)
 class Victim:
-    """The owner's side: the model and what it was trained with. Images are in 0..1.
+    """The owner's side: the model, and the images and labels it was trained with. Images are in 0..1.
 
     `make_network` builds an untrained network of the victim's architecture; `schedule` is how the owner trains one.
-    `cache` keeps what is slow to make.
+    `calibration` are images and labels held out from training. `cache` stores what is slow to make.
     """
 
     model: nn.Module
@@ -45,30 +50,30 @@ class Victim:
 
 
 class Endpoint(Protocol):
-    """A defended victim, as its clients and those who know the defense see it."""
+    """A defended victim, as seen by its clients and by attackers who know the defense."""
 
     def client(self, name: str) -> Oracle:
-        """How one client is answered; stateful defenses remember it under this name."""
+        """The oracle of one client, whom stateful defenses remember by this name."""
         ...
 
     def simulate(self, clean: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
-        """(states, n, K): what a new client would be told if the model had said `clean` (n, K) to x (n, ...).
+        """The answers (states, n, K) to a new client that sends x (n, ...), if the model's own were `clean` (n, K).
 
-        One state for most defenses; one more where a client may be in another, such as accused. Defenses with a secret
-        draw one of their own from `generator`: an attacker knows the method, not the key. Changes nothing.
+        Most defenses have one state; some have a second one, such as that of accused clients. Defenses with a secret
+        draw another from `generator`: an attacker knows the method, not the key. Changes nothing.
         """
         ...
 
 
 @dataclass(frozen=True)
-class Mapped:
-    """A service without memory: the same map of probabilities y (n, K), maybe with x, for everybody."""
+class MappedEndpoint:
+    """An endpoint without memory: for everybody the same map of probabilities y (n, K) and queries x (n, ...)."""
 
     victim: Victim
     perturb: Callable[[Tensor, Tensor], Tensor]
 
     def client(self, name: str) -> Oracle:
-        """The map after the model."""
+        """The map, applied to the model's answers."""
         return lambda x: self.perturb(self.victim.clean(x), x)
 
     def simulate(self, clean: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
@@ -78,25 +83,26 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Defense:
-    """One row of a table: how to build it, what it needs, and what it promises.
+    """One entry of `DEFENSES`: how to build the endpoint, what that needs, and what it promises.
 
-    `build(victim, generator, **options)`; options have defaults. `on_simplex` False: answers need not sum to 1.
+    `build(victim, generator, **options)` returns the endpoint; all options have defaults. `on_simplex` says whether
+    answers sum to 1, `stateful` whether an answer depends on what the client asked before.
     """
 
     build: Callable[..., Endpoint]
-    keeps_label: Keeps
+    keeps_label: KeepsLabel
     needs: frozenset[Need] = frozenset()
     on_simplex: bool = True
     stateful: bool = False
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options and their defaults."""
+        """The options of `build` and their defaults."""
         parameters = list(inspect.signature(self.build).parameters.values())[2:]
         return {p.name: p.default for p in parameters}
 
     def start(self, victim: Victim, generator: torch.Generator, **options: Any) -> Endpoint:
-        """The victim behind this defense."""
+        """The endpoint of the victim behind this defense; refuses unknown options."""
         unknown = next((name for name in options if name not in self.options), None)
         if unknown is not None:
             raise OptionError(f"no option '{unknown}'{nearest(unknown, self.options)}")
@@ -104,7 +110,7 @@ class Defense:
 
 
 def nearest(name: str, known: Mapping[str, Any]) -> str:
-    """The end of an error message: the known names, and the one that was probably meant."""
+    """The end of an error message about a name: the known ones, and the one that was probably meant."""
     close = difflib.get_close_matches(str(name), known, 1)
     meant = f"; did you mean '{close[0]}'?" if close else ""
     return f"; known: {', '.join(known) or 'none'}{meant}"

@@ -1,11 +1,11 @@
-"""EMDP, "exponential mechanism": nearly uniform answers, without noise, so that anybody can undo them."""
+"""EMDP, the "exponential mechanism": nearly uniform answers, but without noise, so that anybody can undo them."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from queen.defenses.base import Defense, Endpoint, Mapped, Victim
+from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim
 from queen.defenses.options import check_number
 
 
@@ -19,7 +19,7 @@ def perturb(y: Tensor, *, epsilon: float = 1.0) -> Tensor:
 def invert(answers: Tensor, *, epsilon: float = 1.0) -> Tensor:
     """The probabilities (n, K) behind `answers` (n, K): y_k = (2 / epsilon) log y'_k + const, const fixed by sum 1.
 
-    Rounding errors of the answers grow by 2 K / epsilon; what they push below 0 is cut off.
+    Rounding errors of the answers are multiplied by up to 2 K / epsilon; numbers that fall below 0 are cut off.
     """
     check_number("epsilon", epsilon, 0, above=True)
     logs = answers.double().clamp(min=torch.finfo(torch.float64).tiny).log()
@@ -31,7 +31,7 @@ def invert(answers: Tensor, *, epsilon: float = 1.0) -> Tensor:
 def build(victim: Victim, generator: torch.Generator, *, epsilon: float = 1.0) -> Endpoint:
     """Flatten every answer."""
     check_number("epsilon", epsilon, 0, above=True)
-    return Mapped(victim, lambda y, x: perturb(y, epsilon=epsilon))
+    return MappedEndpoint(victim, lambda y, x: perturb(y, epsilon=epsilon))
 
 
 DEFENSE = Defense(build, keeps_label="ties")

@@ -1,4 +1,4 @@
-"""Label-only: all the mass on the top class."""
+"""Label-only: the top class gets all of the probability."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from queen.defenses.base import Defense, Endpoint, Mapped, Victim
+from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim
 
 
 def perturb(y: Tensor) -> Tensor:
@@ -15,8 +15,8 @@ def perturb(y: Tensor) -> Tensor:
 
 
 def build(victim: Victim, generator: torch.Generator) -> Endpoint:
-    """Tell the victim's label and nothing else."""
-    return Mapped(victim, lambda y, x: perturb(y))
+    """Answer the victim's label and nothing else."""
+    return MappedEndpoint(victim, lambda y, x: perturb(y))
 
 
 DEFENSE = Defense(build, keeps_label="always")

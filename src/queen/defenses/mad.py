@@ -1,8 +1,8 @@
-"""MAD, argmax variant: the answer that turns a thief's gradient furthest, as the owner imagines the thief.
+"""MAD, argmax variant: the answer that turns the gradient of an imagined thief furthest.
 
 The imagined thief F is a network with random weights. The gradient of -log softmax(F(x))_k in its last layer's weights
-is (p - e_k) outer phi, with p = softmax(F(x)) and phi the features, so a thief who learns from q moves along
-(p - q) outer phi. Only p - q matters: the objective | n(p - q) - n(p - y) |^2, n(v) = v / |v|, needs K numbers a
+is (p - e_k) outer phi, with p = softmax(F(x)) and phi the features, so a thief that learns from q moves along
+(p - q) outer phi. Only p - q matters: the objective | n(p - q) - n(p - y) |^2, n(v) = v / |v|, needs K numbers per
 candidate and no gradients at all.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from queen.defenses.base import Defense, Endpoint, Mapped, Victim
+from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim
 from queen.defenses.options import check_number
 from queen.training import probabilities
 
@@ -22,9 +22,9 @@ MOST_EVALUATIONS = 1024  # candidates of the greedy search, rounded up to whole 
 LEAD = 1e-5  # of the top class in a candidate, before it is normalised
 GREEDY_SHIFT = 1e-8  # added to y above MOST_CLASSES
 SMALL = 1e-7  # added to a distance that may be 0
-SAME = 1e-7  # distances below are rounding errors, and so is their direction
+SAME = 1e-7  # shorter vectors are rounding errors, and so is their direction
 TIE = 1e-12  # cosines that are equal up to rounding: the first candidate is taken
-CHUNK = 1 << 17  # candidates at a time
+CHUNK = 1 << 17  # candidates compared at a time
 CUDA_CHUNK = 1 << 26
 
 
@@ -35,17 +35,17 @@ def perturb(y: Tensor, surrogate_probabilities: Tensor, *, epsilon: float = 1.0)
     is the top class of every candidate by LEAD and so of every answer; with epsilon >= 1 that survives float32.
     """
     check_number("epsilon", epsilon, 0)
-    rows = max(1, (CUDA_CHUNK if y.is_cuda else CHUNK) // _candidates(y.shape[1]))
+    rows = max(1, (CUDA_CHUNK if y.is_cuda else CHUNK) // _candidates_at_once(y.shape[1]))
     pairs = zip(y.split(rows), surrogate_probabilities.split(rows), strict=True)  # type: ignore[no-untyped-call]
-    return torch.cat([_mixed(part.double(), p.double(), epsilon) for part, p in pairs]).to(y.dtype)
+    return torch.cat([_mix(part.double(), p.double(), epsilon) for part, p in pairs]).to(y.dtype)
 
 
-def _candidates(classes: int) -> int:
-    """How many numbers a row takes."""
+def _candidates_at_once(classes: int) -> int:
+    """How many candidates of a row are compared at a time."""
     return int(2 ** (classes - 1)) if classes <= MOST_CLASSES else classes
 
 
-def _mixed(y: Tensor, p: Tensor, epsilon: float) -> Tensor:
+def _mix(y: Tensor, p: Tensor, epsilon: float) -> Tensor:
     worst = worst_of_all(y, p) if y.shape[1] <= MOST_CLASSES else worst_grown(y, p)
     distance = (y - worst).abs().sum(1, keepdim=True)
     share = (epsilon / (distance + SMALL)).clamp_(max=1)
@@ -77,7 +77,7 @@ def all_sets(classes: int, like: Tensor) -> Tensor:
 
 
 def worst_grown(y: Tensor, p: Tensor) -> Tensor:
-    """The candidate (n, K) with the highest objective that greedy growth from the top class of y (n, K) meets."""
+    """The candidate (n, K) with the highest objective among those of greedy growth from the top class of y (n, K)."""
     classes = y.shape[1]
     shifted = y + GREEDY_SHIFT
     honest = p * shifted.sum(1, keepdim=True) - shifted
@@ -97,17 +97,17 @@ def worst_grown(y: Tensor, p: Tensor) -> Tensor:
     for size in greedy_sizes(classes):
         tried = cosines(along + honest, inside + p, size).masked_fill_(chosen > 0, torch.inf)
         pick = _first_lowest(tried)[:, None]
-        found = tried.gather(1, pick)
+        picked = tried.gather(1, pick)
         chosen.scatter_(1, pick, 1.0)
         along, inside = along + honest.gather(1, pick), inside + p.gather(1, pick)
-        better = found < lowest - TIE
-        lowest, best = torch.where(better, found, lowest), torch.where(better, chosen, best)
+        better = picked < lowest - TIE
+        lowest, best = torch.where(better, picked, lowest), torch.where(better, chosen, best)
     best = best.scatter(1, label, 1 + LEAD)
     return best / best.sum(1, keepdim=True)
 
 
 def greedy_sizes(classes: int) -> Iterator[int]:
-    """Sizes of the sets tried, until there are enough evaluations or no classes left."""
+    """The sizes of the sets tried, until there were enough evaluations or no class is left."""
     evaluations, size = 0, 1
     while evaluations < MOST_EVALUATIONS and size < classes:
         evaluations += classes - size
@@ -126,7 +126,7 @@ def _cosines(ahead: Tensor, squares: Tensor, honest: Tensor) -> Tensor:
 
 
 def _first_lowest(values: Tensor) -> Tensor:
-    """(n,): the first column of (n, C) that is lowest up to rounding, whatever rows are computed beside it."""
+    """The first column (n,) of values (n, C) that is lowest up to rounding, so that the batch does not matter."""
     return (values <= values.amin(1, keepdim=True) + TIE).to(torch.int8).argmax(1)
 
 
@@ -135,7 +135,7 @@ def build(victim: Victim, generator: torch.Generator, *, epsilon: float = 1.0) -
     check_number("epsilon", epsilon, 0)
     surrogate = victim.make_network(generator).eval().requires_grad_(False)
     surrogate.to(next(victim.model.parameters()).device)
-    return Mapped(victim, lambda y, x: perturb(y, probabilities(surrogate, x), epsilon=epsilon))
+    return MappedEndpoint(victim, lambda y, x: perturb(y, probabilities(surrogate, x), epsilon=epsilon))
 
 
 DEFENSE = Defense(build, keeps_label="always", needs=frozenset({"x"}))

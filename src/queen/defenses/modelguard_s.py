@@ -1,4 +1,4 @@
-"""ModelGuard-S: repeat an earlier answer of the same top class where one is near enough."""
+"""ModelGuard-S: repeat an earlier answer with the same top class where one is near enough."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from queen.defenses.base import Defense, Endpoint, Victim
 from queen.defenses.options import check_number
 from queen.types import Oracle
 
-Answers = dict[int, Tensor]
-"""What one client was told, by top class: (m, K) in float64, oldest first."""
+EarlierAnswers = dict[int, Tensor]
+"""One client's earlier answers by top class: (m, K) in float64, oldest first."""
 
 
-def repeat(y: Tensor, told: Answers, *, epsilon: float) -> Tensor:
-    """The first answer in `told` within l1 distance `epsilon` of y (n, K), else y itself, which `told` then holds.
+def repeat(y: Tensor, earlier: EarlierAnswers, *, epsilon: float) -> Tensor:
+    """For each row of y (n, K), the oldest earlier answer within l1 distance `epsilon`, else the row itself.
 
-    Rows in order, as if they came one by one.
+    Rows are answered in order, as if they came one by one; those answered by themselves are added to `earlier`.
     """
     answers = y.double()  # a copy, unless y is in float64 already
     answers = answers.clone() if answers is y else answers
     labels = y.argmax(1)
     for label in torch.unique(labels).tolist():
         rows = (labels == label).nonzero()[:, 0]
-        known = told.get(label, answers.new_empty(0, y.shape[1]))
-        answers[rows], told[label] = _repeat_class(answers[rows], known, epsilon)
+        known = earlier.get(label, answers.new_empty(0, y.shape[1]))
+        answers[rows], earlier[label] = _repeat_class(answers[rows], known, epsilon)
     return answers.to(y.dtype)
 
 
@@ -36,7 +36,7 @@ def _repeat_class(y: Tensor, known: Tensor, epsilon: float) -> tuple[Tensor, Ten
     answered = near.any(1)
     if len(known):
         y = torch.where(answered[:, None], known[near.to(torch.int8).argmax(1)], y)
-    # Earlier answers come first, so only rows without one can meet those that this batch adds: one round for each.
+    # Older answers come first, so only rows without one can repeat those that this batch adds: one round per addition.
     open_rows = (~answered).nonzero()[:, 0]
     added = []
     while len(open_rows):
@@ -50,27 +50,27 @@ def _repeat_class(y: Tensor, known: Tensor, epsilon: float) -> tuple[Tensor, Ten
 
 
 @dataclass(frozen=True)
-class Repeating:
-    """The service: remembers by client name what each was told."""
+class RepeatingEndpoint:
+    """Remembers each client's answers by the client's name."""
 
     victim: Victim
     epsilon: float
-    told: dict[str, Answers] = field(default_factory=dict)
+    clients: dict[str, EarlierAnswers] = field(default_factory=dict)
 
     def client(self, name: str) -> Oracle:
         """The victim's answers, or earlier ones near them."""
-        told = self.told.setdefault(name, {})
-        return lambda x: repeat(self.victim.clean(x), told, epsilon=self.epsilon)
+        earlier = self.clients.setdefault(name, {})
+        return lambda x: repeat(self.victim.clean(x), earlier, epsilon=self.epsilon)
 
     def simulate(self, clean: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
-        """A client that was told nothing before sends the rows in order."""
+        """The answers to a client without earlier ones that sends the rows in order."""
         return repeat(clean, {}, epsilon=self.epsilon)[None]
 
 
 def build(victim: Victim, generator: torch.Generator, *, epsilon: float = 1.0) -> Endpoint:
-    """Remember nothing yet."""
+    """Start with nothing remembered."""
     check_number("epsilon", epsilon, 0)
-    return Repeating(victim, float(epsilon))
+    return RepeatingEndpoint(victim, float(epsilon))
 
 
 DEFENSE = Defense(build, keeps_label="always", stateful=True)

@@ -1,4 +1,4 @@
-"""ModelGuard-W: of all answers near the truth, the one that misleads most. A linear program, solved exactly in batches.
+"""ModelGuard-W: of all answers near the truth, the most misleading one. A linear program, solved exactly in batches.
 
 minimise sum_k log(y_k + SHIFT) x_k  subject to  x on the simplex, |x - y|_1 <= epsilon, x_t >= x_j + MARGIN (j != t),
 t the (first) top class of y. For a given cap U = x_t - MARGIN on the other classes the best answer is known: mass goes
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from queen.defenses.base import Defense, Endpoint, Mapped, Victim
+from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim
 from queen.defenses.options import check_number
 
 MARGIN = 1e-4  # how far ahead the top class stays
 SHIFT = 1e-6  # keeps the logarithm of 0 finite
 LEAST_EPSILON = 2 * MARGIN  # from here on there is an answer for every y, even if all classes tie
 TOLERANCE = 1e-12  # of the minimum, which is a number from -14 to 0
-MOST_STEPS = 200  # there are a few pieces a class, and far fewer are looked at
+MOST_STEPS = 200  # there are a few pieces per class, of which far fewer are looked at
 CHUNK = 1 << 17  # numbers at a time: what fits into a processor's cache
 CUDA_CHUNK = 1 << 24
 
@@ -37,7 +37,7 @@ def perturb(y: Tensor, *, epsilon: float = 1.0) -> Tensor:
 
 
 def _solve(y: Tensor, epsilon: float) -> Tensor:
-    """The same for a few rows."""
+    """The same for rows in float64 that fit into one chunk."""
     y = y / y.sum(1, keepdim=True)
     labels = y.argmax(1, keepdim=True)
     values, order = y.scatter(1, labels, torch.inf).sort(dim=1, descending=True, stable=True)
@@ -50,7 +50,7 @@ def _solve(y: Tensor, epsilon: float) -> Tensor:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The best answer under a cap: `others` (n, K-1) and, (n, 1), the costs of the classes that give and take last."""
+    """The best answer under a cap: `others` (n, K-1), and the costs (n, 1) of the classes that give and take last."""
 
     others: Tensor
     giving: Tensor
@@ -59,7 +59,7 @@ class _Answer:
 
 @dataclass(frozen=True)
 class _Problem:
-    """Rows with the top class (n, 1) apart and the others (n, K-1) from large to small; `budget` is what may move."""
+    """Rows with the top class (n, 1) apart and the others (n, K-1) in falling order; `budget` is how much may move."""
 
     top: Tensor
     top_cost: Tensor
@@ -68,12 +68,12 @@ class _Problem:
     budget: float
 
     def rows(self, chosen: Tensor) -> _Problem:
-        """Some of the rows."""
+        """The chosen rows only."""
         top, top_cost, others, costs = (t[chosen] for t in (self.top, self.top_cost, self.others, self.costs))
         return _Problem(top, top_cost, others, costs, self.budget)
 
     def caps(self) -> tuple[Tensor, Tensor]:
-        """The lowest and highest cap, (n, 1), under which there is any answer."""
+        """The lowest and the highest cap, both (n, 1), under which there is an answer at all."""
         others = self.others.shape[1]
         count = torch.arange(1, others + 1, device=self.top.device)
         # What lies above the cap must go: sum_j (y_j - U)+ is the largest over c of (sum of the c largest) - c U.
@@ -90,16 +90,16 @@ class _Problem:
         smaller = torch.arange(last, -1, -1, device=cap.device)  # how many classes are smaller than this one
         cut = torch.minimum(self.others, cap)
         sums = cut.cumsum(1)
-        kept = sums[:, -1:]
+        total = sums[:, -1:]
         rest = 1 - MARGIN - cap  # mass of the others
         # Without epsilon the smallest classes would be filled up and the largest emptied: nothing beyond that is moved.
         filled = torch.minimum((rest - smaller * cap).clamp_(min=0), cap)
         wanted = (cut - filled).clamp_(min=0).sum(1, keepdim=True)
-        forced = (1 - self.top - kept).clamp_(min=0)
+        forced = (1 - self.top - total).clamp_(min=0)
         allowed = (self.budget - forced - (self.top - MARGIN - cap).clamp_(min=0)).clamp_(min=0)
         moved = torch.minimum(wanted, allowed)
-        received = (rest - kept + moved).clamp_(min=0)
-        room_below = smaller * cap - (kept - sums)
+        received = (rest - total + moved).clamp_(min=0)
+        room_below = smaller * cap - (total - sums)
         left = torch.minimum((sums - moved).clamp_(min=0), cut)
         added = torch.minimum((received - room_below).clamp_(min=0), cap - cut)
         giver = (sums <= moved).sum(1, keepdim=True)
@@ -123,18 +123,18 @@ class _Problem:
 
 @dataclass(frozen=True)
 class _End:
-    """One end of an interval of caps: where, and the tangent there; all (n, 1)."""
+    """One end of an interval of caps: the cap, and the tangent there; all (n, 1)."""
 
     cap: Tensor
     value: Tensor
     slope: Tensor
 
     def rows(self, chosen: Tensor) -> _End:
-        """Some of the rows."""
+        """The chosen rows only."""
         return _End(self.cap[chosen], self.value[chosen], self.slope[chosen])
 
-    def replaced(self, where: Tensor, by: _End) -> _End:
-        """Other ends in some of the rows."""
+    def replace_where(self, where: Tensor, by: _End) -> _End:
+        """The same ends, but those of `by` in the rows of a mask (n, 1)."""
         pairs = ((self.cap, by.cap), (self.value, by.value), (self.slope, by.slope))
         return _End(*(torch.where(where, new, old) for old, new in pairs))
 
@@ -158,18 +158,18 @@ def _best_cap(problem: _Problem) -> Tensor:
         step = (right.value - left.value - right.slope * width) / (left.slope - right.slope)
         cap = left.cap + step.clamp_(min=0).minimum(width)
         bound = left.value + left.slope * step
-        found = _End(cap, *problem.value_and_slope(cap))
+        crossing = _End(cap, *problem.value_and_slope(cap))
         best[rows] = cap
-        going = ((found.value > bound + TOLERANCE) & (found.slope != 0))[:, 0]
-        falling = found.slope < 0
-        left, right = left.replaced(falling, found), right.replaced(~falling, found)
+        going = ((crossing.value > bound + TOLERANCE) & (crossing.slope != 0))[:, 0]
+        falling = crossing.slope < 0
+        left, right = left.replace_where(falling, crossing), right.replace_where(~falling, crossing)
     return best
 
 
 def build(victim: Victim, generator: torch.Generator, *, epsilon: float = 1.0) -> Endpoint:
     """Solve the program for every answer."""
     check_number("epsilon", epsilon, LEAST_EPSILON)
-    return Mapped(victim, lambda y, x: perturb(y, epsilon=epsilon))
+    return MappedEndpoint(victim, lambda y, x: perturb(y, epsilon=epsilon))
 
 
 DEFENSE = Defense(build, keeps_label="always")

@@ -1,15 +1,15 @@
-"""No defense: what every other one is compared with."""
+"""No defense, with which every other one is compared."""
 
 from __future__ import annotations
 
 import torch
 
-from queen.defenses.base import Defense, Endpoint, Mapped, Victim
+from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim
 
 
 def build(victim: Victim, generator: torch.Generator) -> Endpoint:
     """The victim as it is."""
-    return Mapped(victim, lambda y, x: y)
+    return MappedEndpoint(victim, lambda y, x: y)
 
 
 DEFENSE = Defense(build, keeps_label="always")

@@ -1,4 +1,4 @@
-"""Checks that the numbers given to a defense make sense."""
+"""The check of a defense's numeric options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from queen.errors import OptionError
 
 
 def check_number(name: str, value: object, low: float, high: float = math.inf, *, above: bool = False) -> None:
-    """Refuse anything but a finite number of at least `low` (with `above`: more than it) and at most `high`."""
+    """Refuse anything but a finite number from `low` (excluded if `above`) to `high`."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and math.isfinite(value) and low <= value <= high and not (above and value == low):  # type: ignore[arg-type, operator]
         return

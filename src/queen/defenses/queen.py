@@ -1,4 +1,4 @@
-"""QUEEN as one of the defenses: a guard, whose clients are the benchmark's."""
+"""QUEEN as one of the defenses: a guard behind the interface that all defenses share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from queen.bundle.bundle import Bundle, with_options
+from queen.bundle.bundle import Bundle
 from queen.bundle.store import load_bundle, save_bundle
 from queen.cache import fingerprint
 from queen.core.mapping import MapRecipe
@@ -30,8 +30,8 @@ from queen.types import Oracle, Reply
 BATCH = 512
 
 
-class Guarded:
-    """A guard as a service."""
+class GuardedEndpoint:
+    """A guard as an endpoint that counts its verdicts."""
 
     def __init__(self, bundle: Bundle, secret: bytes) -> None:
         self._guard = Guard(bundle, secret=secret)
@@ -39,11 +39,11 @@ class Guarded:
 
     @property
     def verdicts(self) -> Mapping[str, int]:
-        """How many queries got each verdict so far; "alarmed" and "refused" count beside the letters."""
+        """How many queries got each verdict so far, by its letter; also how many were "alarmed" and "refused"."""
         return dict(sorted(self._verdicts.items()))
 
     def client(self, name: str) -> Oracle:
-        """The guard as this client sees it."""
+        """The guard's answers to this client."""
 
         def answer(x: Tensor) -> Tensor:
             try:
@@ -61,43 +61,43 @@ class Guarded:
         self._verdicts.update({"alarmed": int(reply.alarmed.sum()), "refused": int(reply.refused.sum())})
 
     def simulate(self, clean: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
-        """A new client under a key of the attacker's own; under the sentinel also one that stands accused."""
-        watched = self._guard.bundle.policy == "sentinel"
-        guard = Guard(_answering(self._guard.bundle), secret=new_secret(generator))
-        states: list[list[Tensor]] = [[], []] if watched else [[]]
-        for said, part in zip(clean.split(BATCH), x.split(BATCH), strict=True):  # type: ignore[no-untyped-call]
-            seen = guard.measure(part, said=said)
-            for state, found in enumerate(states):
-                judgement = _accused(seen) if state else guard.judge(_never_alarming(seen), "attacker")
-                found.append(_told(guard, seen, judgement))
-        return torch.stack([torch.cat(found) for found in states])
+        """Answers to a new client, under another secret; for the sentinel, also those to an accused client."""
+        has_accused = self._guard.bundle.policy == "sentinel"
+        guard = Guard(_without_refusals(self._guard.bundle), secret=draw_secret(generator))
+        states: list[list[Tensor]] = [[], []] if has_accused else [[]]
+        for part_clean, part in zip(clean.split(BATCH), x.split(BATCH), strict=True):  # type: ignore[no-untyped-call]
+            batch = guard.measure(part, said=part_clean)
+            for state, answers in enumerate(states):
+                judgement = _accuse(batch) if state else guard.judge(_without_alarm(batch), "attacker")
+                answers.append(_respond(guard, batch, judgement))
+        return torch.stack([torch.cat(answers) for answers in states])
 
 
-def _answering(bundle: Bundle) -> Bundle:
-    """Without budgets where the sentinel would refuse: nobody can learn from what is refused."""
+def _without_refusals(bundle: Bundle) -> Bundle:
+    """The bundle with endless budgets if the sentinel refuses spent ones: nobody learns from what is refused."""
     if bundle.policy != "sentinel" or bundle.sentinel.on_spent != "refuse":
         return bundle
-    return with_options(bundle, limits=Limits(radius=bundle.limits.radius, threshold=1e9, extra_answers=MAX_ANSWERS))
+    return bundle.with_options(limits=Limits(radius=bundle.limits.radius, threshold=1e9, extra_answers=MAX_ANSWERS))
 
 
-def _never_alarming(seen: Measured) -> Measured:
-    return seen if seen.bets is None else replace(seen, bets=replace(seen.bets, bar=inf))
+def _without_alarm(batch: Measured) -> Measured:
+    return batch if batch.bets is None else replace(batch, bets=replace(batch.bets, bar=inf))
 
 
-def _accused(seen: Measured) -> Judgement:
-    none = np.zeros(len(seen.labels), np.bool_)
+def _accuse(batch: Measured) -> Judgement:
+    none = np.zeros(len(batch.labels), np.bool_)
     return Judgement("A" * len(none), none, ~none, none)
 
 
-def _told(guard: Guard, seen: Measured, judgement: Judgement) -> Tensor:
+def _respond(guard: Guard, batch: Measured, judgement: Judgement) -> Tensor:
     try:
-        return guard.respond(seen, judgement, "attacker").probabilities
+        return guard.respond(batch, judgement, "attacker").probabilities
     except RefusedError as refusal:
         return refusal.reply.probabilities
 
 
-def new_secret(generator: torch.Generator) -> bytes:
-    """A secret that a run can be repeated with."""
+def draw_secret(generator: torch.Generator) -> bytes:
+    """A secret drawn from `generator`, so that a run can be repeated."""
     numbers = torch.randint(2**62, (4,), generator=generator).tolist()
     return hashlib.sha256(repr(numbers).encode()).digest()
 
@@ -119,19 +119,18 @@ def _builder(policy: str) -> Callable[..., Endpoint]:
         seed: int = 0,
     ) -> Endpoint:
         recipe = {"map_epochs": map_epochs, "map_batch": map_batch, "shadow_models": shadow_models, "seed": seed}
-        bundle = with_options(
-            fitted(victim, **recipe),
+        bundle = load_or_fit(victim, **recipe).with_options(
             policy=policy,
             limits=Limits(radius=radius, threshold=threshold, extra_answers=extra_answers),
             sentinel=Sentinel(alpha=alpha, on_alarm=on_alarm, on_spent=on_spent),
         )
-        return Guarded(bundle, new_secret(generator))
+        return GuardedEndpoint(bundle, draw_secret(generator))
 
     return build
 
 
-def fitted(victim: Victim, **recipe: Any) -> Bundle:
-    """The bundle all policies share; fitted once and kept in the victim's cache."""
+def load_or_fit(victim: Victim, **recipe: Any) -> Bundle:
+    """The bundle that all policies share: from the victim's cache, or fitted and stored there."""
     if victim.cache is None:
         return _fit(victim, **recipe)
     tensors = [*victim.model.state_dict().values(), *victim.train, *(victim.calibration or ())]

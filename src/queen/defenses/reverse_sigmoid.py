@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from queen.defenses.base import Defense, Endpoint, Mapped, Victim
+from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim
 from queen.defenses.options import check_number
 
 
@@ -31,7 +31,7 @@ def _check(beta: float, gamma: float) -> None:
 def build(victim: Victim, generator: torch.Generator, *, beta: float = 0.2, gamma: float = 0.2) -> Endpoint:
     """Apply the map to every answer."""
     _check(beta, gamma)
-    return Mapped(victim, lambda y, x: perturb(y, beta=beta, gamma=gamma))
+    return MappedEndpoint(victim, lambda y, x: perturb(y, beta=beta, gamma=gamma))
 
 
 DEFENSE = Defense(build, keeps_label="no")  # for some options and numbers of classes it does: see `perturb`

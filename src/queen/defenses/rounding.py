@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from queen.defenses.base import Defense, Endpoint, Mapped, Victim
+from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim
 from queen.errors import OptionError
 
 MOST_DECIMALS = 15  # more than a float64 holds
@@ -26,7 +26,7 @@ def _check(decimals: object) -> None:
 def build(victim: Victim, generator: torch.Generator, *, decimals: int = 1) -> Endpoint:
     """Round every answer."""
     _check(decimals)
-    return Mapped(victim, lambda y, x: perturb(y, decimals=decimals))
+    return MappedEndpoint(victim, lambda y, x: perturb(y, decimals=decimals))
 
 
 DEFENSE = Defense(build, keeps_label="ties", on_simplex=False)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from queen.attacks.adaptive import Loot, carry_out, plain
 from queen.bench.datasets.load import digits, mnist5k
 from queen.bench.recovery import recovery_by_verdict
-from queen.bench.speed import paired_ratio
+from queen.bench.timing import paired_ratio
 from queen.core.certify import certify
 from queen.demo.adaptive import try_adaptive
 from queen.demo.benign import alarm_orders, cost_by_queries, false_accusations

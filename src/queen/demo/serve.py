@@ -45,7 +45,7 @@ def say(service: Service, ports: Ports, key: str, admin: str) -> None:
     settings: Settings = service.settings
     address = f"http://{settings.host}:{ports.rest}"
     sys.stdout.write(f"""
-{service.spec.name} is served under policy {service.guard.bundle.policy}. In another terminal:
+{service.spec.name} is served under policy {service.guard.policy.name}. In another terminal:
 
 curl -s -H 'Authorization: Bearer {key}' {address}/v2/models/{service.spec.name}/infer -d @{HOME}/digit.json
 

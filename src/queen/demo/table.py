@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from queen.bench.page import filled
 from queen.demo.thieves import best
-
-BEGIN, END = "<!-- demo table -->", "<!-- /demo table -->"
-ADAPTIVE_BEGIN, ADAPTIVE_END = "<!-- adaptive table -->", "<!-- /adaptive table -->"
 
 HEADER = (
     "policy",
@@ -183,17 +177,3 @@ def _best(attack: dict[str, Any]) -> str:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
-
-
-def fill(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
-    """Put a table of a committed result file between a page's markers."""
-    page.write_text(filled(page.read_text(), text, begin, end))
-
-
-if __name__ == "__main__":
-    from queen.demo.plot import draw_cost
-
-    found = json.loads(Path("results/demo/demo.json").read_text())
-    fill(Path("README.md"), markdown(found))
-    fill(Path("docs/policies.md"), adaptive_markdown(found), ADAPTIVE_BEGIN, ADAPTIVE_END)
-    Path("docs/cost.png").write_bytes(draw_cost(found["sentinel"]["cost"]))

@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queen.bundle.bundle import MODES, Bundle, Calibration, with_options
+from queen.bundle.bundle import MODES, Bundle, Calibration
 from queen.bundle.report import Report
-from queen.core.geometry import Geometry, check_range
-from queen.core.mapping import MappingNet
+from queen.core.geometry import check_range
 from queen.core.sensitivity import Floats
 from queen.errors import CalibrationError, OptionError, ShapeError
 from queen.fit.data import Data, batches
@@ -52,20 +51,39 @@ def calibrate(
     if isinstance(conditions, str):
         raise OptionError(f"conditions must be a list of names, got {conditions!r}")
     names = (CLEAN, *dict.fromkeys(map(check_condition, conditions)))
-    bundle, generator = guard.bundle, torch.Generator().manual_seed(seed)
-    reference = bundle.calibration.reference if bundle.calibration else None
+    reference = guard.bundle.calibration.reference if guard.bundle.calibration else None
     with Progress(progress) as show:
-        pixels = _pixels(bundle, data) if conditions else None
-        views: list[View] = [partial(_through, name, pixels, generator) for name in names]
-        views.append(jitter)
-        *seen, jittered = look(bundle.split, data, bundle.probe.x, show, "calibration", views=views)
-        found = summarise(
-            seen, jittered, bundle.mapping, bundle.geometry, names, conditions_mode, generator, reference=reference
+        bundle = calibrate_bundle(
+            guard.bundle, data, show, conditions=names, mode=conditions_mode, reference=reference, seed=seed
         )
-        rates = alarm_rates(found, bundle.geometry.classes, bundle.sentinel, seed)
-        bundle = with_calibration(bundle, found.calibration, rates)
     show.say(Report(**bundle.report).lines())
     return guard.with_bundle(bundle)
+
+
+def calibrate_bundle(
+    bundle: Bundle,
+    data: Data,
+    show: Progress,
+    *,
+    conditions: Sequence[str] = (CLEAN,),
+    mode: str = "mixture",
+    certified: bool = True,
+    reference: Tensor | None = None,
+    simulate: bool = True,
+    seed: int = 0,
+) -> Bundle:
+    """The bundle with a calibration on these images and a report that tells of it; `protect` and `calibrate` end here.
+
+    `conditions` start with `CLEAN`. Not `certified`: the images trained the model. `reference` are the training
+    features of the knn score. `simulate`: also report how often simulated benign clients would be accused.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    pixels = _pixels(bundle, data) if len(conditions) > 1 else None
+    views: list[View] = [partial(_through, name, pixels, generator) for name in conditions]
+    *seen, jittered = look(bundle.split, data, bundle.probe.x, show, "calibration", views=[*views, jitter])
+    found = summarise(seen, jittered, bundle, conditions, mode, generator, certified=certified, reference=reference)
+    rates = alarm_rates(found, bundle.geometry.classes, bundle.sentinel, seed) if simulate else {}
+    return with_calibration(bundle, found.calibration, rates)
 
 
 class Views:
@@ -94,8 +112,7 @@ def jitter(x: Inputs) -> Inputs:
 def summarise(
     seen: Sequence[ModelOutputs],
     jittered: ModelOutputs,
-    net: MappingNet,
-    geometry: Geometry,
+    bundle: Bundle,
     names: Sequence[str],
     mode: str,
     generator: torch.Generator,
@@ -104,6 +121,7 @@ def summarise(
     reference: Tensor | None = None,
 ) -> Views:
     """From one pass under every condition (and one jittered) to what the guard stores."""
+    geometry = bundle.geometry
     check_range(seen[0].labels, geometry.classes)
     tolerance, cell = measure_scales(seen[0].features, seen[0].logits.argmax(1), jittered.features)
     # A client's repeats place no bet, so what is usual must be measured without repeats too.
@@ -111,7 +129,7 @@ def summarise(
     seen = [ModelOutputs(s.features[new], s.logits[new], s.labels[new]) for s in seen]
     with torch.inference_mode():
         labels = [s.logits.argmax(1) for s in seen]
-        points = [geometry.relative(net(s.features), k) for s, k in zip(seen, labels, strict=True)]
+        points = [geometry.relative(bundle.mapping(s.features), k) for s, k in zip(seen, labels, strict=True)]
         scores = [all_scores(s.features, s.logits, p, reference) for s, p in zip(seen, points, strict=True)]
     count = len(labels[0])
     each = torch.arange(len(names)).repeat_interleave(count).view(len(names), count)
@@ -183,7 +201,7 @@ def with_calibration(bundle: Bundle, found: Calibration, rates: dict[str, float]
         "warnings": [w for w in bundle.report["warnings"] if not w.startswith("calibration")]
         + _warnings(bundle, found),
     }
-    return with_options(replace(bundle, calibration=found, report=report), limits=bundle.limits)
+    return replace(bundle, calibration=found, report=report).with_options(limits=bundle.limits)
 
 
 def _warnings(bundle: Bundle, found: Calibration) -> list[str]:

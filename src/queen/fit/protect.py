@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from queen.bundle.bundle import NO_CALIBRATION, Bundle, Probe, check_settings, with_options
+from queen.bundle.bundle import NO_CALIBRATION, Bundle, Probe
 from queen.bundle.report import Benign, Report, mean_square_sensitivity
 from queen.core import inputs
 from queen.core.geometry import Geometry, check_labels, measure, nearest_centre
@@ -17,16 +17,15 @@ from queen.core.mapping import MappingNet, MapRecipe, train_map
 from queen.core.shadows import Shadows, disjoint_subsets, train_heads, train_networks
 from queen.core.split import Split, find_split
 from queen.errors import CalibrationError, DtypeError, EmptyBatchError, LimitsError, MapError, OptionError
-from queen.fit.calibrate import alarm_rates, jitter, summarise, with_calibration
+from queen.fit.calibrate import calibrate_bundle
 from queen.fit.data import Data, batches
 from queen.fit.features import ModelOutputs, look
 from queen.guard import Guard
 from queen.ledger import Ledger
-from queen.options import Limits, Sentinel
+from queen.options import Limits, Sentinel, check_sentinel
 from queen.policy import find_policy
 from queen.progress import Progress
 from queen.recipe import Recipe, recipe_of
-from queen.sentinel.conditions import CLEAN
 from queen.types import Inputs
 
 ShadowKind = Literal["head", "network"]
@@ -82,35 +81,19 @@ def protect(
     of the training images; other inputs are not checked). Runs on the device the model is on, deterministic given
     `seed`.
     """
-    find_policy(policy)
-    if policy == "sentinel" and calibration is None:  # before the work, not after it
-        raise CalibrationError(NO_CALIBRATION)
-    if isinstance(calibration, str) and calibration != "train":
-        raise OptionError(f"calibration must be held-out data or 'train', got '{calibration}'")
-    settings = Sentinel() if sentinel is None else check_settings(sentinel)
-    settings = settings if alpha is None else replace(settings, alpha=alpha)
-    if not isinstance(model, nn.Module):
-        raise DtypeError(f"expected the model as a torch.nn.Module, got {type(model).__name__}")
-    if not isinstance(seed, int):
-        raise OptionError(f"seed must be an integer, got {seed!r}")
+    settings = _check_options(model, policy, calibration, sentinel, alpha, seed)
     recipe = _shadow_recipe(shadows)
     generator = torch.Generator().manual_seed(seed)
     with Progress(progress) as show:
         sample = _sample(train_data, model)
         split = find_split(model, sample, head)
-        with show.timed("features"):
-            [seen] = look(split, train_data, sample, show, "features", keep_inputs=recipe.kind == "network")
-        classes = seen.logits.shape[1]
-        check_labels(seen.labels, classes)
-        with show.timed("map"):
-            net = _fit_map(seen, mapping or MapRecipe(), generator, show)
+        seen = _extract(split, train_data, sample, show, keep_inputs=recipe.kind == "network")
+        net = _fit_map(seen, mapping or MapRecipe(), generator, show)
         points = net(seen.features)
-        geometry = measure(seen.features, points, seen.labels, classes)
+        geometry = measure(seen.features, points, seen.labels, seen.logits.shape[1])
         agreement = _agreement(points, geometry, seen, min_agreement)
-        warnings: list[str] = []
-        with show.timed("shadows"):
-            made = _fit_shadows(seen, classes, recipe, generator, show, warnings)
-        chosen = _limits(limits, absolute_radius, geometry)
+        made, warnings = _fit_shadows(seen, recipe, generator, show)
+        limits = _limits(limits, absolute_radius, geometry)
         report = _report(seen, points, geometry, agreement, recipe, made)
         report.warnings, report.seconds = warnings, show.seconds
         bundle = Bundle(
@@ -119,6 +102,7 @@ def protect(
             geometry=geometry,
             shadows=made,
             probe=_probe(split, sample, generator),
+            limits=limits,
             observe=observe,
             keep_label=keep_label,
             sentinel=settings,
@@ -130,29 +114,43 @@ def protect(
             pixel_std=tuple(pixel_std) if pixel_std else None,
             report=vars(report),
         )
-        bundle = with_options(bundle, limits=chosen)
         if calibration is not None:
             with show.timed("calibration"):
-                certified = not isinstance(calibration, str)
-                data = train_data if isinstance(calibration, str) else calibration
-                own, jittered = look(split, data, sample, show, "calibration", views=[lambda x: x, jitter])
-                reference = _reference(seen, generator) if "knn" in settings.scores else None
-                views = summarise(
-                    [own],
-                    jittered,
-                    net,
-                    geometry,
-                    (CLEAN,),
-                    "mixture",
-                    generator,
-                    certified=certified,
-                    reference=reference,
+                bundle = calibrate_bundle(
+                    bundle,
+                    train_data if isinstance(calibration, str) else calibration,
+                    show,
+                    certified=not isinstance(calibration, str),
+                    reference=_reference(seen, generator) if "knn" in settings.scores else None,
+                    simulate=policy == "sentinel",
+                    seed=seed,
                 )
-                rates = alarm_rates(views, classes, settings, seed) if policy == "sentinel" else {}
-                bundle = with_calibration(bundle, views.calibration, rates)
-        bundle = with_options(bundle, policy=policy)
+        bundle = bundle.with_options(policy=policy, limits=limits)
     show.say(Report(**bundle.report).lines())
     return Guard(bundle, ledger=ledger, secret=secret)
+
+
+def _check_options(
+    model: nn.Module,
+    policy: str,
+    calibration: Data | str | None,
+    sentinel: Sentinel | None,
+    alpha: float | None,
+    seed: int,
+) -> Sentinel:
+    """The sentinel's settings, once everything that can be said before the work has been said."""
+    find_policy(policy)
+    if policy == "sentinel" and calibration is None:
+        raise CalibrationError(NO_CALIBRATION)
+    if isinstance(calibration, str) and calibration != "train":
+        raise OptionError(f"calibration must be held-out data or 'train', got '{calibration}'")
+    settings = Sentinel() if sentinel is None else check_sentinel(sentinel)
+    settings = settings if alpha is None else replace(settings, alpha=alpha)
+    if not isinstance(model, nn.Module):
+        raise DtypeError(f"expected the model as a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(seed, int):
+        raise OptionError(f"seed must be an integer, got {seed!r}")
+    return settings
 
 
 def _shadow_recipe(shadows: ShadowRecipe | ShadowKind) -> ShadowRecipe:
@@ -182,6 +180,13 @@ def _sample(data: Data, model: nn.Module) -> Inputs:
     raise EmptyBatchError("the data holds no images")
 
 
+def _extract(split: Split, data: Data, sample: Inputs, show: Progress, *, keep_inputs: bool) -> ModelOutputs:
+    with show.timed("features"):
+        [seen] = look(split, data, sample, show, "features", keep_inputs=keep_inputs)
+    check_labels(seen.labels, seen.logits.shape[1])
+    return seen
+
+
 def _reference(seen: ModelOutputs, generator: torch.Generator, rows: int = 2000) -> Tensor:
     """Some normalised training features (m, D), for the knn score."""
     few = torch.randperm(len(seen.features), generator=generator)[:rows].to(seen.features.device)
@@ -191,7 +196,7 @@ def _reference(seen: ModelOutputs, generator: torch.Generator, rows: int = 2000)
 def _fit_map(seen: ModelOutputs, recipe: MapRecipe, generator: torch.Generator, show: Progress) -> MappingNet:
     if recipe.loss not in ("out", "in"):
         raise OptionError(f"no contrastive loss '{recipe.loss}'; known: out, in")
-    with show.bar("map", recipe.epochs) as advance:
+    with show.timed("map"), show.bar("map", recipe.epochs) as advance:
         return train_map(seen.features, seen.labels, recipe, generator, advance)
 
 
@@ -207,26 +212,25 @@ def _agreement(points: Tensor, geometry: Geometry, seen: ModelOutputs, floor: fl
 
 
 def _fit_shadows(
-    seen: ModelOutputs,
-    classes: int,
-    recipe: ShadowRecipe,
-    generator: torch.Generator,
-    show: Progress,
-    warnings: list[str],
-) -> Shadows:
-    subsets, disjoint = disjoint_subsets(seen.labels, classes, recipe.count, recipe.per_class, generator)
-    if not disjoint:
-        warnings.append(f"some class has fewer than {recipe.count} images, so shadow subsets overlap (bootstrap)")
-    if recipe.kind == "head" or seen.inputs is None:
-        with show.bar("shadows", 1) as advance:
-            heads = train_heads(seen.features, seen.labels, classes, subsets, generator, steps=recipe.steps)
-            advance()
-        return heads
-    networks = recipe.networks or _default_networks(seen.inputs, classes)
-    with show.bar("shadows", recipe.count) as advance:
-        return train_networks(
-            seen.inputs, seen.labels, subsets, networks, generator, epochs=recipe.epochs, on_model=advance
-        )
+    seen: ModelOutputs, recipe: ShadowRecipe, generator: torch.Generator, show: Progress
+) -> tuple[Shadows, list[str]]:
+    """The simulated pirates, and what to warn of."""
+    classes = seen.logits.shape[1]
+    with show.timed("shadows"):
+        subsets, disjoint = disjoint_subsets(seen.labels, classes, recipe.count, recipe.per_class, generator)
+        overlap = f"some class has fewer than {recipe.count} images, so shadow subsets overlap (bootstrap)"
+        warnings = [] if disjoint else [overlap]
+        if recipe.kind == "head" or seen.inputs is None:
+            with show.bar("shadows", 1) as advance:
+                heads = train_heads(seen.features, seen.labels, classes, subsets, generator, steps=recipe.steps)
+                advance()
+            return heads, warnings
+        networks = recipe.networks or _default_networks(seen.inputs, classes)
+        with show.bar("shadows", recipe.count) as advance:
+            trained = train_networks(
+                seen.inputs, seen.labels, subsets, networks, generator, epochs=recipe.epochs, on_model=advance
+            )
+        return trained, warnings
 
 
 def _default_networks(x: Tensor, classes: int) -> list[Recipe]:

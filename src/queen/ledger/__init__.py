@@ -1,9 +1,10 @@
-"""The only mutable thing: what each client has seen of each class."""
+"""The only mutable thing: what each client has asked and been answered, in memory, in SQLite or in Redis."""
 
-from queen.ledger.base import Budget, Event, Judgement, Ledger, Rows, Standing
+from queen.ledger.base import Budget, Event, Judgement, Ledger, Standing
 from queen.ledger.memory import MemoryLedger
 from queen.ledger.open import open_ledger
 from queen.ledger.redis import RedisLedger
+from queen.ledger.rows import Rows
 from queen.ledger.sqlite import SqliteLedger
 
 __all__ = [

@@ -18,7 +18,7 @@ from scipy.special import betainccinv
 from queen.core.sensitivity import Floats
 
 NEGLIGIBLE = 1e-22  # probability that may be dropped; doing so only widens the band
-SMALLEST = 1e-9  # a delta below cannot be told from rounding in 1 - delta
+SMALLEST = 1e-9  # a smaller delta would drown in the rounding of 1 - delta
 
 
 @lru_cache(maxsize=1024)
@@ -70,10 +70,10 @@ def _level(count: int, delta: float) -> float:
     low, high = math.log(delta / count), math.log(delta)
     if delta < SMALLEST:
         return math.exp(low)
-    found = float(brentq(excess, low, high, xtol=1e-5))
-    while excess(found) < 0:  # the root finder may stop on the bold side
-        found -= 1e-5
-    return math.exp(found)
+    log_level = float(brentq(excess, low, high, xtol=1e-5))
+    while excess(log_level) < 0:  # the root finder may stop on the bold side
+        log_level -= 1e-5
+    return math.exp(log_level)
 
 
 def _quantiles(count: int, level: float) -> Floats:

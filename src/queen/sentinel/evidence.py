@@ -29,15 +29,15 @@ from queen.sentinel.sketch import Sketch
 EXPONENTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 NEIGHBOURS = 10
 Bet = tuple[float, ...]
-"""One factor for every score and exponent, score by score; empty: no bet on this query."""
+"""One factor per score and exponent, score by score; empty: no bet on this query."""
 
 
 @dataclass(frozen=True)
 class Bets:
-    """What the ledger needs of a batch: a bet, a digest and a sketch a row; and when wealth is proof.
+    """What the ledger needs of a batch: a bet, a digest and a sketch per row, and when wealth is proof.
 
     `size` is the length of a full bet, `bar` the sum of wealth that accuses, `enforce` whether a client's alarm has
-    consequences, and `test` a number of the test these bets belong to: wealth won in another one does not count.
+    consequences, and `test` identifies the test these bets belong to: wealth won in another one does not count.
     """
 
     factors: list[Bet]
@@ -50,7 +50,7 @@ class Bets:
     test: int = 0
 
     def take(self, rows: list[int]) -> Bets:
-        """Those of some rows."""
+        """The bets of the chosen rows."""
         return replace(
             self,
             factors=[self.factors[i] for i in rows],
@@ -69,7 +69,7 @@ def score(
     name: str, features: Tensor, logits: Tensor, honest: Tensor, points: Tensor, reference: Tensor | None
 ) -> Tensor:
     """One score (n,), high for foreign queries; `honest` is the softmax of the logits."""
-    if name == "energy":  # -logsumexp(logits), from what is known already: a quarter of its time for a small batch
+    if name == "energy":  # -logsumexp(logits), from the softmax we have: four times as fast for a small batch
         return honest.amax(1).log_().sub_(logits.amax(1))
     if name == "distance":
         return points.float().square().sum(1).sqrt()
@@ -82,7 +82,7 @@ def score(
 
 
 class Evidence:
-    """The p-value of every score for every predicted class, from calibration scores; built once a guard."""
+    """The p-value of every score for every predicted class, from calibration scores; built once per guard."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Evidence:
         classes: int,
         settings: Sentinel,
     ) -> None:
-        """`labels` and `conditions` (n,), `scores` (n, number of scores); each condition is certified by itself."""
+        """`labels` and `conditions` (n,), `scores` (n, number of scores); each condition is certified separately."""
         self._factors: dict[float, Bet] = {}
         self._form = settings.form
         every = np.unique(conditions)
@@ -105,7 +105,7 @@ class Evidence:
         delta = settings.delta / (len(self.parts) * len(every) * scores.shape[1])
         self.steps: list[list[_Steps]] = []  # score -> class -> p-values
         for column in scores.T:
-            of_class: list[_Steps] = [_NEVER] * classes
+            of_class: list[_Steps] = [_NO_BET] * classes
             for part in self.parts:
                 chosen = np.isin(labels, part)
                 sets = [np.sort(column[chosen & (conditions == c)]) for c in every]
@@ -119,7 +119,7 @@ class Evidence:
             self.steps.append(of_class)
 
     def bets(self, labels: Sequence[int], scores: Sequence[Sequence[float]]) -> list[Bet]:
-        """The factors of every row; `scores` holds one list of n numbers a score."""
+        """The factors of every row; `scores` holds one list of n numbers per score."""
         if len(scores) == 1:
             of_class, factors = self.steps[0], self.factors
             return [factors(of_class[k].p(s)) for k, s in zip(labels, scores[0], strict=True)]
@@ -134,25 +134,24 @@ class Evidence:
 
     def factors(self, p: float) -> Bet:
         """e * p^(e-1) for every exponent; empty where no bet is placed (p < 0)."""
-        found = self._factors.get(p)
-        if found is None:
-            found = tuple(e * p ** (e - 1) for e in EXPONENTS) if p > 0 else ()
-            self._factors[p] = found
-        return found
+        factors = self._factors.get(p)
+        if factors is None:
+            factors = self._factors[p] = tuple(e * p ** (e - 1) for e in EXPONENTS) if p > 0 else ()
+        return factors
 
     @cached_property
     def test(self) -> int:
-        """A number that tells this test from one with other calibration images, scores or forms."""
-        told = repr((self._form, [[(of.breaks, of.values) for of in of_class] for of_class in self.steps]))
-        return int.from_bytes(hashlib.sha256(told.encode()).digest()[:8], "little", signed=True)
+        """A number that differs between tests with different calibration images, scores or forms."""
+        description = repr((self._form, [[(of.breaks, of.values) for of in of_class] for of_class in self.steps]))
+        return int.from_bytes(hashlib.sha256(description.encode()).digest()[:8], "little", signed=True)
 
     def weak_classes(self) -> list[int]:
         """Predicted classes whose queries can never raise wealth: too few calibration images."""
-        return [k for k in range(len(self.steps[0])) if all(of_class[k] is _NEVER for of_class in self.steps)]
+        return [k for k in range(len(self.steps[0])) if all(of_class[k] is _NO_BET for of_class in self.steps)]
 
     @property
     def size(self) -> int:
-        """Factors in a full bet."""
+        """The number of factors in a full bet."""
         return len(self.steps) * len(EXPONENTS)
 
 
@@ -176,16 +175,16 @@ class _Steps:
 
     @classmethod
     def truncated(cls, scores: Floats, delta: float, share: float) -> _Steps:
-        """No bet (-1) up to the calibration score that `share` of them exceed; above it, the band of those above."""
+        """No bet (-1) up to the calibration score that a `share` of them exceeds; then the band of those above."""
         top = ceil(share * len(scores))
         if top < 2:
-            return _NEVER
+            return _NO_BET
         floor = scores[-top]
         steps = cls.worst([scores[scores > floor]], delta)
         return cls([float(floor), *steps.breaks], [-1.0, *steps.values])
 
 
-_NEVER = _Steps([], [-1.0])
+_NO_BET = _Steps([], [-1.0])
 
 
 def step(wealth: Sequence[float], factors: Bet, bets: int, form: str) -> tuple[list[float], float]:
@@ -193,7 +192,7 @@ def step(wealth: Sequence[float], factors: Bet, bets: int, form: str) -> tuple[l
 
     Mixture: money comes in at every time t with weight .5 / (t (t + 1)), and half of all at t = 1, so that what is lost
     on benign-looking queries is no credit for later. Product: all comes at t = 1. Cusum: topped up to 1 every time.
-    Only sums, products and comparisons, so that any store decides alike. A mixture never runs dry, since new money
+    Only sums, products and comparisons, so that every store decides alike. A mixture never runs dry, since new money
     comes in for ever; a product does on a long benign stream.
     """
     grown, total = [], 0.0
@@ -212,7 +211,7 @@ def _fresh_money(time: int, form: str) -> float:
 
 
 def first_alarm(bets: Sequence[Bet], form: str, size: int, bar: float) -> int | None:
-    """The index of the bet that accuses a client who places these, or None: the ledger's arithmetic by itself."""
+    """The index of the bet that accuses a client who places these bets, or None: the ledger's arithmetic alone."""
     wealth, placed = [0.0] * size, 0
     for i, factors in enumerate(bets):
         if factors:
@@ -231,14 +230,14 @@ def statement(settings: Sentinel, *, certified: bool, mode: str, conditions: Seq
     if len(conditions) > 1:
         listed = ", ".join(conditions)
         whom += f" under any one of {listed}" if mode == "max" else f" whose images are a mixture like that of {listed}"
-    held = f"With confidence {1 - settings.delta:g} over the calibration images, "
+    confidence = f"With confidence {1 - settings.delta:g} over the calibration images, "
     if settings.form == "cusum":
         text = (
-            f"{held}{whom} sends at least {1 / settings.share:g} queries on average before a false alarm; that it is "
-            "ever accused is NOT bounded (form cusum)."
+            f"{confidence}{whom} sends at least {1 / settings.share:g} queries on average before a false alarm; that "
+            "it is ever accused is NOT bounded (form cusum)."
         )
     else:
-        text = f"{held}{whom} is ever accused with probability at most {settings.alpha:g}."
+        text = f"{confidence}{whom} is ever accused with probability at most {settings.alpha:g}."
         if settings.form == "product":
             text += " Good will is credit: benign-looking queries let a later attack run longer (form product)."
     if settings.pool_below:

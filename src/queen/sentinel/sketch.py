@@ -1,4 +1,4 @@
-"""A few secret numbers by which a query is recognised when it comes again, exactly or nearly."""
+"""A few secret numbers per query, by which it is recognised when it comes again, exactly or nearly."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 SIZE = 8
-CELL_NUMBERS = 4  # of a sketch that decide on the cell of a decoy: more part images better, and lose jitter sooner
+BOX_NUMBERS = 4  # of a sketch that choose a decoy's box: more separate images better, but jitter leaves a box sooner
 Sketch = tuple[float, ...]
 """`SIZE` projections of a feature in units of the tolerance: two queries are the same if all differ by less than 1.
-Float32 numbers, so that a store may keep four bytes of each."""
-NO_DIGEST = 0  # of a query that was not answered: the same input again is not free
+Float32 numbers, so that a store needs only four bytes for each."""
+NO_DIGEST = 0  # of a query that was not answered: sending the same input again is not free
 
 
 def directions(key: bytes, dims: int, tolerance: float) -> Tensor:
@@ -25,79 +25,81 @@ def directions(key: bytes, dims: int, tolerance: float) -> Tensor:
     return torch.from_numpy(normal / tolerance).float()
 
 
-COPY = 2e-3  # of the usual distance: whatever is nearer is the same picture, but for the noise of computing
-JITTER = 1e-3  # of the input's range: what re-encoding does to a picture
-LEAVING = 0.005  # share of so jittered queries that may leave their decoy's cell; wider cells also part images less
+COPY = 2e-3  # of the median distance: nearer images are the same picture up to rounding
+JITTER = 1e-3  # of the input's range: what re-encoding changes in a picture
+LEAVING = 0.005  # share of jittered queries that may leave their decoy's box; wider boxes separate images less
 
 
-def measure_scales(features: Tensor, labels: Tensor, jittered: Tensor | None, rows: int = 4000) -> tuple[float, float]:
-    """Two lengths in feature space: the tolerance, and the side of a decoy's cell.
+def measure_scales(features: Tensor, labels: Tensor, jittered: Tensor, rows: int = 4000) -> tuple[float, float]:
+    """Two lengths in feature space: the tolerance, and the side of a decoy's box.
 
-    Within the tolerance two queries are the same picture sent again: half of what all but one in a hundred images keep
-    from their nearest other one of the same predicted class. A cell is as wide as jitter asks (features of the same
-    images, `jittered`), but never wider than the usual distance between images of one class, so that they part.
+    Two queries within the tolerance count as the same picture sent again. It is half of the distance that all but one
+    in a hundred images keep from the nearest other image of their predicted class. A box is as wide as jitter requires
+    (`jittered`: features of the same images, jittered), but never wider than the median distance between images of one
+    class, so that most of them fall into different boxes.
     """
-    moved = None if jittered is None else torch.linalg.vector_norm(features - jittered, dim=1).mean().item()
-    spread = torch.linspace(0, len(labels) - 1, min(rows, len(labels))).long().to(labels.device)  # not the first ones:
-    features, labels = features[spread].double(), labels[spread]  # data may be sorted by class
-    nearest, usual = [], []
+    moved = torch.linalg.vector_norm(features - jittered, dim=1).mean().item()
+    # Evenly spread rows, not the first ones, since data may be sorted by class.
+    spread = torch.linspace(0, len(labels) - 1, min(rows, len(labels))).long().to(labels.device)
+    features, labels = features[spread].double(), labels[spread]
+    nearest, distances = [], []
     for k in labels.bincount().nonzero().flatten():
         same = features[labels == k]
         if len(same) > 1:
             apart = torch.cdist(same, same)
-            usual.append(apart[apart > 0])
+            distances.append(apart[apart > 0])
             nearest.append(apart.fill_diagonal_(torch.inf).amin(1))
-    widest = torch.cat(usual).median().item() if usual and len(torch.cat(usual)) else 0.0
+    widest = torch.cat(distances).median().item() if distances and len(torch.cat(distances)) else 0.0
     nearest_all = torch.cat(nearest) if nearest else features.new_empty(0)
     nearest_all = nearest_all[nearest_all > COPY * widest]  # copies say nothing about different images
-    if len(nearest_all) == 0:  # nothing to compare: only what is equal to the last digit is the same
+    if len(nearest_all) == 0:  # nothing to compare: only equal features are the same picture
         size = max(1e-30, features.abs().mean().item())
         return 1e-6 * size, 0.1 * size
     tolerance = 0.5 * nearest_all.quantile(0.01).item()
-    # A projection of a move of length m crosses a border of cells w wide with probability .8 m / w.
-    wanted = 0.5 * widest if moved is None else 0.8 * CELL_NUMBERS * moved / LEAVING
+    # A projection of a move of length m crosses a border of boxes w wide with probability .8 m / w.
+    wanted = 0.8 * BOX_NUMBERS * moved / LEAVING
     return tolerance, min(max(wanted, 2 * tolerance), widest)
 
 
 def repeats(features: Tensor, labels: Tensor, tolerance: float) -> Tensor:
     """(n,) whether an earlier image of the same predicted class lies within the tolerance."""
-    found = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
+    repeated = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
     for k in labels.bincount().nonzero().flatten():
         rows = (labels == k).nonzero().flatten()
         near = torch.cdist(features[rows].double(), features[rows].double()) < tolerance
-        found[rows] = near.tril(-1).any(1)
-    return found
+        repeated[rows] = near.tril(-1).any(1)
+    return repeated
 
 
 class Memory:
     """The last `CAPACITY` distinct queries of a client: their digests (equal inputs) and sketches (nearly equal ones).
 
-    The oldest is forgotten first, which never helps a client: a forgotten query counts as new. All of it is small
-    arrays, since a server keeps them for every client: 42 bytes a query, and a hash table of the cells that the first
-    `KEYS` numbers of the sketches lie in. A cell is `SIDE` wide, so whatever is near a number lies in the same cell, or
-    in one of two if a border is near.
+    The oldest is forgotten first, which never helps a client: a forgotten query counts as new. A server has one memory
+    per client, so it consists of small arrays: 42 bytes per query, and a hash table of the boxes that the first `KEYS`
+    numbers of the sketches lie in. Boxes are `SIDE` wide, so whatever is near a number lies in the same box, or in the
+    next one if a border is near.
     """
 
     CAPACITY = 1024
     BUCKETS = 1024
-    KEYS = 4  # more numbers part sketches better, and there are more cells to look into
-    SIDE = 4.0  # wider cells are fewer to look into (2: always 16; 4: 5 of them) and hold more sketches
+    KEYS = 4  # more numbers separate sketches better, but there are more boxes to search
+    SIDE = 4.0  # of wider boxes fewer must be searched (side 2: always 16; 4: about 5), but each holds more sketches
     __slots__ = ("count", "digests", "first", "following", "sketches")
 
     def __init__(self) -> None:
         self.count = 0  # distinct queries ever remembered; count modulo capacity is the next slot
         self.digests = array("q")
-        self.sketches = array("f")  # SIZE numbers a slot
-        self.first = array("h", [-1]) * self.BUCKETS  # a slot whose cell falls into this bucket
+        self.sketches = array("f")  # SIZE numbers per slot
+        self.first = array("h", [-1]) * self.BUCKETS  # a slot whose box falls into this bucket; -1: none
         self.following = array("h")  # for every slot, the next one in the same bucket; -1: none
 
     @property
     def size(self) -> int:
-        """Queries remembered now."""
+        """The number of queries remembered now."""
         return len(self.digests)
 
     def has_same(self, digest: int) -> bool:
-        """Whether this very input was remembered; it is near then, which is quicker to see."""
+        """Whether this very input was remembered; then `has_near` is true as well, and quicker to ask first."""
         return digest != NO_DIGEST and digest in self.digests
 
     def has_near(self, sketch: Sketch) -> bool:
@@ -107,13 +109,13 @@ class Memory:
         for value in sketch[: self.KEYS]:
             low, high = (value - 1.0) // side, (value + 1.0) // side
             sides.append((low,) if low == high else (low, high))
-        for cell in product(*sides):
-            slot = first[hash(cell) % self.BUCKETS]
+        for box in product(*sides):
+            slot = first[hash(box) % self.BUCKETS]
             while slot >= 0:
-                known = SIZE * (slot + 1)
-                for value in reversed(sketch):  # the first numbers are those that the cell has compared roughly
-                    known -= 1
-                    if not -1.0 < sketches[known] - value < 1.0:
+                at = SIZE * (slot + 1)
+                for value in reversed(sketch):  # the first numbers last: the box has compared them roughly already
+                    at -= 1
+                    if not -1.0 < sketches[at] - value < 1.0:
                         break
                 else:
                     return True
@@ -123,23 +125,23 @@ class Memory:
     def add(self, digest: int, sketch: Sketch) -> None:
         """Remember a query in the next slot."""
         slot = self.count % self.CAPACITY
-        kept = array("f", sketch)  # rounded, if it was not float32: the bucket must be found again
-        bucket = self._bucket(kept)
+        rounded = array("f", sketch)  # as stored: `_unlink` must compute the same bucket from it
+        bucket = self._bucket(rounded)
         if slot < len(self.digests):
             self._unlink(slot)
             self.digests[slot] = digest
-            self.sketches[SIZE * slot : SIZE * (slot + 1)] = kept
+            self.sketches[SIZE * slot : SIZE * (slot + 1)] = rounded
             self.following[slot] = self.first[bucket]
         else:
             self.digests.append(digest)
-            self.sketches.extend(kept)
+            self.sketches.extend(rounded)
             self.following.append(self.first[bucket])
         self.first[bucket] = slot
         self.count += 1
 
-    def _bucket(self, kept: array[float]) -> int:
+    def _bucket(self, sketch: array[float]) -> int:
         side = self.SIDE
-        return hash(tuple([v // side for v in kept[: self.KEYS]])) % self.BUCKETS
+        return hash(tuple([v // side for v in sketch[: self.KEYS]])) % self.BUCKETS
 
     def _unlink(self, slot: int) -> None:
         """Take a slot out of its bucket."""
@@ -153,5 +155,5 @@ class Memory:
         following[other] = following[slot]
 
     def slot(self, number: int) -> tuple[int, Sketch]:
-        """What a slot holds."""
+        """The digest and the sketch in a slot."""
         return self.digests[number], tuple(self.sketches[SIZE * number : SIZE * (number + 1)])

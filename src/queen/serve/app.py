@@ -15,7 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queen.errors import QueenError
-from queen.serve.admin.routes import admin_routes, dashboard_routes
+from queen.serve.admin.routes import admin_routes
+from queen.serve.admin.static import dashboard_routes
 from queen.serve.http import ONE_PACKET, read_body
 from queen.serve.protocol.inflate import inflate
 from queen.serve.protocol.openapi import openapi

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from queen.core import inputs
 from queen.errors import LedgerError, QueenError
@@ -27,7 +26,7 @@ from queen.ledger import Judgement
 from queen.options import Group
 from queen.serve.protocol.rest_write import clean
 from queen.serve.types import Caller, Query, ServeError
-from queen.types import Inputs, Reply
+from queen.types import Reply
 
 REFUSED = "no answer: this client's budget of answers is spent, or it stands accused of extraction; ask the operator"
 NOT_RECORDED = "the ledger cannot record this request, so it gets no answer; try again"
@@ -172,7 +171,7 @@ class Batcher:
         if not requests:
             return []
         try:
-            return [(requests, self._guard.measure(_joined([request.query.inputs for request in requests])))]
+            return [(requests, self._guard.measure(inputs.join([request.query.inputs for request in requests])))]
         except QueenError as error:
             if len(requests) > 1:
                 valid = [request for request in requests if self._is_valid(request)]
@@ -236,15 +235,6 @@ def _can_share_batch(request: PendingRequest, first: PendingRequest, groups: Map
     return own.keys() == other.keys() and all(
         own[name].dtype == t.dtype and own[name].shape[1:] == t.shape[1:] for name, t in other.items()
     )
-
-
-def _joined(parts: Sequence[Inputs]) -> Inputs:
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    if isinstance(first, Tensor):
-        return torch.cat([part for part in parts if isinstance(part, Tensor)])
-    return {name: torch.cat([part[name] for part in parts if isinstance(part, Mapping)]) for name in first}
 
 
 Result = tuple[PendingRequest, NDArray[np.float32] | ServeError]

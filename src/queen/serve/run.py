@@ -62,7 +62,7 @@ async def _serve(service: Service, on_start: Callable[[Service, Ports], None]) -
         log.log(
             "serving",
             model=service.spec.name,
-            policy=policy_name(service),
+            policy=service.guard.policy.name,
             rest=ports.rest,
             grpc=ports.grpc,
             metrics=ports.metrics,
@@ -71,11 +71,6 @@ async def _serve(service: Service, on_start: Callable[[Service, Ports], None]) -
         await stop.wait()
         log.log("stopping")
     log.log("stopped")
-
-
-def policy_name(service: Service) -> str:
-    """The policy in force."""
-    return "none" if service.settings.policy == "none" else service.guard.bundle.policy
 
 
 @contextlib.asynccontextmanager

@@ -54,8 +54,7 @@ class Service:
     def __init__(self, settings: Settings, guard: Guard, keys: KeyStore) -> None:
         self.settings, self.guard, self.keys = settings, guard, keys
         self.spec = describe(guard.bundle, settings.model_name)
-        policy = "none" if settings.policy == "none" else guard.bundle.policy
-        self.metrics, self.series = Metrics(model=self.spec.name, policy=policy), Series()
+        self.metrics, self.series = Metrics(model=self.spec.name, policy=guard.policy.name), Series()
         keys_with_budgets = KeysWithBudgets(keys, guard.ledger)
         self.auth = Authenticator(
             keys_with_budgets,

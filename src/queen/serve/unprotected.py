@@ -14,11 +14,16 @@ from queen.errors import NotFiniteError
 from queen.guard import Guard, Measured
 from queen.ledger import Judgement
 from queen.options import Group
-from queen.types import Inputs, Reply
+from queen.policy import Action, Policy
+from queen.types import Inputs, Reply, Verdict
+
+NO_POLICY = Policy("none", {verdict.value: (Action.HONEST, Action.HONEST) for verdict in Verdict})
 
 
 class Unprotected(Guard):
     """Answers everybody honestly, maps nothing and remembers nothing."""
+
+    policy = NO_POLICY
 
     def measure(self, x: Inputs, *, said: Tensor | None = None) -> Measured:
         """The model's answers and nothing else."""

@@ -9,7 +9,7 @@ import yaml
 
 from queen.bench.protectee import make_setting
 from queen.bench.spec import read_spec
-from queen.bench.studies.base import Lab
+from queen.bench.studies.base import StudyContext
 from queen.bench.studies.run import one_thread
 from queen.cache import Cache
 from queen.progress import Progress
@@ -52,8 +52,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def lab(folder):
+def context(folder):
     cache = Cache(folder / "cache")
     spec = read_spec(folder / "tiny.yaml")
     with one_thread(), Progress(False) as show:
-        yield Lab(spec, make_setting(spec.protectee, spec.thief, cache, "cpu", None), cache, show)
+        yield StudyContext(spec, make_setting(spec.protectee, spec.thief, cache, "cpu", None), cache, show)

@@ -1,10 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
-import runpy
-import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +12,8 @@ from typer.testing import CliRunner
 from queen.bench.spec import SpecError
 from queen.bench.studies import STUDIES, find_study
 from queen.bench.studies.base import read_study
-from queen.bench.studies.page import filled
+from queen.bench.studies.formatting import percent, percent_range
 from queen.bench.studies.run import read_study_result, run_study
-from queen.bench.studies.words import percent, span
 from queen.cli import app
 from queen.errors import OptionError
 from tests.support.paths import ROOT
@@ -41,7 +36,7 @@ def write(folder: Path, name: str, content: object) -> Path:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_study_leaves_a_whole_result_and_a_picture(lab, folder, name):
+def test_every_study_leaves_a_whole_result_and_a_picture(context, folder, name):
     threads = torch.get_num_threads()
     path = write(folder, name, {"base": "tiny.yaml", **QUICK[name]})
     result = run_study(name, STUDIES[name], path, folder / "out", cache=folder / "cache", progress=False)
@@ -52,9 +47,9 @@ def test_every_study_leaves_a_whole_result_and_a_picture(lab, folder, name):
     assert result["config"]["base"]["budget"] == 200
     assert (folder / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in (folder / "out").glob(f"*{name}*")) == [f"{name}.json", f"{name}.png"]
-    told = STUDIES[name].tell(result)
-    assert told.startswith("|")
-    assert told.endswith("\n")
+    text = STUDIES[name].to_markdown(result)
+    assert text.startswith("|")
+    assert text.endswith("\n")
     changed = {**result, "version": 0}
     (folder / "old").mkdir(exist_ok=True)
     (folder / "old" / f"{name}.json").write_text(json.dumps(changed))
@@ -93,69 +88,42 @@ def test_mistakes_in_a_file_of_parameters_are_named(folder, content, message):
         read_study(STUDIES["radius"], write(folder, "wrong", content))
 
 
-def test_unknown_names_in_parameters_are_answered_with_the_nearest(lab):
+def test_unknown_names_in_parameters_are_answered_with_the_nearest(context):
     with pytest.raises(OptionError, match="no pool 'own'; known: foreign, own_kind"):
-        lab.asking("own")
+        context.setting_for("own")
     with pytest.raises(OptionError, match=r"no defense 'quen'.*did you mean 'queen'"):
-        lab.plan("quen", seed=0)
+        context.plan("quen", seed=0)
     with pytest.raises(OptionError, match=r"no attack 'dirct'.*did you mean 'direct'"):
-        lab.plan("queen", seed=0, attack="dirct")
+        context.plan("queen", seed=0, attack="dirct")
 
 
-def test_own_kind_images_must_be_there(lab):
-    poor = replace(lab, setting=replace(lab.setting, benign=None))
+def test_own_kind_images_must_be_there(context):
+    poor = replace(context, setting=replace(context.setting, benign=None))
     with pytest.raises(SpecError, match="protectee: benign: 600"):
-        poor.asking("own_kind")
+        poor.setting_for("own_kind")
 
 
 def test_shares_are_said_in_percent():
     assert (percent(), percent(0.5), percent(0.5, 0.7)) == ("-", "50.0", "60.0 ± 14.1")
-    assert (span([0.5, 0.5]), span([0.5, 0.25])) == ("50.0 %", "25.0 to 50.0 %")
+    assert (percent_range([0.5, 0.5]), percent_range([0.5, 0.25])) == ("50.0 %", "25.0 to 50.0 %")
 
 
-def test_a_column_of_the_spec_may_name_another_method(lab):
-    run = lab.plan("harsh", seed=3, options={"threshold": 0.5})
+def test_a_column_of_the_spec_may_name_another_method(context):
+    run = context.plan("harsh", seed=3, options={"threshold": 0.5})
     assert (run.defense, run.seed, run.budget) == ("queen-strict", 3, 200)
     assert run.options == {"map_epochs": 20, "shadow_models": 2, "threshold": 0.5}
 
 
-def test_the_command_prints_the_result(lab, folder):
+def test_the_command_prints_the_result(context, folder):
     path = write(folder, "cli", {"base": "tiny.yaml", **QUICK["threshold"]})
     words = ["bench", "study", "threshold", str(path), "--out", str(folder / "cli"), "--cache", str(folder / "cache")]
     plain = CliRunner().invoke(app, words)
     assert plain.exit_code == 0
     assert plain.stdout.startswith("| attacker's images |")
-    found = CliRunner().invoke(app, [*words, "--json"])
-    assert json.loads(found.stdout) == json.loads((folder / "cli" / "threshold.json").read_text())
+    as_json = CliRunner().invoke(app, [*words, "--json"])
+    assert json.loads(as_json.stdout) == json.loads((folder / "cli" / "threshold.json").read_text())
     wrong = CliRunner().invoke(app, ["bench", "study", "treshold", *words[3:]])
     assert "did you mean 'threshold'" in str(wrong.exception)
-
-
-def test_the_page_of_studies_says_what_the_results_say():
-    page = (ROOT / "docs" / "studies.md").read_text()
-    assert filled(page, ROOT / "results" / "studies") == page
-    outside = re.sub(r"<!-- study (\w+) -->.*?<!-- /study \1 -->", "", page, flags=re.DOTALL)
-    assert not re.search(r"\d+(\.\d+)? ?%", outside)  # a figure outside the markers would go stale
-    for name in STUDIES:
-        assert f"results/studies/{name}.png" in page
-
-
-def test_the_page_is_filled_by_a_command(tmp_path, monkeypatch):
-    shutil.copytree(ROOT / "results" / "studies", tmp_path / "results" / "studies")
-    (tmp_path / "docs").mkdir()
-    page = (ROOT / "docs" / "studies.md").read_text()
-    empty = re.sub(r"(<!-- study (\w+) -->).*?(<!-- /study \2 -->)", r"\1\n\3", page, flags=re.DOTALL)
-    assert len(empty) < len(page)
-    (tmp_path / "docs" / "studies.md").write_text(empty)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "queen.bench.studies.page")
-    runpy.run_module("queen.bench.studies.page", run_name="__main__")
-    assert (tmp_path / "docs" / "studies.md").read_text() == page
-
-
-def test_a_page_without_markers_is_refused():
-    with pytest.raises(SpecError, match="<!-- study threshold -->"):
-        filled("nothing here", ROOT / "results" / "studies")
 
 
 def test_a_result_of_another_study_is_refused(tmp_path):

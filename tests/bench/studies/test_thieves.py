@@ -14,9 +14,8 @@ from scipy.stats import ks_2samp
 from queen.attacks.base import Transcript
 from queen.bench.studies import forget_quality, quartiles
 from queen.bench.studies.forget_quality import CLEAN, CONTROL, ForgetQuality, p_value
-from queen.bench.studies.quartiles import Quartiles, ranked, sample, split_quartiles
+from queen.bench.studies.quartiles import Quartiles, measure_distances, sample, split_quartiles
 from queen.defenses import DEFENSES
-from queen.defenses.queen import fitted
 from queen.errors import OptionError
 from queen.training import Schedule
 
@@ -26,7 +25,7 @@ counts = st.lists(st.integers(0, 40), min_size=4, max_size=4).filter(any)
 @given(counts, counts)
 def test_p_values_from_counts_are_those_of_the_labels(own, other):
     generator = np.random.default_rng(0)
-    labels = [generator.permutation(np.repeat(np.arange(4), found)) for found in (own, other)]
+    labels = [generator.permutation(np.repeat(np.arange(4), counted)) for counted in (own, other)]
     assert p_value(own, other) == ks_2samp(*labels, method="asymp").pvalue
     assert p_value(own, own) == 1
 
@@ -35,37 +34,39 @@ def test_labels_that_moved_are_told_apart():
     assert p_value([300, 0, 0, 300], [0, 300, 300, 0]) < 1e-6
 
 
-def test_a_thief_is_like_itself_and_not_like_one_trained_on_poison(lab):
-    asked = ForgetQuality(defenses=("rounding", "harsh"))
-    found = forget_quality.measure(lab, asked)["rows"]
-    assert list(found) == [CLEAN, CONTROL, "rounding", "harsh"]
-    assert all(look["p"] == 1 for look in found[CLEAN])
-    epochs = [[look["epoch"] for look in looks] for looks in found.values()]
+def test_a_thief_is_like_itself_and_not_like_one_trained_on_poison(context):
+    rows = forget_quality.measure(context, ForgetQuality(defenses=("rounding", "harsh")))["rows"]
+    assert list(rows) == [CLEAN, CONTROL, "rounding", "harsh"]
+    assert all(point["p"] == 1 for point in rows[CLEAN])
+    epochs = [[point["epoch"] for point in points] for points in rows.values()]
     assert epochs == [list(range(1, 21))] * 4
-    accuracies = {name: [look["accuracy"] for look in looks] for name, looks in found.items()}
+    accuracies = {name: [point["accuracy"] for point in points] for name, points in rows.items()}
     assert accuracies[CONTROL] != accuracies[CLEAN]
-    assert min(look["p"] for look in found["harsh"][10:]) < 0.05
-    assert all(0 <= look["p"] <= 1 for looks in found.values() for look in looks)
+    assert min(point["p"] for point in rows["harsh"][10:]) < 0.05
+    assert all(0 <= point["p"] <= 1 for points in rows.values() for point in points)
 
 
-def test_long_trainings_are_looked_at_now_and_then_and_at_the_end(lab):
-    longer = replace(lab, setting=replace(lab.setting, key="longer", schedule=Schedule(epochs=45, batch=100)))
-    looks = forget_quality.measure(longer, ForgetQuality(defenses=("none",), control=False))["rows"][CLEAN]
-    assert [look["epoch"] for look in looks] == [*range(2, 45, 2), 45]
+def test_long_trainings_have_checkpoints_now_and_then_and_at_the_end(context):
+    setting = replace(context.setting, key="longer", schedule=Schedule(epochs=45, batch=100))
+    parameters = ForgetQuality(defenses=("none",), control=False)
+    points = forget_quality.measure(replace(context, setting=setting), parameters)["rows"][CLEAN]
+    assert [point["epoch"] for point in points] == [*range(2, 45, 2), 45]
 
 
-def test_a_thief_of_nothing_is_refused(lab, monkeypatch):
-    nothing = Transcript(lab.setting.pool[:0], torch.empty(0, 10))
+def test_a_thief_of_nothing_is_refused(context, monkeypatch):
+    nothing = Transcript(context.setting.pool[:0], torch.empty(0, 10))
     monkeypatch.setattr(forget_quality, "_ask", lambda *_: nothing)
     with pytest.raises(OptionError, match="'none' answered nothing"):
-        forget_quality.measure(lab, ForgetQuality(seed=7))
+        forget_quality.measure(context, ForgetQuality(seed=7))
 
 
 def test_every_thief_but_the_clean_ones_has_a_panel():
-    looks = [{"epoch": 1, "accuracy": 0.3, "p": 0.0}, {"epoch": 2, "accuracy": 0.5, "p": 1.0}]
+    points = [{"epoch": 1, "accuracy": 0.3, "p": 0.0}, {"epoch": 2, "accuracy": 0.5, "p": 1.0}]
     config = {"parameters": {"significant": 0.05}}
     pictures = [
-        forget_quality.draw({"config": config, "rows": {CLEAN: looks, CONTROL: looks, **dict.fromkeys(names, looks)}})
+        forget_quality.draw(
+            {"config": config, "rows": {CLEAN: points, CONTROL: points, **dict.fromkeys(names, points)}}
+        )
         for names in ("abc", "abcd", "abcde")
     ]
     widths, heights = zip(*(struct.unpack(">II", png[16:24]) for png in pictures), strict=True)
@@ -94,9 +95,10 @@ def test_a_sample_has_as_many_of_every_class_and_says_so_if_it_cannot():
         sample(torch.arange(8), labels, 2, 4, torch.Generator())
 
 
-def test_thieves_of_quartiles_have_farther_and_farther_images(lab):
-    asked = Quartiles(sources=("train",), distances=("map", "feature"), attacks=("direct",), per_class=5, seeds=(0, 1))
-    rows = quartiles.measure(lab, asked)["rows"]
+def test_thieves_of_quartiles_have_farther_and_farther_images(context):
+    distances = ("map", "feature")
+    parameters = Quartiles(sources=("train",), distances=distances, attacks=("direct",), per_class=5, seeds=(0, 1))
+    rows = quartiles.measure(context, parameters)["rows"]
     assert [row["distance"] for row in rows] == ["map", "feature"]
     for row in rows:
         assert all(0.5 < share <= 1 for share in row["victim_right"])
@@ -105,15 +107,15 @@ def test_thieves_of_quartiles_have_farther_and_farther_images(lab):
         assert all(0 < run <= 1 for runs in row["accuracy"] for run in runs)
 
 
-def test_distances_are_those_the_guard_measures(lab):
-    bundle = fitted(lab.setting.victim, **quartiles.recipe(lab))
-    (x, y), labels, far = ranked(lab, bundle, "own_kind", "map")
-    run = lab.plan("queen", seed=0, options={"threshold": 100.0, "radius": 1e-6})
-    service = DEFENSES[run.defense].start(lab.setting.victim, run.generator("defense"), **run.options)
+def test_distances_are_those_the_guard_measures(context):
+    bundle = context.fit_bundle()
+    (x, y), labels, distances = measure_distances(context, bundle, "own_kind", "map")
+    run = context.plan("queen", seed=0, options={"threshold": 100.0, "radius": 1e-6})
+    service = DEFENSES[run.defense].start(context.setting.victim, run.generator("defense"), **run.options)
     service.client("c")(x)
-    assert torch.equal(y, lab.setting.benign[1])
-    assert service.verdicts["A"] == int((far >= 1).sum())
-    assert torch.equal(labels, lab.setting.victim.clean(x).argmax(1))
+    assert torch.equal(y, context.setting.benign[1])
+    assert service.verdicts["A"] == int((distances >= 1).sum())
+    assert torch.equal(labels, context.setting.victim.clean(x).argmax(1))
 
 
 @pytest.mark.parametrize(
@@ -124,6 +126,6 @@ def test_distances_are_those_the_guard_measures(lab):
         ({"attacks": ("dirct",), "per_class": 1}, "did you mean 'direct'"),
     ],
 )
-def test_unknown_names_of_quartiles_are_refused(lab, changes, message):
+def test_unknown_names_of_quartiles_are_refused(context, changes, message):
     with pytest.raises(OptionError, match=message):
-        quartiles.measure(lab, Quartiles(**changes))
+        quartiles.measure(context, Quartiles(**changes))

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import threading
-import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from queen.serve.access.key_store import FileKeys, KeyStore, RedisKeys, open_key
 from tests.support.key_texts import IDS, SECRETS, URL_SAFE
 from tests.support.redis_server import redis_server as start_redis
 from tests.support.redis_server import shared_server
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -442,13 +442,6 @@ def test_the_ledger_in_the_same_redis_does_not_take_keys_for_clients(url):
     ledger.close()
 
 
-def wait_until(what) -> None:
-    deadline = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_keys_that_move_to_another_server_of_the_cluster_are_found_after_one_error(tmp_path):
     from redis.crc import key_slot
 
@@ -458,8 +451,8 @@ def test_keys_that_move_to_another_server_of_the_cluster_are_found_after_one_err
         here.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         here.execute_command("CLUSTER", "MEET", "127.0.0.1", second.port)
         for one in (here, there):
-            wait_until(lambda one=one: one.cluster("INFO")["cluster_state"] == "ok")
-            wait_until(lambda one=one: one.cluster("INFO")["cluster_known_nodes"] == "2")
+            wait_for(lambda one=one: one.cluster("INFO")["cluster_state"] == "ok")
+            wait_for(lambda one=one: one.cluster("INFO")["cluster_known_nodes"] == "2")
         store = RedisKeys(first.url)
         assert store.version() is None
         for one in (there, here):
@@ -468,7 +461,7 @@ def test_keys_that_move_to_another_server_of_the_cluster_are_found_after_one_err
             )
         with pytest.raises(LedgerError):
             store.version()
-        wait_until(lambda: len(here.cluster("SLOTS")) > 1)
+        wait_for(lambda: len(here.cluster("SLOTS")) > 1)
         _, key = store.add("alice")
         assert store.keys() == {key.id: key}
         assert there.exists("{queen:keys}")

@@ -1,124 +1,87 @@
-"""What operators learn from a running server: alarms in log, metrics and webhook, and recorded queries to audit."""
+"""The client of the admin API: what it returns and does is what the ledger behind the server says and does."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
-import threading
-import time
-import urllib.request
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import socket
+from collections.abc import Iterator
 
 import pytest
+from starlette.responses import RedirectResponse
 
-from tests.support.server import run_queen, started
-from tests.support.serving import digits, noise, small_bundle
-
-pytestmark = pytest.mark.slow
-
-SECRET = "a secret of the hook"
-
-
-class Hook(BaseHTTPRequestHandler):
-    """Keeps what is posted."""
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.posted.append((dict(self.headers), body))
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *args):
-        pass
+from queen.errors import LedgerError, OptionError
+from queen.ledger import Budget
+from queen.serve.admin.client import AdminClient
+from tests.support.admin_stub import HOSTILE, AdminStub, ExchangeableApp, busy_guard, listening
 
 
 @pytest.fixture(scope="module")
-def hook():
-    server = HTTPServer(("127.0.0.1", 0), Hook)
-    server.posted = []
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
+def app() -> ExchangeableApp:
+    return ExchangeableApp()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, hook):
-    """A server that a benign client and a thief have used."""
-    folder = tmp_path_factory.mktemp("operating")
-    url = f"http://127.0.0.1:{hook.server_port}/alarms"
-    options = {"webhook": url, "webhook_secret": SECRET, "record": folder / "queries", "access_log": True}
-    with started(folder, metrics_port=0, **options) as found:
-        key = found.new_key("thief")
-        for start in range(0, 100, 20):
-            assert found.infer(digits()[start : start + 20])[0] == 200
-            assert found.infer(noise()[start : start + 20], key)[0] == 200
-        yield found
+def url(app) -> Iterator[str]:
+    with listening(app) as address:
+        yield address
 
 
-def wait_for(found, seconds: float = 30.0):
-    deadline = time.monotonic() + seconds
-    while not (result := found()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return result
+@pytest.fixture
+def stub(app, tmp_path) -> AdminStub:
+    stub = AdminStub(busy_guard(), tmp_path)
+    app.app = stub.app()
+    return stub
 
 
-def test_the_alarm_is_logged_once_with_who_and_why(server):
-    alarms = wait_for(lambda: [line for line in server.lines() if line["event"] == "alarm"])
-    assert [(line["name"], line["client"], line["level"]) for line in alarms] == [("thief", "thief", "warning")]
-    assert alarms[0]["wealth"] >= 1000  # 1 / alpha
-    assert 0 < alarms[0]["queries"] <= 100
+@pytest.fixture
+def client(url, stub) -> AdminClient:
+    return AdminClient(f"{url}/", stub.admin_key)
 
 
-def test_the_alarm_is_counted(server):
-    def counted():
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics}/metrics", timeout=30) as reply:
-            lines = reply.read().decode().splitlines()
-        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if "#" not in name}
-
-    found = counted()
-    assert found['queen_alarms_total{kind="client"}'] == 1
-    assert found["queen_rows_total"] >= 200
-    assert sum(value for name, value in found.items() if name.startswith("queen_verdicts_total{")) >= 200
-    assert found["queen_alarmed_rows_total"] > 50
-    assert found["queen_ready"] == 1
+def test_standings_and_events_are_the_ledgers(stub, client):
+    ledger = stub.guard.ledger
+    for name, group in [*((name, False) for name in HOSTILE), ("thief-7", False), ("tenant:7", True), ("new", False)]:
+        assert client.standing(name, group=group) == ledger.standing(name, group=group)
+    assert client.events() == ledger.events()
+    listed = client.standings()
+    assert [(s.name, s.group, s.wealth) for s in listed] == [(s.name, s.group, s.wealth) for s in ledger.standings()]
+    assert listed[0].coverage.items() <= ledger.standing("thief-7").coverage.items()  # its most covered class alone
+    assert len(listed[0].coverage) == 1
 
 
-def test_the_alarm_is_posted_and_signed(server, hook):
-    (headers, body), *rest = wait_for(lambda: hook.posted)
-    assert rest == []
-    posted = json.loads(body)
-    assert (posted["event"], posted["name"], posted["client"], posted["group"]) == ("alarm", "thief", "thief", False)
-    signature = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
-    assert headers["X-Queen-Signature"] == f"sha256={signature}"
+def test_what_it_does_reaches_the_ledger_under_the_name_of_the_key(stub, client):
+    ledger = stub.guard.ledger
+    client.acknowledge(1, "ignored")
+    client.pardon("thief-7", "ignored")
+    client.allow("alice", "ignored")
+    client.set_budget("alice", Budget(extra_answers=5), "ignored")
+    assert client.standing("alice") == ledger.standing("alice")
+    assert (ledger.standing("alice").allowed, ledger.standing("alice").budget) == (True, Budget(extra_answers=5))
+    client.allow("alice", "ignored", allowed=False)
+    client.set_budget("alice", None, "ignored")
+    assert (ledger.standing("alice").allowed, ledger.standing("alice").budget) == (False, None)
+    assert not ledger.standing("thief-7").alarmed
+    assert ledger.events()[0].acknowledged == "olga <admin>"
+    assert {event.actor for event in ledger.events()[1:]} == {"olga <admin>"}
+    assert client.revoke("alice") == [key.id for key in stub.keys.keys().values() if not key.active]
 
 
-def test_requests_are_logged_without_answers_or_keys(server):
-    def logged():
-        return [line for line in server.lines() if line["event"] == "request" and line["rows"]]
-
-    wait_for(lambda: len(logged()) >= 10)  # a line follows its answer
-    lines = logged()
-    assert len(lines) == 10
-    assert {line["rows"] for line in lines} == {20}
-    assert len({line["key_id"] for line in lines}) == 2
-    assert all("verdicts" not in line for line in lines)
-    assert server.key.split("_", 2)[2] not in server.stderr()
+def test_the_servers_errors_are_passed_on(stub, client, url):
+    with pytest.raises(OptionError, match="says 404: no client 'nobody' in this ledger"):
+        client.pardon("nobody", "ignored")
+    with pytest.raises(OptionError, match="says 403"):
+        AdminClient(url, stub.plain_key).events()
+    stub.fails = LedgerError("the disk is full")
+    with pytest.raises(OptionError, match="says 503: the disk is full"):
+        client.events()
 
 
-def test_the_dashboard_counts_them(server):
-    series = wait_for(lambda: (s := server.get("/admin/series", server.admin)[2]) and sum(s["rows"]) and s)
-    assert sum(series["rows"]) == sum(sum(series[letter]) for letter in "ABCD")
-
-
-def test_recorded_queries_find_the_thief_again(server):
-    code = server.stop()
-    assert code == 0
-    found = run_queen("audit", str(small_bundle()), str(server.home.parent / "queries"), "--json")
-    assert found.returncode == 0, found.stderr
-    clients = {line["name"]: line for line in json.loads(found.stdout)["found"]}
-    assert {name: line["queries"] for name, line in clients.items()} == {"alice": 100, "thief": 100}
-    assert [name for name, line in clients.items() if line["accused"]] == ["thief"]
+def test_a_key_goes_to_the_named_server_alone(app, url):
+    app.app = RedirectResponse("https://example.org/")
+    with pytest.raises(OptionError, match="says 307: Temporary Redirect"):
+        AdminClient(url, "key").events()
+    with pytest.raises(OptionError, match="expected the server as http://HOST:PORT, got 'file:///etc/passwd'"):
+        AdminClient("file:///etc/passwd", "key")
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        address = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    with pytest.raises(OptionError, match=f"cannot reach the server at {address}"):
+        AdminClient(address, "key").events()

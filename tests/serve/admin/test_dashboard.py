@@ -17,10 +17,20 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from queen.errors import LedgerError
-from queen.serve.admin import accounts
-from tests.support.admin_stub import HOSTILE, IMAGE, SCRIPT, TURNED, AdminStub, busy_guard, fill, listening
+from queen.serve.admin import accounts, background
+from tests.support.admin_stub import (
+    HOSTILE,
+    IMAGE,
+    SCRIPT,
+    TURNED,
+    AdminStub,
+    ExchangeableApp,
+    busy_guard,
+    fill,
+    listening,
+)
 from tests.support.paths import ROOT
-from tests.support.server import started
+from tests.support.server import served_in_thread
 from tests.support.serving import noise, small_guard
 
 pytestmark = pytest.mark.real
@@ -37,21 +47,23 @@ VIEWS = {
 }
 SPELLED = "alice\u2039U+202E\u203agnp.exe"  # TURNED, or it would read "alice exe.png"
 CHROMIUM = shutil.which("chromium")
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH: apt install chromium")
+HURRY = "{ const wait = setTimeout; window.setTimeout = (f, ms, ...more) => wait(f, ms / 10, ...more); }"
 
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory) -> Iterator[SimpleNamespace]:
-    """A desk that tests only look at, and its address."""
-    desk = AdminStub(busy_guard(), tmp_path_factory.mktemp("home"))
-    desk.keys.add("thief-7", groups=("tenant:7",))
-    fill(desk.series)
-    with listening(desk.app()) as url:
-        yield SimpleNamespace(desk=desk, url=url)
+    """A stub that tests only look at, and its address."""
+    stub = AdminStub(busy_guard(), tmp_path_factory.mktemp("home"))
+    stub.keys.add("thief-7", groups=("tenant:7",))
+    fill(stub.series)
+    with listening(stub.app()) as url:
+        yield SimpleNamespace(stub=stub, url=url)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("needs chromium on the PATH: apt install chromium")
     expect.set_options(timeout=15_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -61,13 +73,18 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def new_page(browser) -> Iterator[Callable[..., Page]]:
-    """Makes pages; whatever a script or the content policy complains about fails the test."""
+    """Makes pages; whatever a script or the content policy complains about fails the test.
+
+    A page in a `hurry` asks the server ten times as often as it would.
+    """
     contexts, complaints = [], []
 
-    def make(url: str, **options: Any) -> Page:
+    def make(url: str, *, hurry: bool = False, **options: Any) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         context.set_default_timeout(15_000)
         contexts.append(context)
+        if hurry:
+            context.add_init_script(HURRY)
         page = context.new_page()
         page.complaints = complaints
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -107,17 +124,24 @@ def go(page: Page, address: str) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path) -> AdminStub:
+def stub(tmp_path) -> AdminStub:
     return AdminStub(busy_guard(), tmp_path)
 
 
+@pytest.fixture(scope="module")
+def listener() -> Iterator[SimpleNamespace]:
+    """One server for all stubs that tests change."""
+    app = ExchangeableApp()
+    with listening(app) as url:
+        yield SimpleNamespace(app=app, url=url)
+
+
 @pytest.fixture
-def url(desk) -> Iterator[str]:
-    with listening(desk.app()) as address:
-        yield address
+def url(listener, stub) -> str:
+    listener.app.app = stub.app()
+    return listener.url
 
 
-@in_browser
 def test_the_complaints_of_the_content_policy_are_heard(quiet, new_page):
     page = new_page(quiet.url)
     page.evaluate(
@@ -130,28 +154,26 @@ def test_the_complaints_of_the_content_policy_are_heard(quiet, new_page):
     page.complaints.clear()
 
 
-@in_browser
-@pytest.mark.parametrize("kind", ["unknown", "plain", "garbage", "not ascii"])
-def test_a_wrong_key_is_told_and_opens_nothing(desk, url, new_page, kind):
+def test_a_wrong_key_is_told_and_opens_nothing(stub, url, new_page):
     page = new_page(url)
-    text = {"unknown": desk.admin_key[:-4] + "AAAA", "plain": desk.plain_key, "garbage": "x", "not ascii": "ключ"}[kind]
-    page.get_by_label("Admin key").fill(text)
-    page.keyboard.press("Enter")
-    told = "no admin key" if kind == "plain" else "does not know this key"
-    expect(page.get_by_role("alert")).to_contain_text(told)
-    expect(page.get_by_label("Admin key")).to_be_focused()
-    expect(page.get_by_role("navigation")).to_be_hidden()
-    log_in(page, desk.admin_key)
+    unknown = "does not know this key"
+    wrong = {stub.admin_key[:-4] + "AAAA": unknown, stub.plain_key: "no admin key", "x": unknown, "ключ": unknown}
+    for text, message in wrong.items():
+        page.get_by_label("Admin key").fill(text)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text(message)
+        expect(page.get_by_label("Admin key")).to_be_focused()
+        expect(page.get_by_role("navigation")).to_be_hidden()
+    log_in(page, stub.admin_key)
 
 
-@in_browser
-def test_the_key_is_kept_only_if_wanted_and_forgotten_when_locked(desk, url, new_page):
-    page = log_in(new_page(url), desk.admin_key)
+def test_the_key_is_kept_only_if_wanted_and_forgotten_when_locked(stub, url, new_page):
+    page = log_in(new_page(url), stub.admin_key)
     assert page.evaluate("[sessionStorage.length, localStorage.length]") == [0, 0]
     page.reload()
     expect(page.get_by_label("Admin key")).to_be_visible()
     page.get_by_label("Keep it for this tab").check()
-    log_in(page, desk.admin_key)
+    log_in(page, stub.admin_key)
     page.reload()
     expect(page.get_by_role("heading", level=1)).to_have_text("Live")
     page.get_by_role("button", name="Lock").click()
@@ -159,14 +181,13 @@ def test_the_key_is_kept_only_if_wanted_and_forgotten_when_locked(desk, url, new
     assert page.evaluate("sessionStorage.length") == 0
 
 
-@in_browser
 def test_tables_rank_and_search(quiet, new_page):
-    page = log_in(new_page(quiet.url), quiet.desk.admin_key)
+    page = log_in(new_page(quiet.url), quiet.stub.admin_key)
     page.get_by_role("link", name="Clients", exact=True).click()
     headers = page.locator("tbody th")
     expect(headers).to_have_count(13)
     expect(headers.first).to_have_text("thief-7")
-    every = quiet.desk.guard.ledger.standings()
+    every = quiet.stub.guard.ledger.standings()
     page.get_by_role("button", name="Queries").click()
     expect(headers.first).to_contain_text(max(every, key=lambda s: s.queries).name)
     expect(page.locator("th[aria-sort=descending]")).to_have_text("Queries")
@@ -179,9 +200,8 @@ def test_tables_rank_and_search(quiet, new_page):
     expect(page.get_by_text("No name contains this.")).to_be_visible()
 
 
-@in_browser
 def test_hostile_names_are_text(quiet, new_page):
-    page = log_in(new_page(quiet.url), quiet.desk.admin_key)
+    page = log_in(new_page(quiet.url), quiet.stub.admin_key)
     go(page, VIEWS["clients"])
     shown = page.locator("tbody th .name").all_text_contents()
     plain = [name for name in HOSTILE if name != TURNED]
@@ -199,19 +219,18 @@ def test_hostile_names_are_text(quiet, new_page):
     assert {SCRIPT, IMAGE} <= set(shown)
 
 
-@in_browser
 def test_one_client_is_shown_with_its_classes_and_map(quiet, new_page):
-    page = log_in(new_page(quiet.url), quiet.desk.admin_key)
+    page = log_in(new_page(quiet.url), quiet.stub.admin_key)
     go(page, VIEWS["client"])
-    coverage = quiet.desk.guard.ledger.coverage("alice")
+    coverage = quiet.stub.guard.ledger.coverage("alice")
     bars = page.locator(".bars button")
     expect(bars).to_have_count(len(coverage))
-    records = quiet.desk.guard.ledger.records("alice")
+    records = quiet.stub.guard.ledger.records("alice")
     for index in (0, 3):
         bars.nth(index).click()
         expect(bars.nth(index)).to_have_attribute("aria-pressed", "true")
         label = sorted(coverage, key=lambda k: (-coverage[k], k))[index]
-        name = quiet.desk.guard.bundle.name_of(label)
+        name = quiet.stub.guard.bundle.name_of(label)
         map_of_it = page.get_by_role("img", name=re.compile(f"Class {re.escape(name)}: {len(records[label])} recorded"))
         expect(map_of_it).to_be_visible()
         assert colours(page, "canvas.map") > 4
@@ -230,9 +249,8 @@ def colours(page: Page, selector: str) -> int:
     )
 
 
-@in_browser
-def test_pardon_asks_first_and_changes_the_ledger(desk, url, new_page):
-    page = log_in(new_page(url), desk.admin_key)
+def test_pardon_asks_first_and_changes_the_ledger(stub, url, new_page):
+    page = log_in(new_page(url), stub.admin_key)
     go(page, VIEWS["accused"])
     expect(page.locator(".title").get_by_text("Accused")).to_be_visible()
     page.get_by_role("button", name="Pardon").click()
@@ -240,52 +258,50 @@ def test_pardon_asks_first_and_changes_the_ledger(desk, url, new_page):
     expect(dialog).to_contain_text("Pardon thief-7?")
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
-    assert desk.guard.ledger.standing("thief-7").alarmed  # not confirmed, not done
+    assert stub.guard.ledger.standing("thief-7").alarmed  # not confirmed, not done
     page.get_by_role("button", name="Pardon").click()
     dialog.get_by_role("button", name="Pardon").click()
     expect(page.locator(".result.good")).to_contain_text("Pardoned")
     expect(page.locator(".title").get_by_text("Clear")).to_be_visible()
-    assert not desk.guard.ledger.standing("thief-7").alarmed
-    assert desk.guard.ledger.events()[-1].actor == "olga <admin>"
+    assert not stub.guard.ledger.standing("thief-7").alarmed
+    assert stub.guard.ledger.events()[-1].actor == "olga <admin>"
     expect(page.get_by_text("by olga <admin>").first).to_be_visible()
 
 
-@in_browser
-def test_allow_list_revoke_and_acknowledge(desk, url, new_page):
-    desk.keys.add("thief-7")
-    page = log_in(new_page(url), desk.admin_key)
+def test_allow_list_revoke_and_acknowledge(stub, url, new_page):
+    stub.keys.add("thief-7")
+    page = log_in(new_page(url), stub.admin_key)
     go(page, VIEWS["accused"])
     dialog = page.get_by_role("dialog")
     page.get_by_role("button", name="Allow-list").click()
     dialog.get_by_role("button", name="Allow-list").click()
     expect(page.locator(".title").get_by_text("Allow-listed")).to_be_visible()
-    assert desk.guard.ledger.standing("thief-7").allowed
+    assert stub.guard.ledger.standing("thief-7").allowed
     page.get_by_role("button", name="Take off the allow-list").click()
     dialog.get_by_role("button", name="Take off").click()
     expect(page.locator(".result.good")).to_contain_text("Taken off")
-    assert not desk.guard.ledger.standing("thief-7").allowed
+    assert not stub.guard.ledger.standing("thief-7").allowed
     page.get_by_role("button", name="Revoke key", exact=True).click()
     dialog.get_by_role("button", name="Revoke").click()
     expect(page.locator(".result.good")).to_contain_text("Revoked 1 key")
     expect(page.get_by_role("button", name="Revoke key", exact=True)).to_be_disabled()
-    assert [key.active for key in desk.keys.keys().values() if key.name == "thief-7"] == [False]
+    assert [key.active for key in stub.keys.keys().values() if key.name == "thief-7"] == [False]
     go(page, VIEWS["events"])
     page.get_by_role("button", name="Mark as seen").click()
     expect(page.get_by_text("No open alarms.")).to_be_visible()
-    assert desk.guard.ledger.events()[0].acknowledged == "olga <admin>"
+    assert stub.guard.ledger.events()[0].acknowledged == "olga <admin>"
     page.get_by_role("button", name="Everything").click()
     expect(page.locator("tbody tr")).to_have_count(3)
 
 
-@in_browser
-def test_an_order_that_fails_says_so(desk, url, new_page):
-    page = log_in(new_page(url), desk.admin_key)
+def test_an_order_that_fails_says_so(stub, url, new_page):
+    page = log_in(new_page(url), stub.admin_key)
     go(page, VIEWS["accused"])
     page.get_by_role("button", name="Pardon").click()
-    desk.fails = LedgerError("the disk is full")
+    stub.fails = LedgerError("the disk is full")
     page.get_by_role("dialog").get_by_role("button", name="Pardon").click()
     expect(page.locator(".result.bad")).to_contain_text("Not done: the disk is full")
-    assert desk.guard.ledger.standing("thief-7").alarmed
+    assert stub.guard.ledger.standing("thief-7").alarmed
 
 
 def tab_to(page: Page, wanted: str) -> None:
@@ -299,11 +315,10 @@ def tab_to(page: Page, wanted: str) -> None:
     raise AssertionError(f"no way to '{wanted}' by keyboard")
 
 
-@in_browser
-def test_all_of_it_by_keyboard_alone(desk, url, new_page):
+def test_all_of_it_by_keyboard_alone(stub, url, new_page):
     page = new_page(url)
     expect(page.get_by_label("Admin key")).to_be_focused()
-    page.keyboard.type(desk.admin_key)
+    page.keyboard.type(stub.admin_key)
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_have_text("Live")
     page.keyboard.press("Shift+Tab")  # the focus went to the heading; what precedes it is the navigation
@@ -322,7 +337,7 @@ def test_all_of_it_by_keyboard_alone(desk, url, new_page):
     page.keyboard.press("Space")
     expect(page.locator(".result.good")).to_contain_text("Pardoned")
     expect(page.get_by_role("button", name="Pardon")).to_be_focused()
-    assert not desk.guard.ledger.standing("thief-7").alarmed
+    assert not stub.guard.ledger.standing("thief-7").alarmed
 
 
 def tab_to_back(page: Page, wanted: str) -> None:
@@ -333,24 +348,22 @@ def tab_to_back(page: Page, wanted: str) -> None:
     raise AssertionError(f"no way back to '{wanted}'")
 
 
-@in_browser
-def test_the_focus_survives_what_the_server_says_meanwhile(desk, url, new_page):
-    page = log_in(new_page(url), desk.admin_key)
+def test_the_focus_survives_what_the_server_says_meanwhile(stub, url, new_page):
+    page = log_in(new_page(url, hurry=True), stub.admin_key)
     go(page, VIEWS["clients"])
     link = page.get_by_role("link", name="bob@example.org")
     link.focus()
-    desk.guard.ledger.allow("bob@example.org", "test")
+    stub.guard.ledger.allow("bob@example.org", "test")
     expect(page.locator("tr", has=link).get_by_text("Allow-listed")).to_be_visible()
     expect(link).to_be_focused()
 
 
-@in_browser
 @pytest.mark.parametrize("width", [360, 768])
 def test_nothing_is_wider_than_a_small_screen(quiet, new_page, width):
     page = new_page(quiet.url, viewport={"width": width, "height": 740}, has_touch=True)
     too_wide = "document.documentElement.scrollWidth > innerWidth"
     assert not page.evaluate(too_wide)
-    log_in(page, quiet.desk.admin_key)
+    log_in(page, quiet.stub.admin_key)
     for name, address in {**VIEWS, "long": f"#/client?name={'x' * 256}&group=0"}.items():
         go(page, address)
         assert not page.evaluate(too_wide), name
@@ -359,107 +372,110 @@ def test_nothing_is_wider_than_a_small_screen(quiet, new_page, width):
     assert page.evaluate(too_wide)  # it can be told
 
 
-@in_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
-def test_axe_has_nothing_to_say(quiet, new_page, scheme, width):
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
+def test_every_view_is_accessible_and_in_its_colours(quiet, new_page, scheme, width):
+    """With axe's rules; and it leaves pictures to look at in build/dashboard."""
+    folder = ROOT / "build" / "dashboard"
+    folder.mkdir(parents=True, exist_ok=True)
     page = new_page(quiet.url, viewport={"width": width, "height": 800}, color_scheme=scheme)
     assert_accessible(page, "login")
     page.get_by_label("Admin key").fill("wrong")
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("does not know")
     assert_accessible(page, "wrong key")
-    log_in(page, quiet.desk.admin_key)
+    log_in(page, quiet.stub.admin_key)
     for name, address in VIEWS.items():
         go(page, address)
         assert_accessible(page, name)
+        picture = page.screenshot(path=folder / f"{name}-{scheme}-{width}.png", full_page=True)
+        assert struct.unpack(">I", picture[16:20]) == (width,)
+        assert len(picture) > 8_000
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert ground == ("rgb(13, 16, 23)" if scheme == "dark" else "rgb(244, 245, 247)"), name
     go(page, VIEWS["accused"])
     page.get_by_role("button", name="Pardon").click()
     assert_accessible(page, "dialog")
 
 
 def assert_accessible(page: Page, where: str) -> None:
-    found = Axe().run(page)
-    assert found.violations_count == 0, f"{where}: {found.generate_report()}"
+    result = Axe().run(page)
+    assert result.violations_count == 0, f"{where}: {result.generate_report()}"
 
 
-@in_browser
 def test_axe_would_have_something_to_say(quiet, new_page):
     page = new_page(quiet.url)
     page.evaluate("document.querySelector('label[for=key]').remove()")
     assert Axe().run(page).violations_count > 0
 
 
-@in_browser
-def test_live_figures_follow_the_server(desk, url, new_page):
-    page = log_in(new_page(url), desk.admin_key)
+def test_live_figures_follow_the_server(stub, url, new_page):
+    page = log_in(new_page(url, hurry=True), stub.admin_key)
     tile = page.locator(".tile", has_text="Queries").locator("b")
     expect(tile).to_have_text("0")
-    with trickle(desk):
+    with trickle(stub):
         expect(tile).not_to_have_text("0")
         expect(page.get_by_role("img", name=re.compile(r"Verdicts: [\d,]+ queries in 5 min; C 100 %"))).to_be_visible()
     page.get_by_role("button", name="1 min", exact=True).click()
     expect(page.get_by_role("img", name=re.compile("Verdicts: .* in 60 s"))).to_be_visible()
     assert colours(page, ".plot canvas") > 4
-    desk.ready = False
+    stub.ready = False
     expect(page.get_by_text("Not ready")).to_be_visible()
 
 
 @contextmanager
-def trickle(desk: AdminStub) -> Iterator[None]:
+def trickle(stub: AdminStub) -> Iterator[None]:
     """Counts as if requests came for the next seconds."""
-    now, real = desk.series._clock(), desk.series._clock
+    now, real = stub.series._clock(), stub.series._clock
     for ahead in range(30):
-        desk.series._clock = lambda ahead=ahead: now + ahead
-        desk.series.request(0.004)
-        desk.series.batch(10, {"C": 10})
-    desk.series._clock = real
+        stub.series._clock = lambda ahead=ahead: now + ahead
+        stub.series.request(0.004)
+        stub.series.batch(10, {"C": 10})
+    stub.series._clock = real
     yield
 
 
-@in_browser
-def test_a_server_that_goes_and_comes_back(desk, new_page):
-    with listening(desk.app()) as url:
-        page = log_in(new_page(url), desk.admin_key)
+def test_a_server_that_goes_and_comes_back(stub, new_page):
+    with listening(stub.app()) as url:
+        page = log_in(new_page(url, hurry=True), stub.admin_key)
         expect(page.locator(".tile").first).to_be_visible()
     banner = page.locator("#banner")
     expect(banner).to_contain_text("The server does not answer.")
     expect(banner).to_contain_text("What you see is from")
-    with listening(desk.app(), int(url.rpartition(":")[2])):
+    with listening(stub.app(), int(url.rpartition(":")[2])):
         page.get_by_role("button", name="Try now").click()
         expect(banner).to_be_hidden()
-        desk.fails = LedgerError("the ledger is locked")
+        stub.fails = LedgerError("the ledger is locked")
         expect(banner).to_contain_text("the ledger is locked")
-        desk.fails = None
+        stub.fails = None
         expect(banner).to_be_hidden()
-        desk.keys.revoke("olga <admin>")
+        stub.keys.revoke("olga <admin>")
         expect(page.get_by_role("alert")).to_contain_text("revoked")
         expect(page.get_by_role("navigation")).to_be_hidden()
 
 
-@in_browser
-def test_a_server_that_nobody_has_asked_yet(tmp_path, new_page):
-    desk = AdminStub(small_guard(policy="paper"), tmp_path)
-    with listening(desk.app()) as url:
-        page = log_in(new_page(url), desk.admin_key)
-        expect(page.get_by_text("Nobody has asked yet.")).to_be_visible()
-        expect(page.get_by_text("No open alarms.")).to_be_visible()
-        go(page, VIEWS["clients"])
-        expect(page.get_by_text("Clients appear here with their first query.")).to_be_visible()
-        go(page, VIEWS["events"])
-        expect(page.get_by_text("No open alarms.")).to_be_visible()
-        go(page, VIEWS["policy"])
-        expect(page.get_by_text("No kinds of groups have limits")).to_be_visible()
-        assert_accessible(page, "empty")
+def test_a_server_that_nobody_has_asked_yet(listener, tmp_path, new_page):
+    stub = AdminStub(small_guard(policy="paper"), tmp_path)
+    listener.app.app = stub.app()
+    page = log_in(new_page(listener.url), stub.admin_key)
+    expect(page.get_by_text("Nobody has asked yet.")).to_be_visible()
+    expect(page.get_by_text("No open alarms.")).to_be_visible()
+    go(page, VIEWS["clients"])
+    expect(page.get_by_text("Clients appear here with their first query.")).to_be_visible()
+    go(page, VIEWS["events"])
+    expect(page.get_by_text("No open alarms.")).to_be_visible()
+    go(page, VIEWS["policy"])
+    expect(page.get_by_text("No kinds of groups have limits")).to_be_visible()
+    assert_accessible(page, "empty")
 
 
-@in_browser
-def test_with_very_many_clients_the_page_says_what_it_does_not_know(desk, url, new_page, monkeypatch):
-    gate, real = threading.Event(), desk.guard.ledger.each_standing
-    monkeypatch.setattr(desk.guard.ledger, "each_standing", lambda: gate.wait(60) and real())
-    monkeypatch.setattr(accounts, "KEPT", 4)
-    monkeypatch.setattr(accounts, "RANKED", 2)
-    page = log_in(new_page(url), desk.admin_key)
+def test_with_very_many_clients_the_page_says_what_it_does_not_know(listener, stub, new_page, monkeypatch):
+    gate, real = threading.Event(), stub.guard.ledger.each_standing
+    monkeypatch.setattr(stub.guard.ledger, "each_standing", lambda: gate.wait(60) and real())
+    monkeypatch.setattr(accounts, "MAX_ACCOUNTS", 4)
+    monkeypatch.setattr(accounts, "MAX_RANKED", 2)
+    monkeypatch.setattr(background, "PATIENCE", 0.05)
+    listener.app.app = stub.app()
+    page = log_in(new_page(listener.url, hurry=True), stub.admin_key)
     expect(page.get_by_text("being counted")).to_be_visible()
     expect(page.get_by_text("The ledger is being read.")).to_be_visible()
     go(page, VIEWS["clients"])
@@ -472,20 +488,16 @@ def test_with_very_many_clients_the_page_says_what_it_does_not_know(desk, url, n
     expect(page.locator("tbody th")).to_have_text(IMAGE)
 
 
-@in_browser
 def test_nothing_moves_for_those_who_do_not_want_it(quiet, new_page):
-    def duration(choice: str) -> str:
-        page = log_in(new_page(quiet.url, reduced_motion=choice), quiet.desk.admin_key)
-        go(page, VIEWS["clients"])
-        return page.eval_on_selector(".meter i", "e => getComputedStyle(e).transitionDuration")
-
-    assert duration("reduce") == "0s"
-    assert duration("no-preference") == "0.4s"
+    page = log_in(new_page(quiet.url), quiet.stub.admin_key)
+    go(page, VIEWS["clients"])
+    for choice, duration in (("reduce", "0s"), ("no-preference", "0.4s")):
+        page.emulate_media(reduced_motion=choice)
+        assert page.eval_on_selector(".meter i", "e => getComputedStyle(e).transitionDuration") == duration
 
 
-@in_browser
 def test_the_real_server_shows_who_asked_it(tmp_path, new_page):
-    with started(tmp_path, ledger=f"sqlite:///{tmp_path / 'ledger.sqlite'}", grpc_port=-1) as server:
+    with served_in_thread(tmp_path, ledger=f"sqlite:///{tmp_path / 'ledger.sqlite'}") as server:
         tensor = {"name": "input", "datatype": "FP32", "shape": [150, 1, 8, 8], "data": noise().flatten().tolist()}
         ask_url = f"{server.url}/v2/models/digits/infer"
         assert httpx.post(ask_url, json={"inputs": [tensor]}, headers=server.bearer, timeout=60).status_code == 200
@@ -500,24 +512,5 @@ def test_the_real_server_shows_who_asked_it(tmp_path, new_page):
         page.get_by_role("button", name="Revoke key", exact=True).click()
         page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
         expect(page.locator(".result.good")).to_contain_text("Revoked 1 key")
-        page.wait_for_timeout(1000)
+        page.wait_for_timeout(1000)  # the server reads its keys once a second
         assert httpx.post(ask_url, json={"inputs": [tensor]}, headers=server.bearer, timeout=60).status_code == 401
-
-
-@in_browser
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 360)])
-def test_pictures_to_look_at(quiet, new_page, scheme, width):
-    folder = ROOT / "build" / "dashboard"
-    folder.mkdir(parents=True, exist_ok=True)
-    page = log_in(
-        new_page(quiet.url, viewport={"width": width, "height": 800}, color_scheme=scheme), quiet.desk.admin_key
-    )
-    grounds = set()
-    for name, address in VIEWS.items():
-        go(page, address)
-        file = folder / f"{name}-{scheme}-{width}.png"
-        picture = page.screenshot(path=file, full_page=True)
-        assert struct.unpack(">I", picture[16:20]) == (width,)
-        assert len(picture) > 8_000
-        grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert grounds == {"rgb(13, 16, 23)" if scheme == "dark" else "rgb(244, 245, 247)"}

@@ -17,8 +17,7 @@ from queen.serve.types import ServeError
 from tests.support.grpc_hostile import HOSTILE
 from tests.support.grpc_stub import CODE, KEY, MAX_BYTES, PATH, Stub, call, message, refused, talk
 from tests.support.rest_bodies import DIGITS
-
-PATIENCE = 60.0  # seconds; all of it is over long before on a machine that has nothing else to do
+from tests.support.waiting import PATIENCE
 
 
 def test_hostile_messages_are_refused_and_the_next_is_answered() -> None:

@@ -16,13 +16,16 @@ from torch import Tensor
 from typer.testing import CliRunner, Result
 
 from queen import cli
+from queen.core import inputs
 from queen.errors import CalibrationError, OptionError, QueenError, RefusedError
 from queen.options import Group, Limits
 from queen.policy import Action, find_policy
 from queen.progress import Progress
 from queen.serve.querylog import audit as module
 from queen.serve.querylog.audit import AuditReport, audit
-from queen.serve.querylog.writer import Logged, QueryLog, read_log
+from queen.serve.querylog.folder import read_log
+from queen.serve.querylog.format import LoggedRequest
+from queen.serve.querylog.writer import QueryLog
 from tests.support.guards import fitted, queries
 from tests.support.paths import ROOT
 from tests.support.serving import WIDE, digits, noise, small_bundle, small_guard
@@ -33,17 +36,17 @@ TIGHT = Limits(radius=0.3, threshold=0.1, extra_answers=25)
 
 def requests(
     client: str, x: Tensor, *, rows: int = 1, start: float = START, groups: tuple[str, ...] = ()
-) -> list[Logged]:
+) -> list[LoggedRequest]:
     """One request a second."""
-    return [Logged(start + i, client, groups, part) for i, part in enumerate(x.split(rows))]
+    return [LoggedRequest(start + i, client, groups, part) for i, part in enumerate(x.split(rows))]
 
 
-def mixed(*streams: list[Logged]) -> list[Logged]:
+def mixed(*streams: list[LoggedRequest]) -> list[LoggedRequest]:
     return sorted((entry for stream in streams for entry in stream), key=lambda entry: entry.at)
 
 
 @pytest.fixture(scope="module")
-def traffic() -> list[Logged]:
+def traffic() -> list[LoggedRequest]:
     """Alice sends digits, mallory noise, bob two digits a request; all at the same time."""
     alice, bob = requests("alice", digits()[:150]), requests("bob", digits()[150:250], rows=2, start=START + 0.3)
     return mixed(alice, bob, requests("mallory", noise(), start=START + 0.6))
@@ -66,12 +69,12 @@ def log(traffic, tmp_path_factory) -> Path:
 
 def test_the_thief_is_found_and_nobody_else(report):
     assert [one.name for one in report.accused] == ["mallory"]
-    assert report.found[0].name == "mallory"
-    assert {one.name: one.queries for one in report.found} == {"alice": 150, "bob": 100, "mallory": 150}
+    assert report.accounts[0].name == "mallory"
+    assert {one.name: one.queries for one in report.accounts} == {"alice": 150, "bob": 100, "mallory": 150}
     assert (report.requests, report.queries, report.skipped) == (350, 400, 0)
     assert (report.first, report.last) == (START, START + 149.6)
     assert "at most 0.001" in report.statement
-    mallory, alice = report.found[0], next(one for one in report.found if one.name == "alice")
+    mallory, alice = report.accounts[0], next(one for one in report.accounts if one.name == "alice")
     assert mallory.wealth >= 1000 > alice.wealth
     assert (alice.accused_at, alice.accused_at_query) == (None, None)
     assert alice.honest_answers == 150
@@ -89,25 +92,25 @@ def test_it_is_what_the_live_sentinel_would_have_said(report, traffic):
             if row and entry.client not in accused:
                 accused[entry.client] = asked[entry.client], entry.at
     assert set(accused) == {"mallory"}
-    for one in report.found:
+    for one in report.accounts:
         standing = guard.ledger.standing(one.name)
         assert (one.accused_at_query, one.accused_at) == accused.get(one.name, (None, None))
         assert one.wealth == pytest.approx(standing.wealth, rel=1e-3)
         assert one.extra_answers == standing.extra_answers
         assert one.coverage == pytest.approx(max(standing.coverage.values(), default=0.0), rel=1e-3)
-    mallory = report.found[0]
+    mallory = report.accounts[0]
     assert mallory.honest_answers == mallory.accused_at_query - 1  # WIDE limits: all were honest until then
     assert 1 < mallory.accused_at_query < 60
 
 
 @pytest.mark.parametrize("batch", [1, 7, 10_000])
 def test_the_size_of_batches_changes_nothing(report, traffic, batch):
-    found = audit(small_guard(), traffic, batch=batch)
-    key = [(one.name, one.queries, one.accused, one.accused_at_query, one.honest_answers) for one in found.found]
+    result = audit(small_guard(), traffic, batch=batch)
+    key = [(one.name, one.queries, one.accused, one.accused_at_query, one.honest_answers) for one in result.accounts]
     assert key == [
-        (one.name, one.queries, one.accused, one.accused_at_query, one.honest_answers) for one in report.found
+        (one.name, one.queries, one.accused, one.accused_at_query, one.honest_answers) for one in report.accounts
     ]
-    assert [one.wealth for one in found.found] == pytest.approx([one.wealth for one in report.found], rel=1e-3)
+    assert [one.wealth for one in result.accounts] == pytest.approx([one.wealth for one in report.accounts], rel=1e-3)
 
 
 def test_honest_answers_are_those_that_the_policy_would_have_given():
@@ -119,18 +122,18 @@ def test_honest_answers_are_those_that_the_policy_would_have_given():
         judgement = guard.judge(guard.measure(entry.inputs), "mallory")
         alarm = i + 1 if alarm is None and judgement.alarmed[0] else alarm
         honest += alarm is None and policy.actions(judgement)[0] == Action.HONEST
-    [one] = audit(small_guard(limits=TIGHT), stream).found
+    [one] = audit(small_guard(limits=TIGHT), stream).accounts
     assert (one.honest_answers, one.accused_at_query) == (honest, alarm)
     assert one.honest_answers < one.accused_at_query - 1  # some were refused before
 
 
 def test_the_policy_and_mode_of_the_server_do_not_matter(report, traffic):
     for options in ({"policy": "paper"}, {"observe": True}):
-        found = audit(small_guard(**options), traffic)
-        assert [one.name for one in found.accused] == ["mallory"]
-        assert found.found[0].accused_at_query == report.found[0].accused_at_query
-    observed = audit(small_guard(on_alarm="observe"), traffic).found[0]
-    assert observed.honest_answers == report.found[0].honest_answers  # only those before the alarm count
+        result = audit(small_guard(**options), traffic)
+        assert [one.name for one in result.accused] == ["mallory"]
+        assert result.accounts[0].accused_at_query == report.accounts[0].accused_at_query
+    observed = audit(small_guard(on_alarm="observe"), traffic).accounts[0]
+    assert observed.honest_answers == report.accounts[0].honest_answers  # only those before the alarm count
 
 
 def test_the_guard_that_is_audited_keeps_its_own_ledger(traffic):
@@ -155,43 +158,43 @@ def test_groups_with_limits_are_judged_and_others_named():
     guard = small_guard(groups={"tenant": group})
     names = ("tenant:7", "net:10.0.0.0/24")
     thieves = [requests(f"m{k}", noise(10, seed=k), start=START + k / 9, groups=names) for k in range(8)]
-    found = audit(guard, mixed(*thieves, requests("alice", digits()[:50])))
-    assert found.unpooled == ("net",)
-    [first, *_] = found.found
+    result = audit(guard, mixed(*thieves, requests("alice", digits()[:50])))
+    assert result.unpooled == ("net",)
+    [first, *_] = result.accounts
     assert (first.name, first.group, first.accused) == ("tenant:7", True, True)
     assert first.queries == 80
     assert START < first.accused_at < START + 10
     exact = [entry.at for entry in mixed(*thieves)][first.accused_at_query - 1]
     assert first.accused_at == exact
-    assert not any(one.accused for one in found.found if one.name == "alice")
+    assert not any(one.accused for one in result.accounts if one.name == "alice")
 
 
 def test_queries_that_do_not_fit_are_skipped_with_the_reason(traffic):
     odd = [
-        Logged(START, "odd", (), torch.zeros(2, 1, 9, 9)),
-        Logged(START + 1, "odd", (), torch.full((1, 1, 8, 8), 1e6)),
-        Logged(START + 2, "odd", (), torch.full((1, 1, 8, 8), float("nan"))),
-        Logged(START + 3, "odd", (), torch.zeros(1, 64)),
+        LoggedRequest(START, "odd", (), torch.zeros(2, 1, 9, 9)),
+        LoggedRequest(START + 1, "odd", (), torch.full((1, 1, 8, 8), 1e6)),
+        LoggedRequest(START + 2, "odd", (), torch.full((1, 1, 8, 8), float("nan"))),
+        LoggedRequest(START + 3, "odd", (), torch.zeros(1, 64)),
     ]
-    found = audit(small_guard(), mixed(odd, traffic))
-    assert found.skipped == 5
-    assert len(found.reasons) == 3  # enough to understand
-    assert "shape" in found.reasons[0]
-    assert [one.name for one in found.accused] == ["mallory"]
-    assert "odd" not in [one.name for one in found.found]
+    result = audit(small_guard(), mixed(odd, traffic))
+    assert result.skipped == 5
+    assert len(result.reasons) == 3  # enough to understand
+    assert "shape" in result.reasons[0]
+    assert [one.name for one in result.accused] == ["mallory"]
+    assert "odd" not in [one.name for one in result.accounts]
 
 
 def test_a_log_of_another_model_is_an_error():
     with pytest.raises(OptionError, match=r"not one of 3 recorded queries fits.*shape"):
         audit(small_guard(), requests("a", torch.zeros(3, 64)))
-    assert audit(small_guard(), []).found == ()
+    assert audit(small_guard(), []).accounts == ()
 
 
 def test_other_precisions_and_double_images_mix(traffic):
-    double = [Logged(e.at, e.client, e.groups, e.inputs.double()) for e in traffic[::2]]
-    found = audit(small_guard(), mixed(double, traffic[1::2]))
-    assert found.queries == 400
-    assert [one.name for one in found.accused] == ["mallory"]
+    double = [LoggedRequest(e.at, e.client, e.groups, e.inputs.double()) for e in traffic[::2]]
+    result = audit(small_guard(), mixed(double, traffic[1::2]))
+    assert result.queries == 400
+    assert [one.name for one in result.accused] == ["mallory"]
 
 
 def test_named_tensors_are_joined_by_name_if_they_have_one_length():
@@ -199,10 +202,10 @@ def test_named_tensors_are_joined_by_name_if_they_have_one_length():
         ids = torch.arange(rows * length).view(rows, length)
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
-    stream = [Logged(0.0, "a", (), text(*size)) for size in ((2, 5), (1, 5), (3, 7), (1, 5))]
+    stream = [LoggedRequest(0.0, "a", (), text(*size)) for size in ((2, 5), (1, 5), (3, 7), (1, 5))]
     batches = list(module._batches(stream, 100))
     assert [len(batch) for batch in batches] == [2, 1, 1]
-    joined = module._join([entry.inputs for entry in batches[0]])
+    joined = inputs.join([entry.inputs for entry in batches[0]])
     assert {name: tuple(t.shape) for name, t in joined.items()} == {"input_ids": (3, 5), "attention_mask": (3, 5)}
     assert joined["input_ids"][2].equal(torch.arange(5))
 
@@ -235,7 +238,7 @@ def test_what_was_refused_live_is_judged_all_the_same():
     guard = small_guard(limits=TIGHT)
     with pytest.raises(RefusedError):
         guard.answer(digits()[:200], client="greedy")
-    [one] = audit(guard, stream).found
+    [one] = audit(guard, stream).accounts
     assert one.queries == 200
     assert one.honest_answers < 200
 
@@ -256,17 +259,17 @@ def test_the_command_prints_a_table_with_the_thief_first(log, report):
     assert sorted(names) == ["alice", "bob", "mallory"]
     assert "400 queries in 350 requests" in done.stdout
     assert "1 accused" in done.stdout
-    assert str(report.found[0].accused_at_query) in next(line for line in lines if "mallory" in line)
+    assert str(report.accounts[0].accused_at_query) in next(line for line in lines if "mallory" in line)
     assert "note" not in done.output
 
 
 def test_the_command_prints_json_and_can_fail(log, report):
     done = run("audit", small_bundle(), log, "--json", "--fail")
     assert done.exit_code == 1
-    found = json.loads(done.stdout)
-    assert [one["name"] for one in found["found"] if one["accused"]] == ["mallory"]
-    assert found["found"][0]["accused_at_query"] == report.found[0].accused_at_query
-    assert found["damaged"] == 0
+    printed = json.loads(done.stdout)
+    assert [one["name"] for one in printed["found"] if one["accused"]] == ["mallory"]
+    assert printed["found"][0]["accused_at_query"] == report.accounts[0].accused_at_query
+    assert printed["damaged"] == 0
     before = datetime.fromtimestamp(START + 3, UTC).isoformat()
     quiet = run("audit", small_bundle(), log, "--json", "--fail", "--until", before)
     assert quiet.exit_code == 0, quiet.output
@@ -275,16 +278,16 @@ def test_the_command_prints_json_and_can_fail(log, report):
 
 def test_the_command_reads_a_span_of_time(log):
     since, until = (datetime.fromtimestamp(START + s, UTC).isoformat() for s in (10, 20))
-    found = json.loads(run("audit", small_bundle(), log, "--json", "--since", since, "--until", until).stdout)
-    assert START + 10 <= found["first"] < found["last"] < START + 20
-    assert found["requests"] == 30
+    printed = json.loads(run("audit", small_bundle(), log, "--json", "--since", since, "--until", until).stdout)
+    assert START + 10 <= printed["first"] < printed["last"] < START + 20
+    assert printed["requests"] == 30
     local = datetime.fromtimestamp(START + 10).isoformat()  # without an offset it is local time
     assert json.loads(run("audit", small_bundle(), log, "--json", "--since", local).stdout)["first"] == START + 10
 
 
 def test_the_command_notes_what_it_could_not_read(log, tmp_path):
     recorder = QueryLog(tmp_path / "log")
-    for entry in [*read_log(log), Logged(START, "odd", ("net:1",), torch.zeros(1, 1, 9, 9))]:
+    for entry in [*read_log(log), LoggedRequest(START, "odd", ("net:1",), torch.zeros(1, 1, 9, 9))]:
         recorder.write(entry.client, ("net:1",), entry.inputs, entry.at)
     recorder.close()
     [path] = (tmp_path / "log").glob("*.queries")
@@ -340,5 +343,5 @@ def test_the_command_needs_no_package_of_the_server(log):
 
 
 def test_wealth_is_a_plain_number(report):
-    assert all(type(one.wealth) is float and np.isfinite(one.wealth) for one in report.found)
-    assert all(type(one.honest_answers) is int for one in report.found)
+    assert all(type(one.wealth) is float and np.isfinite(one.wealth) for one in report.accounts)
+    assert all(type(one.honest_answers) is int for one in report.accounts)

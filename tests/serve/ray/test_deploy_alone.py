@@ -17,7 +17,7 @@ import pytest
 from queen.errors import BundleError, OptionError, QueenError, SecretError
 from queen.secret import new_secret, secret_path, write_secret
 from queen.serve.ray import deploy as scale
-from queen.serve.ray.replica import Mark, Replica, mark_of
+from queen.serve.ray.replica import Fingerprint, Replica, take_fingerprint
 from queen.serve.settings import Settings, read_settings
 from tests.support.serving import small_bundle
 
@@ -35,61 +35,61 @@ def copied(tmp_path) -> Path:
 
 
 def test_a_copy_of_bundle_and_secret_has_the_same_mark_and_no_other(copied):
-    mark = mark_of(small_bundle())
-    assert mark_of(copied) == mark
-    assert secret_path(copied).read_text().strip() not in repr(mark)
+    fingerprint = take_fingerprint(small_bundle())
+    assert take_fingerprint(copied) == fingerprint
+    assert secret_path(copied).read_text().strip() not in repr(fingerprint)
     write_secret(secret_path(copied), new_secret())
-    assert mark_of(copied).bundle == mark.bundle
-    assert mark_of(copied).secret != mark.secret
+    assert take_fingerprint(copied).bundle == fingerprint.bundle
+    assert take_fingerprint(copied).secret != fingerprint.secret
 
 
 def test_a_replica_without_the_secret_makes_none(copied):
     secret_path(copied).unlink()
     with pytest.raises(SecretError, match=r"no secret '.*digits.secret' on .*copy the file"):
-        Replica(settings(bundle=copied).model_dump(mode="json"), mark_of(small_bundle()), "one")
+        Replica(settings(bundle=copied).model_dump(mode="json"), take_fingerprint(small_bundle()), "one")
     assert not secret_path(copied).exists()
 
 
 def test_a_replica_with_another_bundle_or_secret_does_not_start(copied):
-    plain, mark = settings(bundle=copied).model_dump(mode="json"), mark_of(small_bundle())
+    plain, fingerprint = settings(bundle=copied).model_dump(mode="json"), take_fingerprint(small_bundle())
     with pytest.raises(SecretError, match="is another one"):
-        Replica(plain, Mark(mark.bundle, "other"), "one")
+        Replica(plain, Fingerprint(fingerprint.bundle, "other"), "one")
     with pytest.raises(BundleError, match="is another one"):
-        Replica(plain, Mark("other", mark.secret), "one")
+        Replica(plain, Fingerprint("other", fingerprint.secret), "one")
     with pytest.raises(BundleError, match=r"cannot read the bundle '/nowhere' on"):
-        Replica({**plain, "bundle": "/nowhere"}, mark, "one")
+        Replica({**plain, "bundle": "/nowhere"}, fingerprint, "one")
 
 
 def test_a_replica_works_as_long_as_its_lifespan_and_is_unhealthy_without_its_threads():
     plain = read_settings({"bundle": small_bundle(), "ledger": "memory://", "anonymous": True}).model_dump(mode="json")
-    replica = Replica(plain, mark_of(small_bundle()), "one")
+    replica = Replica(plain, take_fingerprint(small_bundle()), "one")
     tensor = {"name": "input", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.5] * 64}
     request = {"type": "http.request", "body": json.dumps({"inputs": [tensor]}).encode()}
     with pytest.raises(QueenError, match="threads of this replica have ended"):
         replica.check()
 
     async def ask() -> int:
-        told: list[Any] = []
+        messages: list[Any] = []
 
         async def receive() -> Any:
             return request
 
         async def send(message: Any) -> None:
-            told.append(message)
+            messages.append(message)
 
         scope = {"type": "http", "method": "POST", "path": "/v2/models/digits/infer", "headers": [], "client": None}
         await replica(scope, receive, send)
-        return told[0]["status"]
+        return messages[0]["status"]
 
     async def live() -> tuple[int, list[str]]:
-        asked, told = asyncio.Queue(), asyncio.Queue()
-        life = asyncio.create_task(replica({"type": "lifespan"}, asked.get, told.put))
-        await asked.put({"type": "lifespan.startup"})
-        said = [(await told.get())["type"]]
+        incoming, outgoing = asyncio.Queue(), asyncio.Queue()
+        life = asyncio.create_task(replica({"type": "lifespan"}, incoming.get, outgoing.put))
+        await incoming.put({"type": "lifespan.startup"})
+        said = [(await outgoing.get())["type"]]
         status = await ask()
         replica.check()
-        await asked.put({"type": "lifespan.shutdown"})
-        said.append((await told.get())["type"])
+        await incoming.put({"type": "lifespan.shutdown"})
+        said.append((await outgoing.get())["type"])
         await life
         return status, said
 
@@ -117,8 +117,8 @@ class FakeServe:
         self.statuses, self.shut = list(statuses), 0
 
     def status(self) -> Any:
-        found = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
-        return SimpleNamespace(applications=found)
+        applications = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+        return SimpleNamespace(applications=applications)
 
     def shutdown(self) -> None:
         self.shut += 1
@@ -129,12 +129,12 @@ def state(status: str, why: str = "") -> Any:
 
 
 def watch(monkeypatch, serve: FakeServe, seconds: float = 0.3) -> list[str]:
-    """The addresses that were told until somebody stopped it."""
-    monkeypatch.setattr(scale, "LOOK_EVERY", 0.01)
-    stop, told = threading.Event(), []
+    """The addresses that `on_start` got until somebody stopped it."""
+    monkeypatch.setattr(scale, "POLL", 0.01)
+    stop, addresses = threading.Event(), []
     threading.Timer(seconds, stop.set).start()
-    scale._wait_and_watch(serve, "queen-1", settings(), stop, told.append)
-    return told
+    scale._wait_and_watch(serve, "queen-1", settings(), stop, addresses.append)
+    return addresses
 
 
 def test_the_address_is_told_once_when_all_replicas_run(monkeypatch):
@@ -159,11 +159,11 @@ def test_an_application_that_somebody_removed_is_the_end(monkeypatch):
 
 def test_leftovers_are_replaced_and_what_others_serve_is_not():
     left = FakeServe({"queen-0": state("RUNNING")})
-    scale._make_way(left)
+    scale._remove_leftovers(left)
     assert left.shut == 1
     shared = FakeServe({"queen-0": state("RUNNING"), "translator": state("RUNNING")})
     with pytest.raises(OptionError, match="serves translator already"):
-        scale._make_way(shared)
+        scale._remove_leftovers(shared)
     assert shared.shut == 0
 
 
@@ -187,9 +187,9 @@ def test_a_port_in_use_is_refused_even_where_proxies_could_share_it():
 
 def test_what_ray_cannot_do_is_said():
     with pytest.raises(OptionError, match="none has a metrics port"):
-        scale._same_everywhere(settings(metrics_port=0))
-    assert scale._same_everywhere(settings(bundle="digits", grpc_port=8001)).grpc_port == -1
-    assert scale._same_everywhere(settings(bundle="digits")).bundle == Path("digits").absolute()
+        scale._for_replicas(settings(metrics_port=0))
+    assert scale._for_replicas(settings(bundle="digits", grpc_port=8001)).grpc_port == -1
+    assert scale._for_replicas(settings(bundle="digits")).bundle == Path("digits").absolute()
 
 
 def test_without_ray_the_way_out_is_said(monkeypatch):

@@ -18,7 +18,7 @@ from queen.errors import OptionError
 from queen.ledger import Event
 from queen.serve.telemetry import webhook
 from queen.serve.telemetry.metrics import Metrics
-from queen.serve.telemetry.webhook import Webhook, make_post, sign
+from queen.serve.telemetry.webhook import Webhook, make_notification, sign
 from tests.support.metrics import values
 
 SECRET = "correct horse"
@@ -112,9 +112,9 @@ def test_an_alarm_arrives_as_signed_json():
         send(Webhook(server.url, secret=SECRET, server="guard-1"), alarm())
     [(headers, body)] = server.posts
     assert server.paths == ["/hook?x=1"]
-    found = json.loads(body)
-    key = found.pop("idempotency_key")
-    assert found == {
+    content = json.loads(body)
+    key = content.pop("idempotency_key")
+    assert content == {
         "event": "alarm",
         "id": 1,
         "name": "mallory",
@@ -134,7 +134,7 @@ def test_an_alarm_arrives_as_signed_json():
 
 
 def test_a_changed_body_or_another_secret_has_another_signature():
-    body = make_post(alarm(), "s").body
+    body = make_notification(alarm(), "s").body
     assert sign(SECRET, body) == sign(SECRET, bytes(body))
     assert len({sign(SECRET, body), sign(SECRET, body + b" "), sign("other", body)}) == 3
 
@@ -146,13 +146,15 @@ def test_without_a_secret_nothing_is_signed():
 
 
 def test_the_idempotency_key_is_the_alarms_own():
-    assert make_post(alarm(), "a").key == make_post(alarm(), "b").key  # two replicas tell of the same alarm
+    assert (
+        make_notification(alarm(), "a").key == make_notification(alarm(), "b").key
+    )  # two replicas tell of the same alarm
     others = [alarm(2), alarm(name="eve"), alarm(group=True), alarm(at=1.0), alarm(what="pardon")]
-    assert len({make_post(event, "a").key for event in [alarm(), *others]}) == 6
+    assert len({make_notification(event, "a").key for event in [alarm(), *others]}) == 6
 
 
 def test_endless_wealth_is_still_json():
-    body = make_post(alarm(wealth=float("inf")), "s").body
+    body = make_notification(alarm(wealth=float("inf")), "s").body
     assert json.loads(body, parse_constant=pytest.fail)["wealth"] > 1e308
 
 

@@ -1,1 +1,5 @@
-"""How attackers pick what they ask."""
+"""Query strategies, one per file: how an attacker picks the images it asks for.
+
+Each is a `QueryStrategy` of `queen.attacks.base`. `queen.attacks` lists them in `QUERIES`, which is how everybody else
+gets at them; they import `queen.attacks.base`, but no strategy.
+"""

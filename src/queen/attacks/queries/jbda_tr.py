@@ -1,13 +1,13 @@
 """JBDA-TR: a few images of the pool, then perturbed copies of all that was asked, round by round.
 
 Every round trains a fresh thief on the answers so far and pushes each image towards random classes of that thief: 8
-steps by the sign of the gradient, with another random class every step, in 3 independent runs. So the images asked
-grow fourfold a round: 1000, 4000, 16000, and a random part of the next 48000 up to the budget of 50000.
+steps by the sign of the gradient, with another random class in every step, in 3 independent runs. So the number of
+images grows fourfold per round: 1000, 4000, 16000, and a random part of the next 48000 up to the budget of 50000.
 
-`jbda_clip` says what may be asked. "pixel": pixels stay in 0..1 and `jbda_epsilon` is in pixels. "peer": as published
+`jbda_clip` says what may be asked. "pixel": pixels stay in 0..1, and `jbda_epsilon` is in pixels. "peer": as published
 code does it, on normalised numbers: both the clip to 0..1 and epsilon are in units of (pixel - mean) / std, so that
-everything darker than the mean turns into the mean, and everything a standard deviation brighter is cut off. Mean and
-std are CIFAR's where there are 3 channels, the pool's own otherwise.
+everything darker than the mean becomes the mean, and everything over a standard deviation brighter is cut off. Mean
+and std are CIFAR's where there are 3 channels, the pool's own otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from queen.attacks.base import Attack, BudgetError, CountedOracle, Knowledge, Transcript
+from queen.attacks.base import Attack, BudgetError, CountedOracle, Knowledge, Transcript, join
 from queen.core.split import run_model
 from queen.errors import OptionError
 
@@ -30,7 +30,7 @@ BATCH = 512
 
 @dataclass(frozen=True)
 class Units:
-    """In what units an image is perturbed and clipped: (pixel - mean) / std."""
+    """The units in which an image is perturbed and clipped: (pixel - mean) / std."""
 
     mean: Tensor
     std: Tensor
@@ -51,49 +51,48 @@ def units_of(knowledge: Knowledge) -> Units:
 
 
 def jbda_tr(
-    desk: CountedOracle, attack: Attack, knowledge: Knowledge, budget: int, generator: torch.Generator
+    oracle: CountedOracle, attack: Attack, knowledge: Knowledge, budget: int, generator: torch.Generator
 ) -> Transcript:
-    """Ask for seeds and rounds of perturbed copies until the budget is spent, to the last query."""
+    """Ask for seeds, then rounds of perturbed copies, until the budget is spent to the last query."""
     if budget < 1 or attack.cost(knowledge.sizes) != 1:
         raise BudgetError(
             f"JBDA-TR needs a budget of at least 1 and an attack that asks once an image, got a budget of {budget} "
             f"and {attack.cost(knowledge.sizes)} queries an image"
         )
     units = units_of(knowledge)
-    found = attack.ask(desk, _seeds(knowledge, budget, generator), knowledge, generator)
+    transcript = attack.ask(oracle, _draw_seeds(knowledge, budget, generator), knowledge, generator)
     asked = min(knowledge.sizes.jbda_seeds, budget, len(knowledge.pool))
     while asked < budget:
-        if len(found) > 1:
-            thief = attack.steal(found, _so_far(knowledge, len(found), budget), generator)
-            images = round_of(thief, found.x, budget - asked, knowledge, units, generator)
+        if len(transcript) > 1:
+            thief = attack.steal(transcript, _for_this_round(knowledge, len(transcript), budget), generator)
+            images = perturb_round(thief, transcript.x, budget - asked, knowledge, units, generator)
         else:  # everything was refused: nothing to train on
-            images = _seeds(knowledge, budget - asked, generator)
-        more = attack.ask(desk, images, knowledge, generator)
-        found = Transcript(torch.cat([found.x, more.x]), torch.cat([found.answers, more.answers]))
+            images = _draw_seeds(knowledge, budget - asked, generator)
+        transcript = join([transcript, attack.ask(oracle, images, knowledge, generator)])
         asked += len(images)
-    return found
+    return transcript
 
 
-def round_of(
+def perturb_round(
     thief: nn.Module, x: Tensor, room: int, knowledge: Knowledge, units: Units, generator: torch.Generator
 ) -> Tensor:
-    """Perturbed copies of all x, or of random ones if that is more than `room`, then exactly that many."""
+    """`jbda_directions` perturbed copies of every x (n, ...), or `room` copies of random ones where that is fewer."""
     directions = knowledge.sizes.jbda_directions
     if directions * len(x) > room:
         rows = torch.randperm(len(x), generator=generator)[: -(-room // directions)]
         x = x[rows.to(x.device)]
-    copies = [pushed(thief, x, knowledge, units, generator) for _ in range(directions)]
+    copies = [push(thief, x, knowledge, units, generator) for _ in range(directions)]
     return torch.cat(copies)[:room]
 
 
-def pushed(thief: nn.Module, x: Tensor, knowledge: Knowledge, units: Units, generator: torch.Generator) -> Tensor:
-    """x (n, ...) moved towards random classes of the thief by at most epsilon, and clipped."""
+def push(thief: nn.Module, x: Tensor, knowledge: Knowledge, units: Units, generator: torch.Generator) -> Tensor:
+    """Move x (n, ...) towards random classes of the thief by at most epsilon, and clip it."""
     thief.eval()
-    parts = [_push(thief, part, knowledge, units, generator) for part in x.split(BATCH)]  # type: ignore[no-untyped-call]
+    parts = [_push_batch(thief, part, knowledge, units, generator) for part in x.split(BATCH)]  # type: ignore[no-untyped-call]
     return torch.cat(parts)
 
 
-def _push(thief: nn.Module, x: Tensor, knowledge: Knowledge, units: Units, generator: torch.Generator) -> Tensor:
+def _push_batch(thief: nn.Module, x: Tensor, knowledge: Knowledge, units: Units, generator: torch.Generator) -> Tensor:
     sizes = knowledge.sizes
     step = REACH * sizes.jbda_epsilon / sizes.jbda_steps
     delta = torch.zeros_like(x, requires_grad=True)
@@ -109,13 +108,13 @@ def _push(thief: nn.Module, x: Tensor, knowledge: Knowledge, units: Units, gener
     return (moved.clamp(0, 1) * units.std + units.mean).clamp(0, 1)
 
 
-def _seeds(knowledge: Knowledge, room: int, generator: torch.Generator) -> Tensor:
+def _draw_seeds(knowledge: Knowledge, room: int, generator: torch.Generator) -> Tensor:
     pool = knowledge.pool
     count = min(knowledge.sizes.jbda_seeds, room)
     return pool[torch.randperm(len(pool), generator=generator)[:count].to(pool.device)]
 
 
-def _so_far(knowledge: Knowledge, answers: int, budget: int) -> Knowledge:
-    """For a thief on the way: nobody watches, and a recovery table grows with the answers."""
+def _for_this_round(knowledge: Knowledge, answers: int, budget: int) -> Knowledge:
+    """The knowledge to train a round's thief with: nobody watches it, and a recovery table grows with the answers."""
     table = max(1, knowledge.sizes.table * answers // budget)
     return replace(knowledge, on_epoch=None, sizes=replace(knowledge.sizes, table=table))

@@ -8,9 +8,9 @@ from queen.attacks.base import Attack, BudgetError, CountedOracle, Knowledge, Tr
 
 
 def knockoff(
-    desk: CountedOracle, attack: Attack, knowledge: Knowledge, budget: int, generator: torch.Generator
+    oracle: CountedOracle, attack: Attack, knowledge: Knowledge, budget: int, generator: torch.Generator
 ) -> Transcript:
-    """Ask for budget // cost images, chosen by the attack if it wants to choose."""
+    """Ask for budget // cost images of the pool: random ones, unless the attack chooses them itself."""
     pool, cost = knowledge.pool, attack.cost(knowledge.sizes)
     count = budget // cost
     if not 1 <= count <= len(pool):
@@ -22,4 +22,4 @@ def knockoff(
         rows = attack.choose(knowledge, count, generator)
     else:
         rows = torch.randperm(len(pool), generator=generator)[:count]
-    return attack.ask(desk, pool[rows.to(pool.device)], knowledge, generator)
+    return attack.ask(oracle, pool[rows.to(pool.device)], knowledge, generator)

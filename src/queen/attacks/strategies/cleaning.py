@@ -1,4 +1,4 @@
-"""Sorting and undoing answers: what is no probability, what a known formula bends, what looks wrong."""
+"""Repairing and filtering answers: those off the simplex, those bent by a known formula, those that look wrong."""
 
 from __future__ import annotations
 
@@ -8,49 +8,57 @@ import torch
 from torch import Tensor
 
 from queen.attacks.base import Knowledge, Transcript
-from queen.attacks.strategies.needs import first_thief, known, on_simplex
+from queen.attacks.strategies.labels import train_first_thief
+from queen.attacks.strategies.requirements import require
 from queen.defenses import emdp
 from queen.training import predict
 
-LOGITS_BELOW, LOGITS_ABOVE = -0.5, 1.5  # no probability is ever as far off as that
+LOGITS_BELOW, LOGITS_ABOVE = -0.5, 1.5  # no rounded or perturbed probability is this far off
 EXPLAINED = 1e-5  # largest difference of an entry
 TIED = 0.05  # difference of the two largest entries
 # On a GPU an answer changes a little with the batch it is computed in.
 EQUAL: Mapping[str, float] = {"cpu": 1e-6, "cuda": 1e-4}
 
 
-def sanitised(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Probabilities whatever was answered: softmax of rows that look like logits, clipped and scaled ones else."""
-    answers = found.answers
+def to_simplex(answers: Tensor) -> Tensor:
+    """Make rows (n, K) probabilities: cut off negative numbers, scale to sum 1; where nothing is left, flat."""
+    positive = answers.clamp(min=0)
+    total = positive.sum(1, keepdim=True)
+    return torch.where(total > 0, positive / total.clamp(min=1e-12), 1 / answers.shape[1])
+
+
+def sanitise(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    """Make every answer a probability vector: the softmax of rows that look like logits, `to_simplex` of the others."""
+    answers = transcript.answers
     logits = (answers.amin(1) < LOGITS_BELOW) | (answers.amax(1) > LOGITS_ABOVE)
-    return found.believing(torch.where(logits[:, None], answers.softmax(1), on_simplex(answers)))
+    return transcript.with_answers(torch.where(logits[:, None], answers.softmax(1), to_simplex(answers)))
 
 
-def emdp_undone(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """EMDP undone by its closed form where that explains the answer; elsewhere EMDP was not at work."""
-    clean = emdp.invert(found.answers)
-    explained = (emdp.perturb(clean) - found.answers).abs().amax(1) <= EXPLAINED
-    return found.believing(torch.where(explained[:, None], clean, found.answers))
+def undo_emdp(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    """Invert EMDP by its closed form where that reproduces the answer; elsewhere EMDP was not at work."""
+    clean = emdp.invert(transcript.answers)
+    explained = (emdp.perturb(clean) - transcript.answers).abs().amax(1) <= EXPLAINED
+    return transcript.with_answers(torch.where(explained[:, None], clean, transcript.answers))
 
 
-def agreed(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Only answers that a first thief, trained on all of them, agrees with, and that are not nearly tied.
+def keep_agreed(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    """Keep only answers that a first thief, trained on all of them, agrees with, and that are not nearly tied.
 
     A few wrong answers do not fit the rest; answers pushed over a class border end close to it.
     """
-    guesses = predict(first_thief(found, knowledge, generator), found.x)
-    largest = found.answers.topk(2, 1).values
-    keep = (guesses == found.answers.argmax(1)) & (largest[:, 0] - largest[:, 1] >= TIED)
-    return _kept(found, keep)
+    guesses = predict(train_first_thief(transcript, knowledge, generator), transcript.x)
+    largest = transcript.answers.topk(2, 1).values
+    keep = (guesses == transcript.answers.argmax(1)) & (largest[:, 0] - largest[:, 1] >= TIED)
+    return _keep_rows(transcript, keep)
 
 
-def honest_only(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Only answers that equal the model's own: an attacker who knew at once when it was accused."""
-    clean = known(knowledge.clean, "clean")(found.x)
-    keep = (found.answers - clean).abs().amax(1) <= EQUAL[clean.device.type]
-    return _kept(found, keep)
+def keep_honest(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    """Keep only answers that equal the model's own: an attacker who would know at once that it was accused."""
+    clean = require(knowledge.clean, "clean")(transcript.x)
+    keep = (transcript.answers - clean).abs().amax(1) <= EQUAL[clean.device.type]
+    return _keep_rows(transcript, keep)
 
 
-def _kept(found: Transcript, keep: Tensor) -> Transcript:
-    """The rows to keep; all of them where that leaves nothing to learn from."""
-    return found.take(keep.nonzero().flatten()) if keep.sum() > 1 else found
+def _keep_rows(transcript: Transcript, keep: Tensor) -> Transcript:
+    """The rows to keep; all of them where fewer than two would be left to learn from."""
+    return transcript.take(keep.nonzero().flatten()) if keep.sum() > 1 else transcript

@@ -1,6 +1,6 @@
-"""D-DAE: a small network learns to turn defended answers back into clean ones, from pairs of both.
+"""D-DAE: a small network, the restorer, learns from pairs to turn defended answers back into clean ones.
 
-`ddae` takes its clean answers from shadow networks of the attacker, trained on random classes of its own pool;
+`ddae` takes its clean answers from shadow networks that the attacker trains on random classes of its own pool;
 `ddae_plus` draws them as pBayes does.
 """
 
@@ -13,44 +13,49 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks.base import Believe, Knowledge, Sizes, Transcript
-from queen.attacks.strategies.needs import known
-from queen.attacks.strategies.replay import RepeatedStep
-from queen.attacks.strategies.tables import Pairs, Prior, draw_pairs, simulated, simulator
+from queen.attacks.strategies.pairs import Pairs, Prior, draw_pairs, simulate_pairs
+from queen.attacks.strategies.repeated_step import RepeatedStep
+from queen.attacks.strategies.requirements import require
 from queen.cache import fingerprint
 from queen.training import Schedule, probabilities, train
 from queen.zoo import build, seeded
 
-RATE, HALVE_EVERY = 0.01, 100  # of the restorer
-SHADOW_STEPS = 200  # at least, however few images there are
+RATE, HALVE_EVERY = 0.01, 100  # the restorer's learning rate, and the epochs after which it is halved
+SHADOW_STEPS = 200  # a shadow is trained for at least this many, however few images there are
 
 
-def ddae(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Recovery with the answers of shadow networks to the images asked as clean ones."""
-    simulate = simulator(knowledge)
-    clean = (probabilities(network, found.x).to(found.answers) for network in shadows(knowledge, generator))
-    return _recovered(found, simulated(clean, found.x, simulate, generator), knowledge.sizes, generator)
+def ddae(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    """Recovery in which the answers of shadow networks to the images asked stand in for the clean ones."""
+    simulate = require(knowledge.simulate, "simulate")
+    clean = (probabilities(network, transcript.x).to(transcript.answers) for network in shadows(knowledge))
+    pairs = simulate_pairs(clean, transcript.x, simulate, generator)
+    return _restore(transcript, pairs, knowledge.sizes, generator)
 
 
 def ddae_plus(prior: Prior) -> Believe:
     """Recovery with clean answers drawn around a prior."""
 
-    def believe(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-        pairs = draw_pairs(found, prior(found, knowledge), simulator(knowledge), knowledge.sizes, generator)
-        return _recovered(found, pairs, knowledge.sizes, generator)
+    def believe(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+        clean_guess = prior(transcript, knowledge)
+        simulate = require(knowledge.simulate, "simulate")
+        pairs = draw_pairs(transcript, clean_guess, simulate, knowledge.sizes, generator)
+        return _restore(transcript, pairs, knowledge.sizes, generator)
 
     return believe
 
 
-def shadows(knowledge: Knowledge, generator: torch.Generator) -> Iterator[nn.Module]:
-    """Networks of K outputs, each trained on K random classes of the pool, one after the other."""
+def shadows(knowledge: Knowledge) -> Iterator[nn.Module]:
+    """Networks with K outputs, each trained on K random classes of the pool, one after the other.
+
+    They depend on `knowledge.seed` alone, so that the same shadows serve every defense and every round of queries.
+    """
     sizes, pool = knowledge.sizes, knowledge.pool
-    labels = known(knowledge.pool_labels, "pool_labels")
+    labels = require(knowledge.pool_labels, "pool_labels")
     # Published: SGD at .01 with momentum .5, from ImageNet weights. From scratch such networks stay at chance.
     schedule = Schedule(epochs=sizes.shadow_epochs, lr=0.05, batch=64, min_steps=SHADOW_STEPS)
     for number in range(sizes.shadows):
-        # Not from `generator`: the same shadows serve every defense and every round of queries.
-        told = f"shadow {knowledge.seed} {number}".encode()
-        own = torch.Generator().manual_seed(int(fingerprint(told)[:15], 16))
+        seed_text = f"shadow {knowledge.seed} {number}".encode()
+        own = torch.Generator().manual_seed(int(fingerprint(seed_text)[:15], 16))
         with seeded(own):
             blank = build(sizes.shadow_network, classes=knowledge.classes, channels=pool.shape[1])
 
@@ -61,27 +66,26 @@ def shadows(knowledge: Knowledge, generator: torch.Generator) -> Iterator[nn.Mod
         if knowledge.cache is None:
             yield teach(blank)
         else:
-            what = (knowledge.key, knowledge.seed, number, schedule, sizes.shadow_network, knowledge.classes)
-            recipe = repr(what).encode()
-            yield knowledge.cache.network(f"shadow-{fingerprint(recipe)}", blank, teach).to(pool.device)
+            recipe = (knowledge.key, knowledge.seed, number, schedule, sizes.shadow_network, knowledge.classes)
+            name = f"shadow-{fingerprint(repr(recipe).encode())}"
+            yield knowledge.cache.network(name, blank, teach).to(pool.device)
 
 
 def random_classes(labels: Tensor, classes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The rows of K random classes among labels (n,), and which of K outputs each class became.
+    """The rows whose label (n,) is one of K random classes, and for each row which of K outputs its class became.
 
-    Where there are fewer than K classes all are taken, and each becomes a random output of its own; the others
-    never occur.
+    Where there are fewer than K classes, all are taken and each gets a random output; the other outputs stay unused.
     """
     kinds = labels.bincount().nonzero().flatten()
     taken = kinds[torch.randperm(len(kinds), generator=generator)[:classes].to(kinds.device)]
     outputs = torch.randperm(classes, generator=generator)[: len(taken)].to(labels.device)
-    where = labels[:, None] == taken
-    rows = where.any(1).nonzero().flatten()
-    return rows, outputs[where[rows].int().argmax(1)]
+    matches = labels[:, None] == taken
+    rows = matches.any(1).nonzero().flatten()
+    return rows, outputs[matches[rows].int().argmax(1)]
 
 
 def restorer(classes: int, widths: tuple[int, ...]) -> nn.Sequential:
-    """K -> widths -> K, each layer with batch norm and a leaky ReLU, the last one too; then a softmax."""
+    """A network K -> widths -> K, with batch norm and a leaky ReLU after each layer, and a softmax at the end."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise((classes, *widths, classes)):
         layers += [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.LeakyReLU(0.2)]
@@ -89,7 +93,7 @@ def restorer(classes: int, widths: tuple[int, ...]) -> nn.Sequential:
 
 
 def train_restorer(pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> nn.Module:
-    """Learn clean from told by the l1 distance, summed over classes; an epoch drops what fills no batch."""
+    """Learn clean from defended answers by the mean l1 distance; an epoch drops the rows that do not fill a batch."""
     count, device = len(pairs.clean), pairs.clean.device
     with seeded(generator):
         network = restorer(pairs.clean.shape[1], sizes.generator_widths).to(device)
@@ -105,20 +109,20 @@ def train_restorer(pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> nn
 
     def step(rows: Tensor) -> None:
         optimiser.zero_grad(set_to_none=True)
-        (network(pairs.told[rows]) - pairs.clean[rows]).abs().sum(1).mean().backward()
+        (network(pairs.defended[rows]) - pairs.clean[rows]).abs().sum(1).mean().backward()
         optimiser.step()
 
-    replay, batch = RepeatedStep(step), min(sizes.generator_batch, count)
+    repeated_step, batch = RepeatedStep(step), min(sizes.generator_batch, count)
     for _ in range(sizes.generator_epochs):
         order = torch.randperm(count, generator=generator).to(device, non_blocking=True)
         for rows in order[: count - count % batch].view(-1, batch):
-            replay(rows)
+            repeated_step(rows)
         rates.step()
     return network
 
 
-def _recovered(found: Transcript, pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> Transcript:
+def _restore(transcript: Transcript, pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> Transcript:
     network = train_restorer(pairs, sizes, generator)
-    network.train(len(found) > 1)  # as published: batch norm by the statistics of all answers at once
+    network.train(len(transcript) > 1)  # as published: batch norm by the statistics of all answers at once
     with torch.no_grad():
-        return found.believing(network(found.answers))
+        return transcript.with_answers(network(transcript.answers))

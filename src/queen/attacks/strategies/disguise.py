@@ -1,6 +1,7 @@
-"""Attackers who hide: behind usual images, good will, cover traffic, many accounts, or one true label in a hundred.
+"""Attackers who hide among honest clients, or who see through a disguise of the answers.
 
-All they get is kept, answers to cover images too: these are the most useful images one can ask for.
+They ask for usual images, earn good will first, hide in cover traffic, share the queries among accounts, or buy a few
+true labels. They learn from all answers, those to cover images too: no images are more useful to ask for.
 """
 
 from __future__ import annotations
@@ -9,105 +10,102 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks import adaptive
-from queen.attacks.base import Ask, CountedOracle, Knowledge, Transcript
-from queen.attacks.strategies.needs import known
+from queen.attacks.base import Ask, CountedOracle, Knowledge, Transcript, join
+from queen.attacks.strategies.requirements import require
 from queen.core.split import run_model
 from queen.training import train
 
-JITTER = 0.02  # of a pixel: still the same thing, and near it on the map
+JITTER = 0.02  # noise per pixel (its range is 1): the image still looks the same, and is near it on the map
+ENERGY_BATCH = 512
 
 
-def most_usual(knowledge: Knowledge, count: int, generator: torch.Generator) -> Tensor:
-    """Rows (count,) of the pool that look most usual to an own network trained on benign images, by its energy."""
-    x, labels = known(knowledge.benign, "benign")
+def choose_most_usual(knowledge: Knowledge, count: int, generator: torch.Generator) -> Tensor:
+    """The rows (count,) of the pool with the lowest energy in a network that the attacker trains on benign images."""
+    x, labels = require(knowledge.benign, "benign")
     own = train(knowledge.make_thief(generator), x, labels, knowledge.schedule, generator)
     return energy(own, knowledge.pool).argsort(stable=True)[:count]
 
 
 @torch.inference_mode()
-def energy(model: nn.Module, x: Tensor, batch: int = 512) -> Tensor:
-    """-logsumexp of the logits (n,): low for what the model knows well."""
-    return torch.cat([-run_model(model, part).float().logsumexp(1) for part in x.split(batch)])  # type: ignore[no-untyped-call]
+def energy(model: nn.Module, x: Tensor) -> Tensor:
+    """-logsumexp of the logits (n,): low for images like those the model was trained on."""
+    parts = x.split(ENERGY_BATCH)  # type: ignore[no-untyped-call]
+    return torch.cat([-run_model(model, part).float().logsumexp(1) for part in parts])
 
 
-def after_warm_up(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Benign images first, for at most half of what may be asked; they take the place of as many others."""
-    benign = known(knowledge.benign, "benign")[0][: min(knowledge.sizes.warm_up, len(x) // 2)]
-    return desk.transcript(adaptive.warm_up(x[: len(x) - len(benign)], benign).images)
+def ask_after_warm_up(oracle: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    """Ask for benign images first, in place of as many others; at most half of all are benign."""
+    benign = require(knowledge.benign, "benign")[0][: min(knowledge.sizes.warm_up, len(x) // 2)]
+    return oracle.transcript(adaptive.warm_up(x[: len(x) - len(benign)], benign).images)
 
 
-def behind_cover(ratio: int) -> Ask:
-    """`ratio` benign images before every other one."""
+def ask_behind_cover(ratio: int) -> Ask:
+    """Ask for `ratio` benign images before each of the others."""
 
-    def ask(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-        benign = enough(known(knowledge.benign, "benign")[0], ratio * len(x))
-        return desk.transcript(adaptive.cover(x, benign, ratio).images)
+    def ask(oracle: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+        benign = repeat_images(require(knowledge.benign, "benign")[0], ratio * len(x))
+        return oracle.transcript(adaptive.cover(x, benign, ratio).images)
 
     return ask
 
 
-def enough(images: Tensor, count: int) -> Tensor:
-    """`count` images: these, then copies shifted by one pixel, then all again."""
+def repeat_images(images: Tensor, count: int) -> Tensor:
+    """`count` images: the given ones, then copies shifted by one pixel, then all of these again."""
     if count > len(images):
         images = adaptive.shifted(images)
     return images[torch.arange(count, device=images.device) % len(images)]
 
 
-def in_turn(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Images dealt to many accounts in turn; each asks its next batch when all others have asked theirs."""
-    accounts, found = knowledge.sizes.accounts, []
+def ask_in_turn(oracle: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    """Deal the images to many accounts; each asks its next batch when all others have asked theirs."""
+    accounts, parts = knowledge.sizes.accounts, []
     for block in x.split(accounts * knowledge.sizes.ask_batch):  # type: ignore[no-untyped-call]
         hands = [slice(i, None, accounts) for i in range(min(accounts, len(block)))]
-        replies = [desk.ask(block[hand], f"thief {i}") for i, hand in enumerate(hands)]
+        replies = [oracle.ask(block[hand], f"thief {i}") for i, hand in enumerate(hands)]
         answers = replies[0][0].new_empty(len(block), knowledge.classes)
         answered = replies[0][1].new_empty(len(block))
-        for hand, (some, came) in zip(hands, replies, strict=True):
-            answers[hand], answered[hand] = some, came
-        found.append(Transcript(block[answered], answers[answered]))
-    return joined(*found)
+        for hand, (hand_answers, hand_answered) in zip(hands, replies, strict=True):
+            answers[hand], answered[hand] = hand_answers, hand_answered
+        parts.append(Transcript(block[answered], answers[answered]))
+    return join(parts)
 
 
-def near_records(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Each image, then noisy copies of it: close to a recorded query a stateful defense answers honestly."""
+def ask_near_records(oracle: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    """Ask for each image, then noisy copies of it: near a recorded query, a stateful defense answers honestly."""
     copies = knowledge.sizes.repeats
     noisy = adaptive.jittered(x.repeat_interleave(copies, 0), copies * len(x), JITTER, generator)
     together = torch.cat([x[:, None], noisy.view(len(x), copies, *x.shape[1:])], 1)
-    return desk.transcript(together.flatten(0, 1))
+    return oracle.transcript(together.flatten(0, 1))
 
 
-def remapped(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Images whose true labels it bought, spread among the others: where classes were exchanged, exchange them back."""
-    benign, truth = known(knowledge.benign, "benign")
+def ask_and_remap(oracle: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    """Spread images whose true labels were bought among the others, and undo the exchange of classes that they show."""
+    benign, truth = require(knowledge.benign, "benign")
     bought = min(knowledge.sizes.true_labels, len(benign), len(x) // 2)
     images = torch.cat([benign[:bought], x[: len(x) - bought]])
     labels = torch.cat([truth[:bought].to(x.device), truth.new_full((len(x) - bought,), -1, device=x.device)])
-    order = evenly(bought, len(x) - bought).to(x.device)
-    answers, answered = desk.ask(images[order])
+    order = spread_evenly(bought, len(x) - bought).to(x.device)
+    answers, answered = oracle.ask(images[order])
     images, labels, answers = images[order][answered], labels[order][answered], answers[answered]
     rows = (labels >= 0).nonzero().flatten()
-    answers = exchanged(answers, exchange(answers[rows].argmax(1), labels[rows], answers.shape[1]))
+    answers = apply_exchange(answers, find_exchange(answers[rows].argmax(1), labels[rows], answers.shape[1]))
     answers[rows] = nn.functional.one_hot(labels[rows], answers.shape[1]).to(answers)
     return Transcript(images, answers)
 
 
-def evenly(few: int, many: int) -> Tensor:
+def spread_evenly(few: int, many: int) -> Tensor:
     """An order of few + many rows that spreads the first `few` evenly among the others."""
     places = [(torch.arange(count) + 0.5) / max(1, count) for count in (few, many)]
     return torch.cat(places).argsort(stable=True)
 
 
-def exchange(told: Tensor, truth: Tensor, classes: int) -> Tensor:
-    """For every class (K,) the one it most often was in truth; itself where nobody voted, or in a draw with it."""
-    votes = 0.5 * torch.eye(classes, device=told.device)
-    votes.index_put_((told, truth), torch.ones(len(told), device=told.device), accumulate=True)
+def find_exchange(answered: Tensor, truth: Tensor, classes: int) -> Tensor:
+    """For each class (K,), the true class it most often stood for; itself without votes, or in a draw with itself."""
+    votes = 0.5 * torch.eye(classes, device=answered.device)
+    votes.index_put_((answered, truth), torch.ones(len(answered), device=answered.device), accumulate=True)
     return votes.argmax(1)
 
 
-def exchanged(answers: Tensor, becomes: Tensor) -> Tensor:
+def apply_exchange(answers: Tensor, becomes: Tensor) -> Tensor:
     """Answers (n, K) with the entry of class k moved to class becomes[k]."""
     return torch.zeros_like(answers).index_add_(1, becomes, answers)
-
-
-def joined(*parts: Transcript) -> Transcript:
-    """Transcripts one after the other."""
-    return Transcript(torch.cat([part.x for part in parts]), torch.cat([part.answers for part in parts]))

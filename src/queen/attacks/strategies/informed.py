@@ -1,4 +1,4 @@
-"""Attackers who know the defense and simulate it: with the defender's own networks, or with a copy they built."""
+"""Attackers who know the defense, but not the defender's networks: they build the same defense themselves."""
 
 from __future__ import annotations
 
@@ -6,37 +6,36 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks.base import Knowledge, Transcript
-from queen.attacks.strategies.needs import first_thief, known
-from queen.attacks.strategies.pbayes import pbayes, recovered
-from queen.attacks.strategies.tables import clean_prior, draw_pairs, told_prior
+from queen.attacks.strategies.labels import train_first_thief
+from queen.attacks.strategies.pairs import answers_prior, draw_pairs
+from queen.attacks.strategies.pbayes import recover_transcript
+from queen.attacks.strategies.requirements import require
 from queen.training import probabilities
 
-FEW = 5  # images that a class must have to build a defense on
-
-informed_oracle = pbayes(clean_prior)
-"""`Knowledge.simulate` runs the defender's own networks: nobody knows more. The same computation as `pbayes`."""
+FEW = 5  # images of each class, at least, to build a defense on
 
 
-def informed_proxy(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Train an own model on the answers, build the same defense around it, and learn from that what it does."""
-    rebuild = known(knowledge.rebuild, "rebuild")
-    model = first_thief(found, knowledge, generator)
-    service = rebuild(model, found.x, own_labels(model, found.x), generator)
-    pairs = draw_pairs(found, told_prior(found, knowledge), service.simulate, knowledge.sizes, generator)
-    return recovered(found, pairs, knowledge)
+def informed_proxy(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    """Train a model on the answers, build the same defense around it, and recover by what that defense does."""
+    rebuild = require(knowledge.rebuild, "rebuild")
+    model = train_first_thief(transcript, knowledge, generator)
+    endpoint = rebuild(model, transcript.x, label_every_class(model, transcript.x), generator)
+    prior = answers_prior(transcript, knowledge)
+    pairs = draw_pairs(transcript, prior, endpoint.simulate, knowledge.sizes, generator)
+    return recover_transcript(transcript, pairs, knowledge)
 
 
-def own_labels(model: nn.Module, x: Tensor) -> Tensor:
-    """The model's labels of x (n, ...); classes with hardly any image get those that look most like them.
+def label_every_class(model: nn.Module, x: Tensor) -> Tensor:
+    """The model's labels (n,) of x (n, ...), except that rare classes get the images that look most like them.
 
-    A defense cannot be built without images of every class, and a pool of other things may miss one.
+    A defense cannot be built without images of every class, and the attacker's images may leave one out.
     """
     chances = probabilities(model, x)
     classes = chances.shape[1]
     labels = chances.argmax(1)
     taken = torch.zeros_like(labels, dtype=torch.bool)
     for k in labels.bincount(minlength=classes).argsort(descending=True, stable=True).tolist():
-        liking = (chances[:, k] + (labels == k)).masked_fill(taken, -1)  # its own images first
-        rows = liking.topk(min(FEW, len(x) // classes)).indices
+        likeness = (chances[:, k] + (labels == k)).masked_fill(taken, -1)  # its own images first
+        rows = likeness.topk(min(FEW, len(x) // classes)).indices
         labels[rows], taken[rows] = k, True
     return labels

@@ -1,8 +1,8 @@
-"""pBayes: an answer is replaced by the mean of the clean answers that the defense would have turned into about it.
+"""pBayes: replace each answer by the mean of the clean answers that the defense would have turned into nearly it.
 
 Where the defense declares that it keeps the label ("always" or, up to ties, "ties"), only pairs whose defended answer
-has the same label are compared. Ties are no harm: they are broken the same way on both sides, so equal answers always
-meet. A label that no pair has is compared with all of them.
+has the same label are compared. Ties do no harm: they are broken the same way on both sides, so equal answers always
+meet. An answer whose label no pair has is compared with all pairs.
 """
 
 from __future__ import annotations
@@ -13,56 +13,59 @@ import torch
 from torch import Tensor
 
 from queen.attacks.base import Believe, Knowledge, Transcript
-from queen.attacks.strategies.tables import Pairs, Prior, draw_pairs, simulator
+from queen.attacks.strategies.pairs import Pairs, Prior, draw_pairs
+from queen.attacks.strategies.requirements import require
 
-CLOSE = 0.01  # l1 distance within which pairs count as the same answer
+CLOSE = 0.01  # l1 distance up to which answers count as the same
 CHUNK: Mapping[str, int] = {"cpu": 2**21, "cuda": 2**27}  # distances at a time
 
 
 def pbayes(prior: Prior) -> Believe:
-    """Recovery with pairs drawn around a prior."""
+    """Recovery from pairs drawn around a prior."""
 
-    def believe(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-        pairs = draw_pairs(found, prior(found, knowledge), simulator(knowledge), knowledge.sizes, generator)
-        return recovered(found, pairs, knowledge)
+    def believe(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+        clean_guess = prior(transcript, knowledge)
+        simulate = require(knowledge.simulate, "simulate")
+        pairs = draw_pairs(transcript, clean_guess, simulate, knowledge.sizes, generator)
+        return recover_transcript(transcript, pairs, knowledge)
 
     return believe
 
 
-def recovered(found: Transcript, pairs: Pairs, knowledge: Knowledge) -> Transcript:
-    """The transcript as the pairs explain it."""
-    return found.believing(recover(found.answers, pairs, same_label=knowledge.keeps_label != "no"))
+def recover_transcript(transcript: Transcript, pairs: Pairs, knowledge: Knowledge) -> Transcript:
+    """The transcript with its answers recovered from the pairs."""
+    return transcript.with_answers(recover(transcript.answers, pairs, same_label=knowledge.keeps_label != "no"))
 
 
 def recover(answers: Tensor, pairs: Pairs, *, same_label: bool) -> Tensor:
-    """For every answer (n, K) the mean of the clean rows within max(0.01, smallest) l1 distance of it."""
+    """For each answer (n, K), the mean clean row of the pairs within max(0.01, smallest) l1 distance when defended."""
     if not same_label:
-        return mean_of_near(answers, pairs.told, pairs.clean)
+        return mean_of_near(answers, pairs)
     result = torch.empty_like(answers)
-    labels, pair_labels = answers.argmax(1), pairs.told.argmax(1)
+    labels, pair_labels = answers.argmax(1), pairs.defended.argmax(1)
     for k in labels.bincount().nonzero().flatten().tolist():
         rows = labels == k
         same = (pair_labels == k).nonzero().flatten()
-        told, clean = (pairs.told[same], pairs.clean[same]) if len(same) else (pairs.told, pairs.clean)
-        result[rows] = mean_of_near(answers[rows], told, clean)
+        alike = Pairs(pairs.clean[same], pairs.defended[same]) if len(same) else pairs
+        result[rows] = mean_of_near(answers[rows], alike)
     return result
 
 
-def mean_of_near(answers: Tensor, told: Tensor, clean: Tensor) -> Tensor:
-    """As `recover`, among all pairs; a bounded number of distances at a time."""
-    at_a_time = max(1, CHUNK[answers.device.type] // len(told))
-    return torch.cat([_mean_of_near(part, told, clean) for part in answers.split(at_a_time)])  # type: ignore[no-untyped-call]
+def mean_of_near(answers: Tensor, pairs: Pairs) -> Tensor:
+    """The same whatever the labels, with a bounded number of distances at a time."""
+    at_a_time = max(1, CHUNK[answers.device.type] // len(pairs.clean))
+    return torch.cat([_mean_of_near(part, pairs) for part in answers.split(at_a_time)])  # type: ignore[no-untyped-call]
 
 
-def _mean_of_near(answers: Tensor, told: Tensor, clean: Tensor) -> Tensor:
-    distances = l1(answers, told)
+def _mean_of_near(answers: Tensor, pairs: Pairs) -> Tensor:
+    distances = l1_distances(answers, pairs.defended)
     limit = distances.amin(1, keepdim=True).clamp(min=CLOSE)
-    near = (distances <= limit).to(clean)
-    return near @ clean / near.sum(1, keepdim=True)
+    near = (distances <= limit).to(pairs.clean)
+    return near @ pairs.clean / near.sum(1, keepdim=True)
 
 
-def l1(a: Tensor, b: Tensor) -> Tensor:
-    """All distances (n, m) of rows of a (n, K) and b (m, K)."""
+def l1_distances(a: Tensor, b: Tensor) -> Tensor:
+    """The l1 distances (n, m) between all rows of a (n, K) and b (m, K)."""
     if not a.is_cuda:
         return torch.cdist(a, b, p=1)
     columns = b.T.contiguous()  # class by class: sixteen times as fast as cdist on a GPU for K = 10

@@ -1,26 +1,18 @@
-"""The paper's other experiments, by name: each borrows the protectee of a benchmark spec."""
+"""The paper's other experiments, by name: each uses the protectee of a benchmark spec. Imported by the commands."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from queen.bench.studies import (
-    features,
-    forget_quality,
-    quartiles,
-    radius,
-    runtime,
-    shadow_models,
-    threshold,
-)
+from queen.bench.studies import features, forget_quality, limits, quartiles, runtime, shadow_models
 from queen.bench.studies.base import Study
 from queen.defenses.base import nearest
 from queen.errors import OptionError
 
 STUDIES: Mapping[str, Study[Any]] = {
-    "threshold": threshold.STUDY,
-    "radius": radius.STUDY,
+    "threshold": limits.THRESHOLD,
+    "radius": limits.RADIUS,
     "shadow_models": shadow_models.STUDY,
     "forget_quality": forget_quality.STUDY,
     "quartiles": quartiles.STUDY,
@@ -30,7 +22,7 @@ STUDIES: Mapping[str, Study[Any]] = {
 
 
 def find_study(name: str) -> Study[Any]:
-    """A study by name."""
+    """A study by its name; an unknown one is an error that suggests the nearest."""
     if name not in STUDIES:
         raise OptionError(f"no study '{name}'{nearest(name, STUDIES)}")
     return STUDIES[name]

@@ -1,8 +1,8 @@
-"""What a study is: a question with parameters, asked of the protectee of a benchmark spec."""
+"""What a study is: a measurement with parameters, made on the protectee of a benchmark spec."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -24,72 +24,95 @@ from queen.bench.spec import (
     read_spec,
     read_yaml,
 )
+from queen.bundle.bundle import Bundle
 from queen.cache import Cache
 from queen.defenses import DEFENSES
 from queen.defenses.base import nearest
+from queen.defenses.queen import load_or_fit
 from queen.errors import OptionError
 from queen.progress import Progress
 
-Asked = TypeVar("Asked")
+Parameters = TypeVar("Parameters")
 Item = TypeVar("Item")
 Result = Mapping[str, Any]
 POOLS = ("foreign", "own_kind")
 
 
 @dataclass(frozen=True)
-class Study(Generic[Asked]):
-    """`measure(lab, parameters)` finds plain JSON; `draw` and `tell` make a PNG and Markdown from a whole result."""
+class Study(Generic[Parameters]):
+    """How a study is made and shown.
 
-    parameters: type[Asked]
-    measure: Callable[[Lab, Asked], dict[str, Any]]
+    `measure(context, parameters)` returns plain JSON; `draw` and `to_markdown` make a PNG and Markdown of a result.
+    """
+
+    parameters: type[Parameters]
+    measure: Callable[[StudyContext, Parameters], dict[str, Any]]
     draw: Callable[[Result], bytes]
-    tell: Callable[[Result], str]
+    to_markdown: Callable[[Result], str]
 
 
 @dataclass(frozen=True)
-class Lab:
-    """Where studies are made: the spec they borrow protectee, thief, budget and sizes from, made real."""
+class StudyContext:
+    """What every study works with: a benchmark spec, its protectee and thief, a cache and a progress display."""
 
     spec: Spec
     setting: Setting
     cache: Cache
     show: Progress
 
-    def asking(self, pool: str) -> Setting:
+    def setting_for(self, pool: str) -> Setting:
         """The setting with the attacker's images: those of the spec ("foreign") or of the victim's own kind."""
         if pool not in POOLS:
             raise OptionError(f"no pool '{pool}'{nearest(pool, dict.fromkeys(POOLS))}")
         if pool == "foreign":
             return self.setting
-        x, y = self.own_kind()
+        x, y = self.own_kind_images()
         return replace(self.setting, key=f"{self.setting.key}-own", pool=x, pool_labels=y)
 
-    def own_kind(self) -> Labelled:
+    def own_kind_images(self) -> Labelled:
         """Images like the victim's that did not train it."""
         if self.setting.benign is None:
             raise SpecError("this study needs images of the victim's own kind: say protectee: benign: 600 in the spec")
         return self.setting.benign
 
+    def fit_bundle(self, *, use_cache: bool = True) -> Bundle:
+        """The bundle that the benchmark's own QUEEN fits, so that both share one in the cache."""
+        options = self.spec.defenses.get("queen", {})
+        recipe: dict[str, Any] = {"map_epochs": 100, "map_batch": None, "shadow_models": 10, "seed": 0}
+        recipe |= {name: value for name, value in options.items() if name in recipe}
+        victim = self.setting.victim if use_cache else replace(self.setting.victim, cache=None)
+        return load_or_fit(victim, **recipe)
+
     def plan(self, defense: str, *, seed: int, options: Result | None = None, **changes: Any) -> Run:
-        """A run against a column of the spec, or any other defense; `options` go over the column's own."""
+        """A run against a column of the spec, or any other defense; `options` override the column's own."""
         column = dict(self.spec.defenses.get(defense, {}))
         method = str(column.pop("defense", defense))
         if method not in DEFENSES:
             raise OptionError(f"no defense '{defense}'{nearest(defense, {**self.spec.defenses, **DEFENSES})}")
         find_attack(changes.get("attack", "direct"))
-        wanted: dict[str, Any] = {"query": "knockoff", "attack": "direct", "budget": self.spec.budget}
-        wanted |= {"sizes": self.spec.sizes, "utility": self.spec.utility, **changes}
-        return Run(column=defense, defense=method, options={**column, **(options or {})}, seed=seed, **wanted)
+        fields: dict[str, Any] = {"query": "knockoff", "attack": "direct", "budget": self.spec.budget}
+        fields |= {"sizes": self.spec.sizes, "utility": self.spec.utility, **changes}
+        return Run(column=defense, defense=method, options={**column, **(options or {})}, seed=seed, **fields)
 
     def steal(self, run: Run, pool: str) -> dict[str, Any]:
-        """One run, as `bench run` makes it; the budget is at most the pool."""
-        setting = self.asking(pool)
+        """The result of one run, as `bench run` makes it; the budget is at most the pool."""
+        setting = self.setting_for(pool)
         return run_cell(replace(run, budget=min(run.budget, len(setting.pool))), setting, self.cache)
 
-    def keep(self, name: str, what: object, find: Callable[[], Any]) -> Any:
-        """What was found for one value of a study, found once; `what` is all it depends on beside the spec."""
-        key = digest([VERSION, self.setting.key, borrowed(self.spec), str(self.setting.pool.device.type), what])
-        return self.cache.facts(f"study-{name}-{key}", find)
+    def steal_all(
+        self, defense: str, pool: str, attacks: Sequence[str], seeds: Sequence[int], **changes: Any
+    ) -> dict[str, list[dict[str, Any]]]:
+        """The results of every attack against one defense, one per seed; `changes` are those of `plan`."""
+        return {
+            attack: [self.steal(self.plan(defense, seed=seed, attack=attack, **changes), pool) for seed in seeds]
+            for attack in attacks
+        }
+
+    def cached(self, name: str, depends_on: object, compute: Callable[[], Any]) -> Any:
+        """A part of a study's result, computed once; `depends_on` is everything it depends on beside the spec."""
+        device = str(self.setting.pool.device.type)
+        key = digest([VERSION, self.setting.key, base_config(self.spec), device, depends_on])
+        return self.cache.facts(f"study-{name}-{key}", compute)
 
     def each(self, name: str, items: Iterable[Item]) -> Iterator[Item]:
         """The items, with a progress bar."""
@@ -101,20 +124,20 @@ class Lab:
         return self.plan("none", seed=seed).generator(purpose)
 
 
-FEW = Utility(clients=10)  # where a study is not about benign clients
+FEW_CLIENTS = Utility(clients=10)  # where a study is not about benign clients
 
 
-def borrowed(spec: Spec) -> dict[str, Any]:
-    """What a study takes from a benchmark spec."""
+def base_config(spec: Spec) -> dict[str, Any]:
+    """The part of a benchmark spec that a study's result depends on."""
     names = ("name", "protectee", "thief", "budget", "sizes", "utility", "defenses")
     return {name: as_json(getattr(spec, name)) for name in names}
 
 
-def read_study(study: Study[Asked], path: Path) -> tuple[Spec, Asked]:
+def read_study(study: Study[Parameters], path: Path) -> tuple[Spec, Parameters]:
     """The benchmark spec and the parameters that a study's YAML file gives.
 
-    The file names a spec as `base`, relative to itself, beside parameters; a benchmark spec itself does too, with all
-    parameters at their defaults.
+    The file names a spec as `base`, by its path relative to the file, beside the parameters. A benchmark spec may be
+    given instead; all parameters then have their defaults.
     """
     content = read_yaml(path)
     if isinstance(content, Mapping) and "protectee" in content:

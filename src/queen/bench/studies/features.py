@@ -1,4 +1,4 @@
-"""A picture of what the victim sees: t-SNE of its features, and the 2-D map beside it."""
+"""A picture of the victim's features: t-SNE, and the 2-D map beside it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from queen.bench.markdown import markdown_table
-from queen.bench.plots import png
-from queen.bench.studies.base import Lab, Result, Study
-from queen.bench.studies.quartiles import recipe
+from queen.bench.studies.base import Result, Study, StudyContext
 from queen.bundle.bundle import Bundle
 from queen.core.geometry import nearest_centre
-from queen.defenses.queen import fitted
 from queen.errors import OptionError
+from queen.plots import png
 
 NEIGHBOURS = 10
 Points = NDArray[np.float64]
@@ -25,7 +23,7 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """How many test and pool images; `perplexity` is that of t-SNE."""
+    """How many test and pool images are shown; `perplexity` is that of t-SNE."""
 
     test: int = 500
     pool: int = 500
@@ -33,70 +31,81 @@ class Features:
     seed: int = 0
 
 
-def measure(lab: Lab, asked: Features) -> dict[str, Any]:
-    """Points of both pictures, rounded, and what they say in numbers."""
-    setting = lab.setting
-    if asked.test + asked.pool <= 3 * asked.perplexity or min(asked.test, asked.pool) < 1:
+def measure(context: StudyContext, parameters: Features) -> dict[str, Any]:
+    """The points of both pictures, rounded, and figures about them."""
+    counts = parameters.test, parameters.pool
+    if sum(counts) <= 3 * parameters.perplexity or min(counts) < 1:
         raise OptionError(
-            f"test and pool must hold more than three times the perplexity together, got {asked.test} and {asked.pool}"
+            "test and pool must hold more than three times the perplexity together, "
+            f"got {parameters.test} and {parameters.pool}"
         )
-    bundle = fitted(setting.victim, **recipe(lab))
-    sets = {"test": setting.test[0][: asked.test], "pool": _drawn(lab, asked)}
-    seen = {name: look(bundle, x) for name, x in sets.items()}
-    features = np.concatenate([found["features"] for found in seen.values()])
-    count = len(seen["test"]["labels"])
-    what = [vars(asked), list(sets)]
-    with lab.show.bar("t-SNE", 1) as advance:
-        embedded = lab.keep("features", what, lambda: _tsne(features, asked))
+    bundle = context.fit_bundle()
+    images = {"test": context.setting.test[0][: parameters.test], "pool": _draw_pool(context, parameters)}
+    projections = {name: project(bundle, x) for name, x in images.items()}
+    features = np.concatenate([projection["features"] for projection in projections.values()])
+    with context.show.bar("t-SNE", 1) as advance:
+        embedding = context.cached("features", [vars(parameters), list(images)], lambda: _tsne(features, parameters))
         advance()
-    parts = np.split(np.asarray(embedded["points"]), [count])
-    found = {}
-    for (name, one), tsne in zip(seen.items(), parts, strict=True):
-        found[name] = {
-            "images": len(one["labels"]),
-            "inside": float((one["far"] < 1).mean()),
-            "mean_distance": float(one["far"].mean()),
-            "nearest_centre_agrees": one["agrees"],
-            "neighbours_alike": {"tsne": alike(tsne, one["labels"]), "map": alike(one["points"], one["labels"])},
-            "labels": one["labels"].tolist(),
-            "tsne": np.round(tsne, 2).tolist(),
-            "map": np.round(one["points"], 4).tolist(),
-        }
+    embedded = np.split(np.asarray(embedding["points"]), [len(images["test"])])
+    sets = {
+        name: _describe(projection, tsne)
+        for (name, projection), tsne in zip(projections.items(), embedded, strict=True)
+    }
     discs = {"centres": bundle.geometry.centres.tolist(), "spreads": bundle.geometry.spreads.tolist()}
-    return {"sets": found, "divergence": embedded["divergence"], "discs": discs}
+    return {"sets": sets, "divergence": embedding["divergence"], "discs": discs}
 
 
-def _drawn(lab: Lab, asked: Features) -> Tensor:
-    pool = lab.setting.pool
-    return pool[torch.randperm(len(pool), generator=lab.generator(asked.seed, "query"))[: asked.pool].to(pool.device)]
+def _draw_pool(context: StudyContext, parameters: Features) -> Tensor:
+    """Images of the pool, at random."""
+    pool = context.setting.pool
+    order = torch.randperm(len(pool), generator=context.generator(parameters.seed, "query"))
+    return pool[order[: parameters.pool].to(pool.device)]
 
 
 @torch.inference_mode()
-def look(bundle: Bundle, x: Tensor) -> dict[str, Any]:
-    """Features (n, D), the victim's labels (n,), points of the map (n, 2) and distances in spreads (n,), as arrays."""
-    passed = [bundle.split(part) for part in x.split(512)]  # type: ignore[no-untyped-call]
-    features, logits = (torch.cat(parts).float() for parts in zip(*passed, strict=True))
+def project(bundle: Bundle, x: Tensor) -> dict[str, Any]:
+    """Arrays for images (n, ...): features (n, D), the victim's labels (n,), points on the map (n, 2), distances (n,).
+
+    Distances are from the centre of the image's class, in spreads. "agrees" is the share of images whose nearest centre
+    is that of their label.
+    """
+    outputs = [bundle.split(part) for part in x.split(512)]  # type: ignore[no-untyped-call]
+    features, logits = (torch.cat(parts).float() for parts in zip(*outputs, strict=True))
     labels, points = logits.argmax(1), bundle.mapping(features)
-    far = bundle.geometry.relative(points, labels).norm(dim=1)
+    distances = bundle.geometry.relative(points, labels).norm(dim=1)
     agrees = (nearest_centre(points, bundle.geometry) == labels).double().mean().item()
-    arrays = {"features": features, "labels": labels, "points": points.double(), "far": far}
-    return {name: found.cpu().numpy() for name, found in arrays.items()} | {"agrees": agrees}
+    tensors = {"features": features, "labels": labels, "points": points.double(), "distances": distances}
+    return {name: tensor.cpu().numpy() for name, tensor in tensors.items()} | {"agrees": agrees}
 
 
-def alike(points: Points, labels: NDArray[np.int64], neighbours: int = NEIGHBOURS) -> float:
-    """The share of the nearest neighbours (of points (n, 2)) that have the same label."""
+def _describe(projection: Result, tsne: Points) -> dict[str, Any]:
+    labels, points, distances = (projection[name] for name in ("labels", "points", "distances"))
+    return {
+        "images": len(labels),
+        "inside": float((distances < 1).mean()),
+        "mean_distance": float(distances.mean()),
+        "nearest_centre_agrees": projection["agrees"],
+        "neighbours_alike": {"tsne": neighbour_agreement(tsne, labels), "map": neighbour_agreement(points, labels)},
+        "labels": labels.tolist(),
+        "tsne": np.round(tsne, 2).tolist(),
+        "map": np.round(points, 4).tolist(),
+    }
+
+
+def neighbour_agreement(points: Points, labels: NDArray[np.int64], neighbours: int = NEIGHBOURS) -> float:
+    """The share of the nearest neighbours of points (n, 2) that have the same label."""
     from scipy.spatial import cKDTree  # noqa: PLC0415  (slow to import)
 
     _, near = cKDTree(points).query(points, k=min(neighbours + 1, len(points)))
     return float((labels[near[:, 1:]] == labels[:, None]).mean())
 
 
-def _tsne(features: NDArray[np.float32], asked: Features) -> dict[str, Any]:
+def _tsne(features: NDArray[np.float32], parameters: Features) -> dict[str, Any]:
     from sklearn.manifold import TSNE  # noqa: PLC0415  (an extra)
 
-    made = TSNE(perplexity=asked.perplexity, init="pca", random_state=asked.seed, n_jobs=1)
-    points = made.fit_transform(features)
-    return {"points": np.round(points.astype(np.float64), 3).tolist(), "divergence": float(made.kl_divergence_)}
+    tsne = TSNE(perplexity=parameters.perplexity, init="pca", random_state=parameters.seed, n_jobs=1)
+    points = tsne.fit_transform(features)
+    return {"points": np.round(points.astype(np.float64), 3).tolist(), "divergence": float(tsne.kl_divergence_)}
 
 
 def draw(result: Result) -> bytes:
@@ -134,19 +143,19 @@ def draw(result: Result) -> bytes:
     return png(figure)
 
 
-def tell(result: Result) -> str:
+def to_markdown(result: Result) -> str:
     """Test and pool images in numbers."""
     header = ["images", "number", "inside their disc", "mean distance (spreads)", "nearest centre agrees"]
     header += ["neighbours alike, t-SNE", "neighbours alike, map"]
     lines = []
-    for name, found in result["sets"].items():
-        near = found["neighbours_alike"]
-        shares = [f"{share:.1%}" for share in (found["nearest_centre_agrees"], near["tsne"], near["map"])]
-        lines.append([name, str(found["images"]), f"{found['inside']:.1%}", f"{found['mean_distance']:.2f}", *shares])
+    for name, figures in result["sets"].items():
+        near, distance = figures["neighbours_alike"], f"{figures['mean_distance']:.2f}"
+        shares = [f"{share:.1%}" for share in (figures["nearest_centre_agrees"], near["tsne"], near["map"])]
+        lines.append([name, str(figures["images"]), f"{figures['inside']:.1%}", distance, *shares])
     return markdown_table(header, lines) + (
         f"\nNeighbours alike: the share of the {NEIGHBOURS} nearest points that the victim gives the same label. "
         f"The divergence of t-SNE is {result['divergence']:.2f}.\n"
     )
 
 
-STUDY = Study(Features, measure, draw, tell)
+STUDY = Study(Features, measure, draw, to_markdown)

@@ -16,16 +16,17 @@ from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import CountedOracle, Transcript
 from queen.bench.cell import Run, know
 from queen.bench.markdown import markdown_table
-from queen.bench.plots import GREEN, GREY, RED, png
-from queen.bench.studies.base import Lab, Result, Study
-from queen.bench.studies.words import pool_name
+from queen.bench.plots import GREEN, GREY, RED
+from queen.bench.studies.base import Result, Study, StudyContext
+from queen.bench.studies.formatting import pool_name
 from queen.defenses import DEFENSES
 from queen.errors import OptionError
+from queen.plots import png
 from queen.training import predict
 
 CLEAN, CONTROL = "none", "none, another seed"
 LEAST = 1e-12  # smaller p-values are drawn here
-LOOKS = 20
+CHECKPOINTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,88 +49,92 @@ class ForgetQuality:
     seed: int = 0
 
 
-def measure(lab: Lab, asked: ForgetQuality) -> dict[str, Any]:
-    """Per defense and look: epoch, test accuracy, and the p-value against the clean thief of the same epoch."""
-    clean = _history(lab, asked, CLEAN, asked.seed)
-    names = [CLEAN, *([CONTROL] if asked.control else []), *(name for name in asked.defenses if name != CLEAN)]
+def measure(context: StudyContext, parameters: ForgetQuality) -> dict[str, Any]:
+    """Per thief and checkpoint: epoch, test accuracy, and the p-value against the clean thief at the same point."""
+    clean = _history(context, parameters, CLEAN, parameters.seed)
+    names = [
+        CLEAN,
+        *([CONTROL] if parameters.control else []),
+        *(name for name in parameters.defenses if name != CLEAN),
+    ]
     rows = {}
-    for name in lab.each("forget quality", names):
-        own = _history(lab, asked, CLEAN if name == CONTROL else name, asked.seed + (name == CONTROL))
+    for name in context.each("forget quality", names):
+        own = _history(context, parameters, CLEAN if name == CONTROL else name, parameters.seed + (name == CONTROL))
         rows[name] = [
-            {"epoch": look["epoch"], "accuracy": look["accuracy"], "p": p_value(look["labels"], other["labels"])}
-            for look, other in zip(own, _nearest_epochs(own, clean), strict=True)
+            {"epoch": point["epoch"], "accuracy": point["accuracy"], "p": p_value(point["labels"], other["labels"])}
+            for point, other in zip(own, _at_same_progress(own, clean), strict=True)
         ]
     return {"rows": rows, "queries": sum(clean[0]["labels"])}
 
 
 def p_value(counts: Sequence[int], others: Sequence[int]) -> float:
     """The two-sample Kolmogorov-Smirnov p-value of predicted labels, given how often each class was predicted (K,)."""
-    samples = [np.repeat(np.arange(len(found)), found) for found in (counts, others)]
+    samples = [np.repeat(np.arange(len(own)), own) for own in (counts, others)]
     return float(ks_2samp(*samples, method="asymp").pvalue)
 
 
-def _nearest_epochs(own: Sequence[Result], clean: Sequence[Result]) -> list[Result]:
-    """For each look the clean thief's at the same share of its training: refused answers make epochs shorter."""
+def _at_same_progress(own: Sequence[Result], clean: Sequence[Result]) -> list[Result]:
+    """For each checkpoint the clean thief's at the same share of its training: refused answers make epochs shorter."""
     ends = own[-1]["epoch"], clean[-1]["epoch"]
-    return [min(clean, key=lambda o: abs(o["epoch"] / ends[1] - look["epoch"] / ends[0])) for look in own]
+    return [min(clean, key=lambda o: abs(o["epoch"] / ends[1] - point["epoch"] / ends[0])) for point in own]
 
 
-def _history(lab: Lab, asked: ForgetQuality, defense: str, seed: int) -> list[dict[str, Any]]:
-    run = lab.plan(defense, seed=seed, attack=asked.attack)
-    queries = _queries(lab, replace(run, seed=asked.seed), asked.pool)
-    what = [defense, dict(run.options), asked.attack, asked.pool, seed, asked.seed]
-    found: list[dict[str, Any]] = lab.keep("forget", what, lambda: _watch(lab, run, queries, asked))
-    return found
+def _history(context: StudyContext, parameters: ForgetQuality, defense: str, seed: int) -> list[dict[str, Any]]:
+    """The checkpoints of one thief."""
+    run = context.plan(defense, seed=seed, attack=parameters.attack)
+    asking = replace(run, seed=parameters.seed)  # a control asks the same images, only its training has another seed
+    queries = _ask(context, replace(asking, defense=CLEAN, options={}), parameters.pool).x  # whatever the defense
+    depends_on = [defense, dict(run.options), parameters.attack, parameters.pool, seed, parameters.seed]
+
+    def train() -> list[dict[str, Any]]:
+        return _train_with_checkpoints(context, run, _ask(context, asking, parameters.pool), queries, parameters.pool)
+
+    checkpoints: list[dict[str, Any]] = context.cached("forget", depends_on, train)
+    return checkpoints
 
 
-def _queries(lab: Lab, run: Run, pool: str) -> Tensor:
-    """The images that are asked, whatever the defense."""
-    return _ask(lab, replace(run, defense=CLEAN, options={}), pool).x
-
-
-def _ask(lab: Lab, run: Run, pool: str) -> Transcript:
-    setting, attack = lab.asking(pool), ATTACKS[run.attack]
+def _ask(context: StudyContext, run: Run, pool: str) -> Transcript:
+    """The queries of a run and what its attacker believes of the answers."""
+    setting, attack = context.setting_for(pool), ATTACKS[run.attack]
     defense = DEFENSES[run.defense]
     service = defense.start(setting.victim, run.generator("defense"), **run.options)
     budget = min(run.budget, len(setting.pool)) * attack.overspend(run.sizes)
-    desk = CountedOracle(service.client, budget, run.sizes.ask_batch)
+    oracle = CountedOracle(service.client, budget, run.sizes.ask_batch)
     knowledge = know(run, setting, service, defense)
-    found = QUERIES[run.query](desk, attack, knowledge, budget, run.generator("query"))
-    return attack.believe(found, knowledge, run.generator("believe"))
+    transcript = QUERIES[run.query](oracle, attack, knowledge, budget, run.generator("query"))
+    return attack.believe(transcript, knowledge, run.generator("believe"))
 
 
-def _watch(lab: Lab, run: Run, queries: Tensor, asked: ForgetQuality) -> list[dict[str, Any]]:
-    """Train a thief; a few times on the way, its accuracy and how often it predicts each class for the queries.
-
-    The control asks the same images as the others, and only its training has another seed.
-    """
-    believed = _ask(lab, replace(run, seed=asked.seed), asked.pool)
+def _train_with_checkpoints(
+    context: StudyContext, run: Run, believed: Transcript, queries: Tensor, pool: str
+) -> list[dict[str, Any]]:
+    """Train a thief; now and then note its accuracy and how often it predicts each class for the queries."""
     if len(believed) == 0:
         raise OptionError(f"'{run.column}' answered nothing, so there is no thief to compare: leave it out")
-    setting = lab.asking(asked.pool)
+    setting = context.setting_for(pool)
     x, y = setting.test
-    total, _ = setting.schedule.plan(len(believed))
-    stride = max(1, total // LOOKS)
-    found: list[dict[str, Any]] = []
-    seen = 0
+    epochs, _ = setting.schedule.plan(len(believed))
+    stride = max(1, epochs // CHECKPOINTS)
+    checkpoints: list[dict[str, Any]] = []
+    epoch = 0
 
-    def look(thief: nn.Module) -> None:
-        nonlocal seen
-        seen += 1
-        if seen % stride == 0 or seen == total:
-            right = (predict(thief, x) == y).double().mean().item()
+    def after_epoch(thief: nn.Module) -> None:
+        nonlocal epoch
+        epoch += 1
+        if epoch % stride == 0 or epoch == epochs:
+            accuracy = (predict(thief, x) == y).double().mean().item()
             labels = predict(thief, queries).bincount(minlength=setting.classes).tolist()
-            found.append({"epoch": seen, "accuracy": right, "labels": labels})
+            checkpoints.append({"epoch": epoch, "accuracy": accuracy, "labels": labels})
 
     defense = DEFENSES[run.defense]
     service = defense.start(setting.victim, torch.Generator().manual_seed(0), **run.options)
-    knowledge = replace(know(run, setting, service, defense), on_epoch=look)
+    knowledge = replace(know(run, setting, service, defense), on_epoch=after_epoch)
     ATTACKS[run.attack].learn(believed, knowledge, run.generator("thief"))
-    return found
+    return checkpoints
 
 
 def draw(result: Result) -> bytes:
-    """Accuracy against p-value as in the paper, a panel a thief; larger dots are later, grey ones are the control's."""
+    """Accuracy against p-value as in the paper, one panel per thief; larger dots are later, grey ones the control's."""
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
     rows = result["rows"]
@@ -157,28 +162,28 @@ def draw(result: Result) -> bytes:
     return png(figure)
 
 
-def _scatter(axis: Any, looks: Sequence[Result], colour: str) -> None:
-    x, y = [100 * look["accuracy"] for look in looks], [max(LEAST, look["p"]) for look in looks]
-    sizes = [6 + 50 * look["epoch"] / looks[-1]["epoch"] for look in looks]
+def _scatter(axis: Any, checkpoints: Sequence[Result], colour: str) -> None:
+    x, y = [100 * point["accuracy"] for point in checkpoints], [max(LEAST, point["p"]) for point in checkpoints]
+    sizes = [6 + 50 * point["epoch"] / checkpoints[-1]["epoch"] for point in checkpoints]
     axis.scatter(x, y, s=sizes, color=colour, alpha=0.65, linewidths=0)
 
 
-def tell(result: Result) -> str:
-    """The last look of every thief, and how often the test told it from the clean one."""
-    asked = result["config"]["parameters"]
+def to_markdown(result: Result) -> str:
+    """The last checkpoint of every thief, and how often the test told it from the clean one."""
+    parameters = result["config"]["parameters"]
     header = ["thief trained on answers of", "accuracy", "p, last epoch", "median log10 p", "looks with p below"]
-    header[-1] += f" {asked['significant']:g}"
+    header[-1] += f" {parameters['significant']:g}"
     lines = []
-    for name, looks in result["rows"].items():
-        late = looks[len(looks) // 2 :]
-        below = [sum(look["p"] < asked["significant"] for look in part) for part in (looks, late)]
-        middle = float(np.median([math.log10(max(look["p"], 1e-300)) for look in looks]))
-        counts = f"{below[0]} of {len(looks)} (second half: {below[1]} of {len(late)})"
-        lines.append([name, f"{looks[-1]['accuracy']:.1%}", f"{looks[-1]['p']:.2g}", f"{middle:.1f}", counts])
+    for name, points in result["rows"].items():
+        last, late = points[-1], points[len(points) // 2 :]
+        below, below_late = (sum(point["p"] < parameters["significant"] for point in part) for part in (points, late))
+        middle = float(np.median([math.log10(max(point["p"], 1e-300)) for point in points]))
+        counts = f"{below} of {len(points)} (second half: {below_late} of {len(late)})"
+        lines.append([name, f"{last['accuracy']:.1%}", f"{last['p']:.2g}", f"{middle:.1f}", counts])
     return markdown_table(header, lines) + (
-        f"\n{result['queries']} query images ({pool_name(asked['pool'])}), {asked['attack']} thieves, "
-        f"seed {asked['seed']}.\n"
+        f"\n{result['queries']} query images ({pool_name(parameters['pool'])}), {parameters['attack']} thieves, "
+        f"seed {parameters['seed']}.\n"
     )
 
 
-STUDY = Study(ForgetQuality, measure, draw, tell)
+STUDY = Study(ForgetQuality, measure, draw, to_markdown)

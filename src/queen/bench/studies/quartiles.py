@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -13,15 +14,14 @@ from torch import Tensor
 from queen.attacks import ATTACKS
 from queen.attacks.base import Knowledge, Transcript
 from queen.bench.markdown import markdown_table
-from queen.bench.plots import png
 from queen.bench.protectee import Labelled
-from queen.bench.studies.base import Lab, Result, Study
-from queen.bench.studies.words import percent
+from queen.bench.studies.base import Result, Study, StudyContext
+from queen.bench.studies.formatting import percent
 from queen.bundle.bundle import Bundle
 from queen.cache import fingerprint
 from queen.defenses.base import nearest
-from queen.defenses.queen import fitted
 from queen.errors import OptionError
+from queen.plots import png
 from queen.training import predict
 
 PARTS = 4
@@ -45,59 +45,61 @@ class Quartiles:
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
-def measure(lab: Lab, asked: Quartiles) -> dict[str, Any]:
-    """A row a source, distance and attack: accuracies of the four quartiles' thieves, one a seed."""
-    for name, known in [*((s, SOURCE_WORDS) for s in asked.sources), *((d, DISTANCES) for d in asked.distances)]:
-        if name not in known:
-            raise OptionError(f"quartiles: '{name}' is not known{nearest(name, dict.fromkeys(known))}")
-    bundle = fitted(lab.setting.victim, **recipe(lab))
+def measure(context: StudyContext, parameters: Quartiles) -> dict[str, Any]:
+    """One row per source, distance and attack: the accuracy of each quartile's thieves, one per seed."""
+    for name in parameters.sources:
+        _check_known(name, SOURCE_WORDS)
+    for name in parameters.distances:
+        _check_known(name, DISTANCES)
+    bundle = context.fit_bundle()
     rows: list[dict[str, Any]] = []
-    for source, distance in product(asked.sources, asked.distances):
-        (x, y), labels, far = ranked(lab, bundle, source, distance)
-        quarters = split_quartiles(far, labels, lab.setting.classes)
-        for attack in lab.each(f"quartiles, {source}", asked.attacks):
-            lab.plan("none", seed=0, attack=attack)  # says so if there is no such attack
-            found = [
-                [_thief(lab, asked, (x, labels), rows_of, attack, seed) for seed in asked.seeds] for rows_of in quarters
+    for source, distance in product(parameters.sources, parameters.distances):
+        (x, y), labels, distances = measure_distances(context, bundle, source, distance)
+        quartiles = split_quartiles(distances, labels, context.setting.classes)
+        for attack in context.each(f"quartiles, {source}", parameters.attacks):
+            context.plan("none", seed=0, attack=attack)  # says so if there is no such attack
+            accuracies = [
+                [_steal(context, parameters, (x, labels), members, attack, seed) for seed in parameters.seeds]
+                for members in quartiles
             ]
-            rows.append({"source": source, "distance": distance, "attack": attack, "accuracy": found})
-            rows[-1]["mean_distance"] = [far[rows_of].mean().item() for rows_of in quarters]
-            rows[-1]["victim_right"] = [(labels == y)[rows_of].double().mean().item() for rows_of in quarters]
-    return {"rows": rows, "images": asked.per_class * lab.setting.classes}
+            rows.append({"source": source, "distance": distance, "attack": attack, "accuracy": accuracies})
+            rows[-1]["mean_distance"] = [distances[members].mean().item() for members in quartiles]
+            rows[-1]["victim_right"] = [(labels == y)[members].double().mean().item() for members in quartiles]
+    return {"rows": rows, "images": parameters.per_class * context.setting.classes}
 
 
-def recipe(lab: Lab) -> dict[str, Any]:
-    """How the benchmark's own QUEEN fits its bundle, so that both share one."""
-    options = lab.spec.defenses.get("queen", {})
-    return {"map_epochs": 100, "map_batch": None, "shadow_models": 10, "seed": 0} | {
-        name: options[name] for name in ("map_epochs", "map_batch", "shadow_models", "seed") if name in options
-    }
+def _check_known(name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise OptionError(f"quartiles: '{name}' is not known{nearest(name, dict.fromkeys(known))}")
 
 
 @torch.inference_mode()
-def ranked(lab: Lab, bundle: Bundle, source: str, distance: str) -> tuple[Labelled, Tensor, Tensor]:
+def measure_distances(
+    context: StudyContext, bundle: Bundle, source: str, distance: str
+) -> tuple[Labelled, Tensor, Tensor]:
     """Images (n, ...) and true labels, the victim's labels (n,), the distance from the centre of that class (n,)."""
-    images = lab.setting.victim.train if source == "train" else lab.own_kind()
+    images = context.setting.victim.train if source == "train" else context.own_kind_images()
     x = images[0]
     features = torch.cat([bundle.split(part)[0] for part in x.split(512)])  # type: ignore[no-untyped-call]
-    labels = predict(lab.setting.victim.model, x)
+    labels = predict(context.setting.victim.model, x)
     if distance == "map":
         return images, labels, bundle.geometry.relative(bundle.mapping(features), labels).norm(dim=1)
     return images, labels, (features - bundle.geometry.feature_centres[labels]).norm(dim=1)
 
 
-def split_quartiles(far: Tensor, labels: Tensor, classes: int) -> list[Tensor]:
+def split_quartiles(distances: Tensor, labels: Tensor, classes: int) -> list[Tensor]:
     """Rows of the four quartiles, nearest first, class by class: sizes of a class differ by one at most."""
     parts: list[list[Tensor]] = [[] for _ in range(PARTS)]
     for k in range(classes):
         rows = (labels == k).nonzero().flatten()
-        for part, chosen in zip(parts, rows[far[rows].argsort(stable=True)].tensor_split(PARTS), strict=True):
+        nearest_first = rows[distances[rows].argsort(stable=True)]
+        for part, chosen in zip(parts, nearest_first.tensor_split(PARTS), strict=True):
             part.append(chosen)
     return [torch.cat(part) for part in parts]
 
 
 def sample(rows: Tensor, labels: Tensor, classes: int, per_class: int, generator: torch.Generator) -> Tensor:
-    """As many of the rows of every class, at random."""
+    """`per_class` of the rows of every class, at random."""
     drawn = []
     for k in range(classes):
         own = rows[labels[rows] == k]
@@ -107,32 +109,35 @@ def sample(rows: Tensor, labels: Tensor, classes: int, per_class: int, generator
     return torch.cat(drawn)
 
 
-def _thief(lab: Lab, asked: Quartiles, images: Labelled, rows: Tensor, attack: str, seed: int) -> float:
-    """The accuracy of a thief trained on honest answers to some of the rows."""
-    setting = lab.setting
+def _steal(
+    context: StudyContext, parameters: Quartiles, images: Labelled, rows: Tensor, attack: str, seed: int
+) -> float:
+    """The accuracy of a thief trained on honest answers to a sample of the rows."""
+    setting = context.setting
     x, labels = images
-    chosen = sample(rows, labels, setting.classes, asked.per_class, lab.generator(seed, "quartile"))
-    told = Transcript(x[chosen], setting.victim.clean(x[chosen]))
+    chosen = sample(rows, labels, setting.classes, parameters.per_class, context.generator(seed, "quartile"))
+    transcript = Transcript(x[chosen], setting.victim.clean(x[chosen]))
     knowledge = Knowledge(
         classes=setting.classes,
-        pool=told.x,
+        pool=transcript.x,
         make_thief=setting.make_thief,
         schedule=setting.schedule,
-        sizes=lab.spec.sizes,
+        sizes=context.spec.sizes,
         keeps_label="always",
         clean=setting.victim.clean,
         key=f"{setting.key}-quartile-{seed}",
     )
 
-    def steal() -> float:
-        thief = ATTACKS[attack].steal(told, knowledge, lab.generator(seed, "thief"))
+    def measure_thief() -> float:
+        thief = ATTACKS[attack].steal(transcript, knowledge, context.generator(seed, "thief"))
         return (predict(thief, setting.test[0]) == setting.test[1]).double().mean().item()
 
-    return float(lab.keep("quartile", [attack, seed, fingerprint(told.x, told.answers)], steal))
+    depends_on = [attack, seed, fingerprint(transcript.x, transcript.answers)]
+    return float(context.cached("quartile", depends_on, measure_thief))
 
 
 def draw(result: Result) -> bytes:
-    """Accuracy by quartile; every seed a dot."""
+    """Accuracy by quartile, one dot per seed."""
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
     figure = Figure(figsize=(8, 4.2), layout="constrained")
@@ -161,9 +166,9 @@ def _label(row: Result) -> str:
     )
 
 
-def tell(result: Result) -> str:
-    """The table, and central against peripheral."""
-    asked = result["config"]["parameters"]
+def to_markdown(result: Result) -> str:
+    """The table, and how the peripheral quartile compares with the central one."""
+    parameters = result["config"]["parameters"]
     lines, gaps = [], []
     for row in result["rows"]:
         lines.append([_label(row), row["distance"], *(percent(*runs) for runs in row["accuracy"])])
@@ -172,12 +177,12 @@ def tell(result: Result) -> str:
             f"- {_label(row)}: the thief of the peripheral quartile has {means[-1] - means[0]:+.1f} points against "
             "that of the central one.\n"
         )
-    for source, distance in product(asked["sources"], asked["distances"]):
+    for source, distance in product(parameters["sources"], parameters["distances"]):
         row = next(r for r in result["rows"] if (r["source"], r["distance"]) == (source, distance))
         shares = [percent(share) for share in row["victim_right"]]
         lines.append([f"{SOURCE_WORDS[source]}: the victim itself is right", distance, *shares])
     table = markdown_table(["images and thief", "distance", *NAMES], lines)
-    return f"{table}\n{result['images']} images a thief, seeds {asked['seeds']}.\n\n{''.join(gaps)}"
+    return f"{table}\n{result['images']} images a thief, seeds {parameters['seeds']}.\n\n{''.join(gaps)}"
 
 
-STUDY = Study(Quartiles, measure, draw, tell)
+STUDY = Study(Quartiles, measure, draw, to_markdown)

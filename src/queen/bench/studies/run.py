@@ -1,4 +1,4 @@
-"""Making a study: one JSON file and one picture."""
+"""Running a study, which gives one JSON file and one picture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queen.bench.cell import hardware
 from queen.bench.protectee import make_setting
 from queen.bench.run import read_result, write_result
 from queen.bench.spec import VERSION, SpecError, as_json, digest
-from queen.bench.studies.base import Lab, Study, borrowed, read_study
+from queen.bench.studies.base import Study, StudyContext, base_config, read_study
 from queen.cache import Cache
 from queen.core.inputs import find_device
 from queen.progress import Progress
@@ -33,36 +33,35 @@ def run_study(
     root: Path | None = None,
     progress: bool | None = None,
 ) -> dict[str, Any]:
-    """Measure, write OUT/NAME.json and OUT/NAME.png; what the cache holds of an earlier, stopped run is not redone."""
+    """Measure, and write OUT/NAME.json and OUT/NAME.png; parts of an earlier, stopped run come from the cache."""
     find_device(device)
     spec, parameters = read_study(study, path)
-    config = {"study": name, "parameters": as_json(parameters), "base": borrowed(spec)}
+    config = {"study": name, "parameters": as_json(parameters), "base": base_config(spec)}
     with one_thread(), Progress(progress) as show:
-        kept = Cache(cache or out / ".cache")
-        lab = Lab(spec, make_setting(spec.protectee, spec.thief, kept, device, root), kept, show)
+        store = Cache(cache or out / ".cache")
+        context = StudyContext(spec, make_setting(spec.protectee, spec.thief, store, device, root), store, show)
         start = time.perf_counter()
-        found = study.measure(lab, parameters)
+        measured = study.measure(context, parameters)
         result = {
             "version": VERSION,
             "study": name,
             "hash": digest(config),
             "config": config,
-            "protectee": lab.setting.facts(),
-            **found,
+            "protectee": context.setting.facts(),
+            **measured,
             "seconds": round(time.perf_counter() - start, 1),
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
-            "hardware": hardware(lab.setting.pool.device),
+            "hardware": hardware(context.setting.pool.device),
         }
     result = json.loads(json.dumps(result))  # what readers of the file will see
     write_result(out / f"{name}.json", result)
-    picture = study.draw(result)
-    write_atomically(out / f"{name}.png", picture)
+    write_atomically(out / f"{name}.png", study.draw(result))
     return dict(result)
 
 
 def read_study_result(name: str, folder: Path) -> dict[str, Any]:
-    """The result of a study, if it is one and of this version."""
-    found = read_result(folder / f"{name}.json")
-    if found.get("study") != name:
+    """The result of a study; a file of another study or version is an error."""
+    result = read_result(folder / f"{name}.json")
+    if result.get("study") != name:
         raise SpecError(f"'{folder / name}.json' is not a result of the study '{name}'")
-    return found
+    return result

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from queen.bench.markdown import markdown_table
-from queen.bench.plots import GREEN, GREY, RED, png
-from queen.bench.rivals_speed import query_times, seconds_per_thousand
-from queen.bench.studies.base import Lab, Result, Study
-from queen.bench.studies.quartiles import recipe
+from queen.bench.plots import GREEN, GREY, RED
+from queen.bench.studies.base import Result, Study, StudyContext
+from queen.bench.timing import ratios_to_none, seconds_per_thousand, time_in_turns
 from queen.defenses import DEFENSES
 from queen.defenses.base import Endpoint
-from queen.defenses.queen import fitted
+from queen.plots import png
 
-# Of the paper, on CIFAR-10: times of no defense, and seconds of the steps before the first query.
+# The paper's, on CIFAR-10: times divided by that of no defense, and seconds of the steps before the first query.
 PAPER_RATIOS: Mapping[str, float] = {
     "none": 1.0,
     "reverse_sigmoid": 1.2,
@@ -27,35 +26,33 @@ PAPER_RATIOS: Mapping[str, float] = {
     "modelguard_w": 1.9,
     "queen": 3.3,
 }
-PAPERS = "the paper's, on CIFAR-10"
 PAPER_STEPS: Mapping[str, float] = {"features": 15.30, "map": 66.91, "shadows": 94.18}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """Which defenses (all of the spec, if none is named), how many queries at once, how many turns."""
+    """Which defenses (all of the spec, if none is named), how many queries in a batch, how many turns."""
 
     defenses: tuple[str, ...] | None = None
     queries: int = 500
     repeats: int = 15
 
 
-def measure(lab: Lab, asked: Runtime) -> dict[str, Any]:
-    """Nothing here is kept for later: a time measured on another day proves nothing."""
-    with lab.show.bar("preparation", 1) as advance:
-        bundle = fitted(replace(lab.setting.victim, cache=None), **recipe(lab))
+def measure(context: StudyContext, parameters: Runtime) -> dict[str, Any]:
+    """Nothing here comes from the cache: a time measured on another day proves nothing."""
+    with context.show.bar("preparation", 1) as advance:
+        bundle = context.fit_bundle(use_cache=False)
         advance()
-    names = dict.fromkeys(["none", *(asked.defenses or lab.spec.defenses)])
+    names = dict.fromkeys(["none", *(parameters.defenses or context.spec.defenses)])
     services: dict[str, Endpoint] = {}
-    for name in lab.each("starting defenses", names):
-        run = lab.plan(name, seed=0)
-        services[name] = DEFENSES[run.defense].start(lab.setting.victim, run.generator("defense"), **run.options)
-    x = lab.setting.pool[: asked.queries]
-    with lab.show.bar("asking", 2) as advance:
-        seconds = seconds_per_thousand(services, x, asked.repeats)
+    for name in context.each("starting defenses", names):
+        run = context.plan(name, seed=0)
+        services[name] = DEFENSES[run.defense].start(context.setting.victim, run.generator("defense"), **run.options)
+    x = context.setting.pool[: parameters.queries]
+    with context.show.bar("asking", 1) as advance:
+        turns = time_in_turns(services, x, parameters.repeats)
         advance()
-        ratios = query_times(services, x, asked.repeats)
-        advance()
+    seconds, ratios = seconds_per_thousand(turns, len(x)), ratios_to_none(turns)
     return {
         "preparation": dict(bundle.report["seconds"]),
         "rows": {name: {"seconds_per_1000": seconds[name], "times_none": ratios[name]} for name in services},
@@ -64,7 +61,7 @@ def measure(lab: Lab, asked: Runtime) -> dict[str, Any]:
 
 
 def draw(result: Result) -> bytes:
-    """Times of no defense, ours beside the paper's."""
+    """Times divided by that of no defense, ours beside the paper's."""
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
     rows = result["rows"]
@@ -75,7 +72,8 @@ def draw(result: Result) -> bytes:
         paper = PAPER_RATIOS.get(name, float("nan"))
         ours = row["times_none"]
         axis.plot([ours, paper], [place, place], color="#d5d5dc", linewidth=1.5, zorder=1)
-        axis.scatter(paper, place, s=34, color=GREY, marker="D", label=PAPERS if place == 0 else None)
+        label = "the paper's, on CIFAR-10" if place == 0 else None
+        axis.scatter(paper, place, s=34, color=GREY, marker="D", label=label)
         colour = GREEN if name.startswith("queen") else RED
         axis.scatter(ours, place, s=40, color=colour, label="here" if place == 0 else None)
         axis.annotate(f"{ours:.2f}", (ours, place), (0, 6), textcoords="offset points", ha="center", fontsize=7)
@@ -91,8 +89,8 @@ def draw(result: Result) -> bytes:
     return png(figure)
 
 
-def tell(result: Result) -> str:
-    """Both tables, beside the paper's."""
+def to_markdown(result: Result) -> str:
+    """Both tables, beside the paper's figures."""
     steps = markdown_table(
         ["preparation", "seconds", "paper, CIFAR-10"],
         [[step, f"{took:.2f}", _or_dash(PAPER_STEPS, step, ".1f")] for step, took in result["preparation"].items()],
@@ -109,8 +107,8 @@ def tell(result: Result) -> str:
     return f"{steps}\n{times}\nBatches of {result['batch']} queries of a new client each; {where}.\n"
 
 
-def _or_dash(known: Mapping[str, float], name: str, form: str) -> str:
-    return format(known[name], form) if name in known else "-"
+def _or_dash(figures: Mapping[str, float], name: str, form: str) -> str:
+    return format(figures[name], form) if name in figures else "-"
 
 
-STUDY = Study(Runtime, measure, draw, tell)
+STUDY = Study(Runtime, measure, draw, to_markdown)

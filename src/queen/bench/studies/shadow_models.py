@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from queen.bench.markdown import markdown_table
-from queen.bench.plots import GREEN, RED, png
-from queen.bench.studies.base import FEW, Lab, Result, Study
-from queen.bench.studies.words import percent, pool_name
+from queen.bench.plots import GREEN, RED
+from queen.bench.studies.base import FEW_CLIENTS, Result, Study, StudyContext
+from queen.bench.studies.formatting import percent, pool_name
+from queen.plots import png
 
 PAPER = {1: 0.5209, 2: 0.5259, 3: 0.5256, 5: 0.5127, 10: 0.5024}  # CIFAR-10, attacked by D-DAE+
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShadowModels:
-    """How many; radius and threshold are small, and the images the victim's own kind, so that answers are reversed."""
+    """How many shadow models. Limits are small and images of the victim's own kind, so that answers are reversed."""
 
     counts: tuple[int, ...] = (1, 2, 3, 5, 10)
     defense: str = "queen"
@@ -27,42 +30,38 @@ class ShadowModels:
     seeds: tuple[int, ...] = (0, 1)
 
 
-def measure(lab: Lab, asked: ShadowModels) -> dict[str, Any]:
-    """A row a number of shadow models; every one has a bundle of its own, with the same map."""
-    clean = {
-        attack: [
-            lab.steal(lab.plan("none", seed=s, attack=attack, utility=FEW), asked.pool)["thief"]["accuracy"]
-            for s in asked.seeds
-        ]
-        for attack in asked.attacks
-    }
+def measure(context: StudyContext, parameters: ShadowModels) -> dict[str, Any]:
+    """One row per number of shadow models; each has a bundle of its own, with the same map."""
+    thieves = (parameters.pool, parameters.attacks, parameters.seeds)
+    clean = _scores(context.steal_all("none", *thieves, utility=FEW_CLIENTS), "accuracy")
     rows = []
-    for count in lab.each("shadow models", asked.counts):
-        options = {"radius": asked.radius, "threshold": asked.threshold, "shadow_models": count}
-        what = [asked.defense, asked.pool, options, asked.attacks, asked.seeds]
-        rows.append(lab.keep("shadows", what, lambda o=options: _row(lab, asked, o)))  # type: ignore[misc]
-        rows[-1] |= {"count": count}
+    for count in context.each("shadow models", parameters.counts):
+        options = {"radius": parameters.radius, "threshold": parameters.threshold, "shadow_models": count}
+        depends_on = [parameters.defense, parameters.pool, options, parameters.attacks, parameters.seeds]
+        row = context.cached("shadows", depends_on, partial(_row, context, parameters, options))
+        rows.append(row | {"count": count})
     return {"rows": rows, "undefended": clean}
 
 
-def _row(lab: Lab, asked: ShadowModels, options: Result) -> dict[str, Any]:
-    plans = {
-        attack: [lab.plan(asked.defense, seed=s, options=options, attack=attack, utility=FEW) for s in asked.seeds]
-        for attack in asked.attacks
-    }
-    found = {attack: [lab.steal(plan, asked.pool) for plan in listed] for attack, listed in plans.items()}
-    runs = found[asked.attacks[0]]
+def _row(context: StudyContext, parameters: ShadowModels, options: Result) -> dict[str, Any]:
+    thieves = (parameters.pool, parameters.attacks, parameters.seeds)
+    results = context.steal_all(parameters.defense, *thieves, options=options, utility=FEW_CLIENTS)
+    runs = results[parameters.attacks[0]]
     return {
         "reversed": statistics.mean(r["verdicts"].get("B", 0.0) for r in runs),
         "label_kept": statistics.mean(r["answers"]["label_kept"] for r in runs),
-        "thief": {attack: [r["thief"]["accuracy"] for r in results] for attack, results in found.items()},
-        "agreement": {attack: [r["thief"]["agreement"] for r in results] for attack, results in found.items()},
-        "flags": sorted({flag for results in found.values() for r in results for flag in r["flags"]}),
+        "thief": _scores(results, "accuracy"),
+        "agreement": _scores(results, "agreement"),
+        "flags": sorted({flag for own in results.values() for r in own for flag in r["flags"]}),
     }
 
 
+def _scores(results: Mapping[str, Sequence[Result]], name: str) -> dict[str, list[float]]:
+    return {attack: [r["thief"][name] for r in own] for attack, own in results.items()}
+
+
 def draw(result: Result) -> bytes:
-    """Thieves over the number of shadow models, every seed a dot, beside the paper's figures."""
+    """Thieves over the number of shadow models, one dot per seed, beside the paper's figures."""
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
@@ -87,9 +86,9 @@ def draw(result: Result) -> bytes:
     return png(figure)
 
 
-def tell(result: Result) -> str:
+def to_markdown(result: Result) -> str:
     """The table beside the paper's, and how much the number matters."""
-    asked, rows = result["config"]["parameters"], result["rows"]
+    parameters, rows = result["config"]["parameters"], result["rows"]
     attacks = list(rows[0]["thief"])
     header = ["shadow models", "B reversed", "label kept", *(f"thief {attack}" for attack in attacks), "paper"]
     lines = [
@@ -104,14 +103,13 @@ def tell(result: Result) -> str:
     ]
     means = [statistics.mean(row["thief"][attacks[0]]) for row in rows]
     clean = statistics.mean(result["undefended"][attacks[0]])
-    return (
-        markdown_table(header, lines)
-        + f"\n{asked['defense']}, {pool_name(asked['pool'])} images, radius {asked['radius']:g}, threshold "
-        f"{asked['threshold']:g}, seeds {asked['seeds']}. Between {min(means):.1%} and {max(means):.1%}: a spread of "
-        f"{100 * (max(means) - min(means)):.1f} points over the numbers of shadow models (the paper's: "
-        f"{100 * (max(PAPER.values()) - min(PAPER.values())):.1f}). The undefended {attacks[0]} "
-        f"thief has {clean:.1%}.\n"
+    paper = 100 * (max(PAPER.values()) - min(PAPER.values()))
+    return markdown_table(header, lines) + (
+        f"\n{parameters['defense']}, {pool_name(parameters['pool'])} images, radius {parameters['radius']:g}, "
+        f"threshold {parameters['threshold']:g}, seeds {parameters['seeds']}. Between {min(means):.1%} and "
+        f"{max(means):.1%}: a spread of {100 * (max(means) - min(means)):.1f} points over the numbers of shadow models "
+        f"(the paper's: {paper:.1f}). The undefended {attacks[0]} thief has {clean:.1%}.\n"
     )
 
 
-STUDY = Study(ShadowModels, measure, draw, tell)
+STUDY = Study(ShadowModels, measure, draw, to_markdown)

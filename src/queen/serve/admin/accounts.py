@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from heapq import nsmallest
 from math import inf
 from typing import Any
@@ -13,29 +13,29 @@ from queen.bundle.bundle import Bundle
 from queen.ledger import Standing
 from queen.options import Limits
 
-KEPT = 20_000  # accounts at most that are held at once
-RANKED = 1000  # of more, the first by each order
+MAX_ACCOUNTS = 20_000  # that are in memory at once
+MAX_RANKED = 1000  # of more than that, only the first by each order stay
 PAGE = 1000  # accounts after which a reader makes room for others
 
 
 @dataclass(frozen=True)
 class Account:
-    """A client or group, and how much of the class it has seen most of it may still see."""
+    """A client or group, and how far it is with the class that it has covered most."""
 
     standing: Standing
-    share: float  # CQS over the threshold; infinite where nothing may be seen
-    label: int | None  # of that class
+    share: float  # CQS over the threshold; infinite if the threshold is 0
+    label: int | None  # that class; None if it has covered nothing
 
 
 class Accounts:
-    """All clients and groups, as they were when they were read; of very many, only the first by each order."""
+    """All clients and groups as they were when they were read; if there are too many, only the first by each order."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.at = time.time()
         self.complete = True
         self.totals = {"clients": 0, "groups": 0, "alarmed": 0}
         self._bundle = bundle
-        self._kept: dict[tuple[bool, str], Account] = {}
+        self._accounts: dict[tuple[bool, str], Account] = {}
 
     @property
     def total(self) -> int:
@@ -44,35 +44,35 @@ class Accounts:
 
     @classmethod
     def read(cls, standings: Iterable[Standing], bundle: Bundle) -> Accounts:
-        """Go through all of them, at half speed when they are many: others need the processor too."""
-        found = cls(bundle)
+        """Read all of them; if they are many, at half speed, because others need the processor too."""
+        accounts = cls(bundle)
         last = time.monotonic()
         for number, standing in enumerate(standings, 1):
-            found.put(standing)
+            accounts.put(standing)
             if number % PAGE == 0:
                 time.sleep(min(1.0, time.monotonic() - last))
                 last = time.monotonic()
-        return found
+        return accounts
 
     def put(self, standing: Standing) -> None:
-        """Add one, or replace it by how it stands now."""
+        """Add a client or group, or replace what was known of it."""
         key = standing.group, standing.name
-        before = self._kept.get(key)
+        before = self._accounts.get(key)
         if before is None:
             self.totals["groups" if standing.group else "clients"] += 1
         self.totals["alarmed"] += standing.alarmed - (before is not None and before.standing.alarmed)
-        self._kept[key] = _account(standing, self._bundle)
-        if len(self._kept) > KEPT:
+        self._accounts[key] = _account(standing, self._bundle)
+        if len(self._accounts) > MAX_ACCOUNTS:
             self.complete = False
-            first = {id(a): a for order in ORDERS for a in self.ranked(order, "", RANKED)}
-            self._kept = {(a.standing.group, a.standing.name): a for a in first.values()}
+            first = {id(a): a for order in ORDERS for a in self.ranked(order, "", MAX_RANKED)}
+            self._accounts = {(a.standing.group, a.standing.name): a for a in first.values()}
 
     def ranked(self, order: str, search: str, limit: int) -> list[Account]:
         """The first `limit` of those whose name contains `search`, by wealth, coverage or queries."""
         wanted = search.casefold()
-        every = list(self._kept.values())  # another thread may add one meanwhile
-        chosen = (found for found in every if wanted in found.standing.name.casefold())
-        return nsmallest(limit, chosen, key=ORDERS[order])
+        accounts = list(self._accounts.values())  # another thread may add one meanwhile
+        matches = (account for account in accounts if wanted in account.standing.name.casefold())
+        return nsmallest(limit, matches, key=ORDERS[order])
 
 
 ORDERS: Mapping[str, Callable[[Account], tuple[float, bool, str]]] = {
@@ -83,7 +83,7 @@ ORDERS: Mapping[str, Callable[[Account], tuple[float, bool, str]]] = {
 
 
 def limits_of(standing: Standing, bundle: Bundle) -> Limits:
-    """The limits that hold for a client or group."""
+    """The limits of a client or group: its own if it has some, else the bundle's."""
     if standing.group:
         group = bundle.sentinel.groups.get(standing.name.partition(":")[0])
         return bundle.limits if group is None else group.limits
@@ -91,7 +91,7 @@ def limits_of(standing: Standing, bundle: Bundle) -> Limits:
 
 
 def radius_of(limits: Limits, label: int) -> float:
-    """The radius of a class's queries."""
+    """The radius of a query in this class."""
     return limits.radius[label] if isinstance(limits.radius, tuple) else limits.radius
 
 
@@ -111,37 +111,27 @@ def bar_of(bundle: Bundle) -> float | None:
     return 1 / bundle.sentinel.share if bundle.policy == "sentinel" else None
 
 
-def show(standing: Standing, bundle: Bundle, keys: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One line of the list of accounts, as JSON."""
-    limits, found = limits_of(standing, bundle), _account(standing, bundle)
-    most = None
-    if found.label is not None:
-        most = _class(bundle, found.label, standing.coverage[found.label], limits)
-    return {
-        "name": standing.name,
-        "group": standing.group,
-        "queries": standing.queries,
-        "wealth": standing.wealth,
+def account_facts(standing: Standing, bundle: Bundle, keys: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A client or group and its most covered class, as JSON; the other classes are in `coverage_facts`."""
+    facts, limits, label = asdict(standing), limits_of(standing, bundle), _account(standing, bundle).label
+    coverage = facts.pop("coverage")
+    return facts | {
         "bar": bar_of(bundle),
-        "alarmed": standing.alarmed,
-        "allowed": standing.allowed,
-        "extra_answers": standing.extra_answers,
         "extra_limit": limits.extra_answers,
-        "budget": None if standing.budget is None else dict(vars(standing.budget)),
-        "most": most,
+        "most": None if label is None else _class_facts(bundle, label, coverage[label], limits),
         "keys": list(keys),
     }
 
 
-def show_classes(standing: Standing, bundle: Bundle) -> list[dict[str, Any]]:
-    """The coverage of every class it has touched, as JSON, the most covered first."""
+def coverage_facts(standing: Standing, bundle: Bundle) -> list[dict[str, Any]]:
+    """The coverage of every class that a client or group has touched, as JSON, the most covered first."""
     limits = limits_of(standing, bundle)
     most_first = sorted(standing.coverage.items(), key=lambda item: (-item[1], item[0]))
-    return [_class(bundle, label, cqs, limits) for label, cqs in most_first]
+    return [_class_facts(bundle, label, cqs, limits) for label, cqs in most_first]
 
 
-def _class(bundle: Bundle, label: int, cqs: float, limits: Limits) -> dict[str, Any]:
-    """CQS beside its threshold; a class that an older model had may be unknown to this one."""
+def _class_facts(bundle: Bundle, label: int, cqs: float, limits: Limits) -> dict[str, Any]:
+    """CQS beside its threshold. A ledger may hold classes of an older model, which this one does not know."""
     share = _share(cqs, limits.threshold)
     return {
         "label": label,

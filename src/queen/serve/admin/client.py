@@ -1,9 +1,10 @@
-"""A running server's admin API as operators' commands use it: the same methods as a ledger's."""
+"""A client of a running server's admin API, for operators' commands: it has the same methods as a ledger."""
 
 from __future__ import annotations
 
 import json
 import time
+from dataclasses import fields
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
@@ -12,9 +13,9 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from queen.errors import OptionError
 from queen.ledger import Budget, Event, Standing
 
-TIMEOUT = 10.0
+TIMEOUT = 10.0  # seconds per request
 PATIENCE = 120.0  # seconds that a server may take to read very many clients for the first time
-MOST = 1000  # of anything the API lists
+MAX_LINES = 1000  # of any list that the API returns
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -22,22 +23,22 @@ class _NoRedirects(HTTPRedirectHandler):
         return None
 
 
-class Remote:
+class AdminClient:
     """Operates a server with an admin key; the server logs the key's name as the actor."""
 
     def __init__(self, address: str, key: str) -> None:
         if urlsplit(address).scheme not in ("http", "https"):
             raise OptionError(f"expected the server as http://HOST:PORT, got '{address}'")
         self._address, self._key = address.rstrip("/"), key
-        self._opener = build_opener(_NoRedirects)  # which would take the key along
+        self._opener = build_opener(_NoRedirects)  # a redirect would take the key along
 
     def standings(self) -> list[Standing]:
         """Where clients and groups stand, the highest wealth first; at most 1,000."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            found = self._call(f"/admin/clients?limit={MOST}")
-            if found["total"] is not None:
-                return [_standing(line) for line in found["clients"]]
+            page = self._call(f"/admin/clients?limit={MAX_LINES}")
+            if page["total"] is not None:
+                return [_standing(line) for line in page["clients"]]
             if time.monotonic() > deadline:
                 raise OptionError(f"the server at {self._address} is still reading its clients: ask again later")
             time.sleep(0.5)
@@ -48,8 +49,8 @@ class Remote:
 
     def events(self) -> list[Event]:
         """Alarms and what operators did, oldest first; at most 1,000."""
-        found = self._call(f"/admin/events?limit={MOST}")["events"]
-        return [Event(**(line | {"coverage": dict(line["coverage"])})) for line in reversed(found)]
+        newest_first = self._call(f"/admin/events?limit={MAX_LINES}")["events"]
+        return [Event(**(line | {"coverage": dict(line["coverage"])})) for line in reversed(newest_first)]
 
     def acknowledge(self, event: int, actor: str) -> None:
         """Note that somebody has seen an event."""
@@ -73,7 +74,7 @@ class Remote:
         return list(self._call("/admin/revoke", {"id": id_or_name})["revoked"])
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to close; ledgers have this method."""
 
     def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
         headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
@@ -83,28 +84,22 @@ class Remote:
             with self._opener.open(request, timeout=TIMEOUT) as reply:
                 return json.load(reply)
         except HTTPError as error:
-            raise OptionError(f"the server at {self._address} says {error.code}: {_said(error)}") from error
+            raise OptionError(f"the server at {self._address} says {error.code}: {_message(error)}") from error
         except (URLError, OSError, ValueError) as error:
             raise OptionError(f"cannot reach the server at {self._address}: {error}") from error
 
 
 def _standing(line: dict[str, Any]) -> Standing:
-    most = line["most"]
-    shown = {entry["label"]: entry["cqs"] for entry in line.get("coverage", [most] if most else [])}
-    return Standing(
-        line["name"],
-        line["group"],
-        line["queries"],
-        line["wealth"],
-        line["alarmed"],
-        line["allowed"],
-        line["extra_answers"],
-        None if line["budget"] is None else Budget(**line["budget"]),
-        shown,
-    )
+    """The standing that the API describes: of a list, with its most covered class alone."""
+    classes = line.get("coverage", [line["most"]] if line["most"] else [])
+    return Standing(**{
+        **{field.name: line[field.name] for field in fields(Standing) if field.name in line},
+        "budget": line["budget"] and Budget(**line["budget"]),
+        "coverage": {entry["label"]: entry["cqs"] for entry in classes},
+    })  # fmt: skip
 
 
-def _said(error: HTTPError) -> str:
+def _message(error: HTTPError) -> str:
     try:
         return str(json.load(error)["error"])
     except (ValueError, KeyError, TypeError):

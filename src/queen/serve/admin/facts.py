@@ -11,12 +11,9 @@ import queen
 from queen.guard import Guard
 from queen.ledger import Event, Ledger
 from queen.options import Limits
-from queen.policy import find_policy
 from queen.serve.access.key import Key
 from queen.serve.admin.accounts import bar_of
 from queen.serve.types import ModelSpec
-from queen.serve.unprotected import Unprotected
-from queen.types import Verdict
 
 
 def bundle_facts(guard: Guard, spec: ModelSpec) -> dict[str, Any]:
@@ -29,9 +26,9 @@ def bundle_facts(guard: Guard, spec: ModelSpec) -> dict[str, Any]:
         "inputs": [vars(tensor) for tensor in spec.inputs],
         "classes": spec.classes,
         "class_names": bundle.class_names,
-        "policy": "none" if isinstance(guard, Unprotected) else bundle.policy,
+        "policy": guard.policy.name,
         "observe": bundle.observe,
-        "answers": _answers(guard),
+        "answers": _action_names(guard),
         "limits": _limits(bundle.limits),
         "sentinel": {
             "alpha": settings.alpha,
@@ -61,45 +58,42 @@ def server_facts(ledger: Ledger, *, ready: bool, started: float) -> dict[str, An
 
 
 class History:
-    """All events, oldest first, and how many alarms nobody has seen yet."""
+    """All events, oldest first, and how many alarms nobody has acknowledged yet."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self.events = events
-        self.unseen = sum(1 for event in events if event.what == "alarm" and event.acknowledged is None)
+        self.unacknowledged = sum(1 for event in events if event.what == "alarm" and event.acknowledged is None)
         self._about: dict[tuple[bool, str], list[Event]] = defaultdict(list)
         for event in events:
             self._about[event.group, event.name].append(event)
 
     def about(self, name: str, *, group: bool) -> list[Event]:
-        """Those about one client or group."""
+        """The events about one client or group, oldest first."""
         return self._about.get((group, name), [])
 
 
 def event_facts(event: Event) -> dict[str, Any]:
-    """An event; coverage by class, the most covered first."""
+    """An event as JSON, with pairs of class and CQS, the most covered first."""
     return {**vars(event), "coverage": sorted(event.coverage.items(), key=lambda item: (-item[1], item[0]))}
 
 
 def keys_by_name(keys: Mapping[str, Key]) -> dict[str, list[dict[str, Any]]]:
-    """Keys without their digests, by the client that they belong to."""
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    """Keys without their digests, by the client that they belong to, oldest first."""
+    by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for key in sorted(keys.values(), key=lambda key: key.created):
-        found[key.name].append({
+        by_name[key.name].append({
             "id": key.id,
             "groups": list(key.groups),
             "admin": key.admin,
             "created": key.created,
             "revoked": key.revoked,
         })  # fmt: skip
-    return dict(found)
+    return dict(by_name)
 
 
-def _answers(guard: Guard) -> dict[str, list[str]]:
-    """What each verdict is answered with: while there is budget, and without."""
-    if isinstance(guard, Unprotected):
-        return {verdict.value: ["honest", "honest"] for verdict in Verdict}
-    table = find_policy(guard.bundle.policy, guard.bundle.sentinel).table
-    return {letter: [action.name.lower() for action in pair] for letter, pair in table.items()}
+def _action_names(guard: Guard) -> dict[str, list[str]]:
+    """How each verdict is answered: while there is budget, and without."""
+    return {letter: [action.name.lower() for action in pair] for letter, pair in guard.policy.table.items()}
 
 
 def _limits(limits: Limits) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What operators send: a small JSON object, or parameters of the address; all of it checked."""
+"""Reads and checks what operators send: a small JSON object, or parameters in the query string."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from starlette.requests import Request
 
-from queen.ledger.base import MAX_LABEL
+from queen.ledger.rows import MAX_LABEL
 from queen.serve.types import ServeError
 
 MAX_BODY = 4096
@@ -38,7 +38,7 @@ async def read_body(
 
 
 def read_text(request: Request, name: str) -> str:
-    """A parameter that must be given."""
+    """A parameter that must be there."""
     value = request.query_params.get(name)
     if value is None:
         raise ServeError(400, f"expected ?{name}=")
@@ -46,7 +46,7 @@ def read_text(request: Request, name: str) -> str:
 
 
 def read_flag(request: Request, name: str) -> bool:
-    """A parameter that is 0 (also where it is missing) or 1."""
+    """A parameter that is 0 or 1; 0 if it is missing."""
     value = request.query_params.get(name, "0")
     if value not in ("0", "1"):
         raise ServeError(400, f"expected {name}=0 or {name}=1")
@@ -54,7 +54,7 @@ def read_flag(request: Request, name: str) -> bool:
 
 
 def read_number(request: Request, name: str, default: int | None, *, most: int = MAX_LABEL) -> int:
-    """A whole number from 0 to `most`; without a default it must be given."""
+    """A whole number from 0 to `most`; without a default it must be there."""
     text = request.query_params.get(name, None if default is None else str(default))
     if text is None or not (text.isascii() and text.isdigit()) or len(text) > 10 or int(text) > most:
         raise ServeError(400, f"expected {name}= a whole number from 0 to {most}")

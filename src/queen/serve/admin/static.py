@@ -1,4 +1,4 @@
-"""The dashboard's files: a static page that asks for the admin key itself, so it is served without one."""
+"""The dashboard's files, served without a key: the page itself asks for the admin key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from queen.serve.types import ServeError
 
-TYPES: Mapping[str, str] = {
+MEDIA_TYPES: Mapping[str, str] = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -28,7 +28,7 @@ CSP = "; ".join([
     "base-uri 'none'",
     "frame-ancestors 'none'",
     "form-action 'none'",
-    "require-trusted-types-for 'script'",  # no text becomes markup, whoever forgets it
+    "require-trusted-types-for 'script'",  # no text becomes markup, even where the code forgets to escape it
     "trusted-types 'none'",
 ])  # fmt: skip
 
@@ -42,12 +42,12 @@ HEADERS: Mapping[str, str] = {
 
 def dashboard_routes() -> list[Route]:
     """GET /dashboard and its files."""
-    files = _files()  # read once: a name is looked up among them and never becomes a path
+    files = _read_files()  # once: a name in a request is looked up here and never becomes a path
 
     async def page(request: Request) -> Response:
         return _reply("index.html", files["index.html"])
 
-    async def slash(request: Request) -> Response:
+    async def without_slash(request: Request) -> Response:
         return RedirectResponse("../dashboard", headers=dict(HEADERS))
 
     async def file(request: Request) -> Response:
@@ -56,17 +56,17 @@ def dashboard_routes() -> list[Route]:
             raise ServeError(404, "the dashboard has no such file")
         return _reply(name, files[name])
 
-    return [Route("/dashboard", page), Route("/dashboard/", slash), Route("/dashboard/{file}", file)]
+    return [Route("/dashboard", page), Route("/dashboard/", without_slash), Route("/dashboard/{file}", file)]
 
 
-def _files() -> dict[str, bytes]:
+def _read_files() -> dict[str, bytes]:
     folder = resources.files("queen.serve.admin") / "dashboard"
-    return {item.name: item.read_bytes() for item in folder.iterdir() if _ending(item.name) in TYPES}
+    return {item.name: item.read_bytes() for item in folder.iterdir() if _extension(item.name) in MEDIA_TYPES}
 
 
 def _reply(name: str, content: bytes) -> Response:
-    return Response(content, media_type=TYPES[_ending(name)], headers=dict(HEADERS))
+    return Response(content, media_type=MEDIA_TYPES[_extension(name)], headers=dict(HEADERS))
 
 
-def _ending(name: str) -> str:
+def _extension(name: str) -> str:
     return name.rpartition(".")[2]

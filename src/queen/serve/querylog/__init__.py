@@ -1,4 +1,4 @@
-"""The query log: what clients sent, written by the server (`writer`) and looked through afterwards (`audit`).
+"""The query log: what clients sent, written by the server (`writer`) and replayed afterwards (`audit`).
 
-`format` is one file of it, `folder` the files of a folder. docs/query-log.md describes the format.
+`format` reads and writes one file, `folder` manages the files of a folder. docs/query-log.md describes the format.
 """

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
 
 from queen.bundle.bundle import Bundle
 from queen.core import inputs
@@ -14,16 +13,16 @@ from queen.errors import OptionError, QueenError
 from queen.guard import Guard, Measured
 from queen.ledger import Event, Judgement
 from queen.options import Group
-from queen.policy import Action, find_policy
+from queen.policy import Action
 from queen.progress import Progress
-from queen.serve.querylog.format import Logged
+from queen.serve.querylog.format import LoggedRequest
 from queen.types import Inputs
 
 MAX_REASONS = 3
 
 
 @dataclass(frozen=True)
-class Audited:
+class AuditedAccount:
     """One client (or group) after the replay.
 
     `accused_at_query` counts its own queries from 1, `accused_at` is when that one was sent (Unix seconds).
@@ -44,13 +43,13 @@ class Audited:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What a replay found, the most suspicious first.
+    """The result of a replay: all clients and groups, the most suspicious first.
 
     `skipped` queries do not fit the bundle, for the `reasons` given; groups of kinds in `unpooled` have no limits in
     the bundle, so that only their members are judged. `statement` is what an accusation is worth.
     """
 
-    found: tuple[Audited, ...]
+    accounts: tuple[AuditedAccount, ...]
     requests: int
     queries: int
     first: float | None
@@ -61,13 +60,13 @@ class AuditReport:
     statement: str
 
     @property
-    def accused(self) -> tuple[Audited, ...]:
+    def accused(self) -> tuple[AuditedAccount, ...]:
         """Those whose queries are evidence of extraction."""
-        return tuple(one for one in self.found if one.accused)
+        return tuple(account for account in self.accounts if account.accused)
 
 
 def audit(
-    guard: Guard | Bundle, log: Iterable[Logged], *, batch: int = 256, progress: Progress | None = None
+    guard: Guard | Bundle, log: Iterable[LoggedRequest], *, batch: int = 256, progress: Progress | None = None
 ) -> AuditReport:
     """Send recorded requests through the bundle in their order, under the policy `sentinel` and an empty ledger.
 
@@ -77,9 +76,9 @@ def audit(
         raise OptionError(f"batch must be at least 1, got {batch}")
     fresh = (guard if isinstance(guard, Guard) else Guard(guard)).fresh(policy="sentinel", observe=False)
     replay = _LogReplay(fresh)
-    entries = log if progress is None else progress.each("replay", log)
-    for together in _batches(entries, batch):
-        replay.run(together)
+    requests = log if progress is None else progress.each("replay", log)
+    for joinable in _batches(requests, batch):
+        replay.run(joinable)
     if replay.skipped and not replay.queries:
         raise OptionError(
             f"not one of {replay.skipped} recorded queries fits this bundle: {next(iter(replay.reasons))}"
@@ -87,34 +86,27 @@ def audit(
     return replay.report()
 
 
-def _batches(entries: Iterable[Logged], rows: int) -> Iterator[list[Logged]]:
-    """Requests in a row whose tensors can be joined, until there are `rows` rows."""
-    together: list[Logged] = []
+def _batches(requests: Iterable[LoggedRequest], rows: int) -> Iterator[list[LoggedRequest]]:
+    """Successive requests whose tensors can be joined; a list ends once it has `rows` rows or more."""
+    joinable: list[LoggedRequest] = []
     count = 0
-    for entry in entries:
-        if together and (count >= rows or _kind(entry.inputs) != _kind(together[0].inputs)):
-            yield together
-            together, count = [], 0
-        together.append(entry)
-        count += inputs.count(entry.inputs)
-    if together:
-        yield together
+    for request in requests:
+        if joinable and (count >= rows or _row_shapes(request.inputs) != _row_shapes(joinable[0].inputs)):
+            yield joinable
+            joinable, count = [], 0
+        joinable.append(request)
+        count += inputs.count(request.inputs)
+    if joinable:
+        yield joinable
 
 
-def _kind(batch: Inputs) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
+def _row_shapes(batch: Inputs) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
     return [(name, t.dtype, tuple(t.shape[1:])) for name, t in inputs.tensors(batch).items()]
 
 
-def _join(batches: list[Inputs]) -> Inputs:
-    first = batches[0]
-    if isinstance(first, Mapping):
-        return {name: torch.cat([inputs.tensors(one)[name] for one in batches]) for name in first}
-    return torch.cat([one for one in batches if isinstance(one, Tensor)])
-
-
 @dataclass
-class _ScopeRecord:
-    """What the replay itself must remember of a scope."""
+class _Tally:
+    """What the ledger does not count of a client or group: answers and the time of the accusation."""
 
     honest: int = 0
     accused_at_query: int | None = None
@@ -123,8 +115,10 @@ class _ScopeRecord:
 
 @dataclass
 class _LogReplay:
+    """Judges requests one after the other, and counts what the report says."""
+
     guard: Guard
-    scopes: dict[tuple[bool, str], _ScopeRecord] = field(default_factory=dict)
+    tallies: dict[tuple[bool, str], _Tally] = field(default_factory=dict)
     requests: int = 0
     queries: int = 0
     first: float | None = None
@@ -134,84 +128,81 @@ class _LogReplay:
     unpooled: set[str] = field(default_factory=set)
     events: int = 0
 
-    def __post_init__(self) -> None:
-        self._policy = find_policy("sentinel", self.guard.bundle.sentinel)
-
-    def run(self, entries: list[Logged]) -> None:
-        """Requests that can be joined; if the model cannot take them together, one by one."""
+    def run(self, requests: list[LoggedRequest]) -> None:
+        """Judge requests that can be joined; if the model cannot take them together, one by one."""
         try:
-            seen = self.guard.measure(_join([entry.inputs for entry in entries]))
+            batch = self.guard.measure(inputs.join([request.inputs for request in requests]))
         except QueenError as error:
-            if len(entries) > 1:
-                for entry in entries:
-                    self.run([entry])
+            if len(requests) > 1:
+                for request in requests:
+                    self.run([request])
             else:
-                self._skip(entries[0], error)
+                self._skip(requests[0], error)
             return
         row = 0
-        for entry in entries:
-            self._note(entry)
-            groups = self._groups(entry.groups)
-            for _ in range(inputs.count(entry.inputs)):
-                self._judge(_one(seen, row), entry, groups)
+        for request in requests:
+            self._count(request)
+            groups = self._pooled_groups(request.groups)
+            for _ in range(inputs.count(request.inputs)):
+                self._judge(_single_row(batch, row), request, groups)
                 row += 1
 
-    def _skip(self, entry: Logged, error: QueenError) -> None:
-        self.skipped += inputs.count(entry.inputs)
+    def _skip(self, request: LoggedRequest, error: QueenError) -> None:
+        self.skipped += inputs.count(request.inputs)
         if len(self.reasons) < MAX_REASONS:
             self.reasons[str(error)] = None
 
-    def _note(self, entry: Logged) -> None:
+    def _count(self, request: LoggedRequest) -> None:
         self.requests += 1
-        self.first = entry.at if self.first is None else min(self.first, entry.at)
-        self.last = entry.at if self.last is None else max(self.last, entry.at)
+        self.first = request.at if self.first is None else min(self.first, request.at)
+        self.last = request.at if self.last is None else max(self.last, request.at)
 
-    def _groups(self, names: tuple[str, ...]) -> Mapping[str, Group]:
-        """Those that the bundle has limits for."""
+    def _pooled_groups(self, names: tuple[str, ...]) -> Mapping[str, Group]:
+        """The groups among these that the bundle has limits for."""
         known = self.guard.bundle.sentinel.groups
         kinds = {name: name.partition(":")[0] for name in names}
         self.unpooled |= set(kinds.values()) - set(known)
         return {name: known[kind] for name, kind in kinds.items() if kind in known}
 
-    def _judge(self, seen: Measured, entry: Logged, groups: Mapping[str, Group]) -> None:
-        judgement = self.guard.judge(seen, entry.client, groups)
+    def _judge(self, row: Measured, request: LoggedRequest, groups: Mapping[str, Group]) -> None:
+        judgement = self.guard.judge(row, request.client, groups)
         self.queries += 1
         events = self.guard.ledger.events()  # all of them alarms: nobody operates this ledger
         for event in events[self.events :]:
-            self._accuse(event, entry.at)
+            self._accuse(event, request.at)
         self.events = len(events)
         if self._is_honest(judgement):
-            for scope in ((False, entry.client), *((True, name) for name in groups)):
-                known = self.scopes.setdefault(scope, _ScopeRecord())
-                known.honest += known.accused_at is None
+            for account in ((False, request.client), *((True, name) for name in groups)):
+                tally = self.tallies.setdefault(account, _Tally())
+                tally.honest += tally.accused_at is None
 
     def _accuse(self, event: Event, at: float) -> None:
-        known = self.scopes.setdefault((event.group, event.name), _ScopeRecord())
-        known.accused_at_query, known.accused_at = event.queries, at
+        tally = self.tallies.setdefault((event.group, event.name), _Tally())
+        tally.accused_at_query, tally.accused_at = event.queries, at
 
     def _is_honest(self, judgement: Judgement) -> bool:
-        return bool(self._policy.actions(judgement)[0] == Action.HONEST)
+        return bool(self.guard.policy.actions(judgement)[0] == Action.HONEST)
 
     def report(self) -> AuditReport:
-        found = []
+        accounts = []
         for standing in self.guard.ledger.standings():
-            known = self.scopes.get((standing.group, standing.name), _ScopeRecord())
-            found.append(
-                Audited(
+            tally = self.tallies.get((standing.group, standing.name), _Tally())
+            accounts.append(
+                AuditedAccount(
                     name=standing.name,
                     group=standing.group,
                     queries=standing.queries,
                     wealth=standing.wealth,
                     accused=standing.alarmed,
-                    accused_at_query=known.accused_at_query,
-                    accused_at=known.accused_at,
+                    accused_at_query=tally.accused_at_query,
+                    accused_at=tally.accused_at,
                     coverage=max(standing.coverage.values(), default=0.0),
                     extra_answers=standing.extra_answers,
-                    honest_answers=known.honest,
+                    honest_answers=tally.honest,
                 )
             )
         return AuditReport(
-            found=tuple(sorted(found, key=lambda one: (not one.accused, -one.wealth, -one.coverage, one.name))),
+            accounts=tuple(sorted(accounts, key=lambda a: (not a.accused, -a.wealth, -a.coverage, a.name))),
             requests=self.requests,
             queries=self.queries,
             first=self.first,
@@ -223,18 +214,7 @@ class _LogReplay:
         )
 
 
-def _one(seen: Measured, row: int) -> Measured:
-    """One row of a batch, as the ledger needs it."""
-    bets = seen.bets
-    return replace(
-        seen,
-        labels=seen.labels[row : row + 1],
-        points=seen.points[row : row + 1],
-        bets=bets
-        and replace(
-            bets,
-            factors=bets.factors[row : row + 1],
-            digests=bets.digests[row : row + 1],
-            sketches=bets.sketches[row : row + 1],
-        ),
-    )
+def _single_row(batch: Measured, row: int) -> Measured:
+    """One row of a batch, with the fields that the ledger needs."""
+    labels, points = batch.labels[row : row + 1], batch.points[row : row + 1]
+    return replace(batch, labels=labels, points=points, bets=batch.bets and batch.bets.take([row]))

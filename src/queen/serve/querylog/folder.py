@@ -1,4 +1,4 @@
-"""The folder of the query log: files begun, ended and deleted in time, and read in order of time."""
+"""The folder of the query log: its files are begun, ended and deleted here, and read in order of time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 
 from queen.errors import OptionError
-from queen.serve.querylog.format import MARKER_BYTES, Damage, Logged, encode, make_header, read_segment
+from queen.serve.querylog.format import MARKER_BYTES, Damage, LoggedRequest, encode, make_header, read_segment
 from queen.serve.telemetry.log import log
 
 DAY = 86400.0
@@ -24,7 +24,7 @@ NAME = re.compile(r"(?P<start>\d{13,})-(?P<writer>[0-9a-f]{16})-(?P<number>\d{6,
 
 @dataclass(frozen=True)
 class LogFile:
-    """A file of the log: when it was begun (milliseconds), by which writer, as its how manyeth."""
+    """A file of the log: when it was begun (Unix milliseconds), by which writer, and its number among that writer's."""
 
     path: Path
     start: int
@@ -33,7 +33,7 @@ class LogFile:
 
 
 class LogFolder:
-    """Files of one writer in a folder: rotated by size and age, and the oldest of all writers deleted in time."""
+    """One writer's files in a folder, rotated by size and age. Old files are deleted, whichever writer made them."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class LogFolder:
         segment_seconds: float,
         compress: bool,
     ) -> None:
-        self.folder = _private(folder)
+        self.folder = _make_private(folder)
         self._max_bytes, self._max_age, self._compress = max_bytes, max_days * DAY, compress
         self._segment_bytes = min(segment_bytes, max_bytes // 4)
         self._segment_seconds = segment_seconds
@@ -55,28 +55,28 @@ class LogFolder:
         self._size, self._records, self._opened = 0, 0, 0.0  # of the open file
         self._synced = True
 
-    def write(self, entries: Sequence[Logged]) -> None:
-        """Append the entries, all in one write unless a file is full."""
+    def write(self, requests: Sequence[LoggedRequest]) -> None:
+        """Append records of the requests, all in one write unless a file is full."""
         parts: list[bytes] = []
-        for entry in entries:
+        for request in requests:
             if self._file is None:
-                self._open(entry.at)
-            record = encode(entry, self._marker, compress=self._compress)
+                self._open(request.at)
+            record = encode(request, self._marker, compress=self._compress)
             if self._size + len(record) > self._segment_bytes and (self._records or parts):
                 self._append(parts)
                 self.end()
                 parts = []
-                self._open(entry.at)
-                record = encode(entry, self._marker, compress=self._compress)
+                self._open(request.at)
+                record = encode(request, self._marker, compress=self._compress)
             parts.append(record)
             self._size += len(record)
         self._append(parts)
 
     def _append(self, parts: list[bytes]) -> None:
-        self._put(b"".join(parts))
+        self._write_all(b"".join(parts))
         self._records += len(parts)
 
-    def _put(self, data: bytes) -> None:
+    def _write_all(self, data: bytes) -> None:
         left = memoryview(data)
         while left and self._file is not None:
             self._synced = False
@@ -89,15 +89,15 @@ class LogFolder:
         self._path = self.folder / f"{max(0, int(at * 1000)):013d}-{self._writer}-{self._number:06d}.queries"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         self._file = os.open(self._path, flags, 0o600)
-        fcntl.flock(self._file, fcntl.LOCK_EX)  # says to other processes that this file is in use
+        fcntl.flock(self._file, fcntl.LOCK_EX)  # tells other processes that this file is in use
         self._number += 1
         self._opened, self._records = time.monotonic(), 0
         header = make_header(self._marker, time.time())
-        self._put(header)
+        self._write_all(header)
         self._size = len(header)
 
     def sync(self) -> None:
-        """Have everything written so far survive a loss of power; end a file that is old enough."""
+        """Make what was written so far survive a loss of power; end the file if it is old enough."""
         if self._file is None:
             return
         if not self._synced:
@@ -116,7 +116,7 @@ class LogFolder:
                 os.close(file)
 
     def abandon(self) -> None:
-        """Close the file after an error; a file without records goes."""
+        """Close the file after an error, and delete it if it has no records."""
         with suppress(OSError):
             self.end()
         if not self._records:
@@ -125,14 +125,14 @@ class LogFolder:
 
     def retain(self) -> None:
         """Delete files that are too old, and the oldest until there is room for a full one."""
-        now, found = time.time(), sorted(_files(self.folder), key=lambda one: (one.start, one.number))
-        states = {one.path: state for one in found if (state := _state(one.path)) is not None}
-        total = sum(state.st_size for state in states.values())
+        now, files = time.time(), sorted(_list_files(self.folder), key=lambda file: (file.start, file.number))
+        stats = {file.path: stat for file in files if (stat := _stat(file.path)) is not None}
+        total = sum(stat.st_size for stat in stats.values())
         room = self._segment_bytes - (self._size if self._file is not None else 0)
-        for path, state in states.items():
-            expired = now - state.st_mtime > self._max_age
+        for path, stat in stats.items():
+            expired = now - stat.st_mtime > self._max_age
             if (expired or total + room > self._max_bytes) and _delete(path):
-                total -= state.st_size
+                total -= stat.st_size
 
 
 def read_log(
@@ -141,67 +141,71 @@ def read_log(
     until: float | None = None,
     *,
     on_damage: Callable[[Damage], None] | None = None,
-) -> Iterator[Logged]:
+) -> Iterator[LoggedRequest]:
     """All recorded requests from `since` to before `until` (Unix seconds), in order of time.
 
-    Requests of one server process come in the order in which it took them, even if its clock was set back.
+    Requests of one server process come in the order in which it took them, even if its clock was set back meanwhile.
     """
     path = Path(folder)
-    files = _files(path) if path.is_dir() else []
+    files = _list_files(path) if path.is_dir() else []
     if not files:
         raise OptionError(f"no query log in '{path}': the server writes one with --record '{path}'")
-    chains: dict[str, list[LogFile]] = {}
-    for one in sorted(files, key=lambda one: one.number):
-        chains.setdefault(one.writer, []).append(one)
+    by_writer: dict[str, list[LogFile]] = {}
+    for file in sorted(files, key=lambda file: file.number):
+        by_writer.setdefault(file.writer, []).append(file)
     low, high = -inf if since is None else since, inf if until is None else until
     streams = [
-        (chain[0].start / 1000, _chain([one.path for one in chain], on_damage or _warn, low, high))
-        for chain in chains.values()
+        (own[0].start / 1000, _read_files([file.path for file in own], on_damage or _warn, low, high))
+        for own in by_writer.values()
     ]
     return _merge(sorted(streams, key=lambda stream: stream[0]))
 
 
-def _chain(paths: list[Path], on_damage: Callable[[Damage], None], low: float, high: float) -> Iterator[Logged]:
+def _read_files(
+    paths: list[Path], on_damage: Callable[[Damage], None], low: float, high: float
+) -> Iterator[LoggedRequest]:
     for path in paths:
         yield from read_segment(path, on_damage, since=low, until=high)
 
 
-def _merge(streams: list[tuple[float, Iterator[Logged]]]) -> Iterator[Logged]:
-    """Streams in order of time. One is opened only when its time has come: every restart of a server begins one."""
-    heap: list[tuple[float, int, Logged]] = []
+def _merge(streams: list[tuple[float, Iterator[LoggedRequest]]]) -> Iterator[LoggedRequest]:
+    """Merge streams, given with the time they begin, in order of time.
+
+    A stream is opened only when its time has come: every restart of a server begins one, so there may be very many.
+    """
+    heap: list[tuple[float, int, LoggedRequest]] = []
     opened = 0
 
     def pull(number: int, not_before: float) -> None:
-        entry = next(streams[number][1], None)
-        if entry is not None:
-            heapq.heappush(heap, (max(entry.at, not_before), number, entry))
+        request = next(streams[number][1], None)
+        if request is not None:
+            heapq.heappush(heap, (max(request.at, not_before), number, request))
 
     while heap or opened < len(streams):
         while opened < len(streams) and (not heap or streams[opened][0] <= heap[0][0]):
             pull(opened, streams[opened][0])
             opened += 1
         if heap:
-            when, number, entry = heap[0]
-            heapq.heappop(heap)
-            yield entry
-            pull(number, when)
+            at, number, request = heapq.heappop(heap)
+            yield request
+            pull(number, at)
 
 
 def _warn(damage: Damage) -> None:
-    log("query_log_damaged", level="warning", file=damage.path, offset=damage.offset, why=damage.why)
+    log("query_log_damaged", level="warning", file=damage.path, offset=damage.offset, why=damage.reason)
 
 
-def _files(folder: Path) -> list[LogFile]:
+def _list_files(folder: Path) -> list[LogFile]:
     try:
         names = os.listdir(folder)
     except OSError as error:
         raise OptionError(f"cannot read the folder '{folder}': {error.strerror}") from error
-    found = [(name, match) for name in names if (match := NAME.fullmatch(name))]
-    return [LogFile(folder / name, int(m["start"]), m["writer"], int(m["number"])) for name, m in found]
+    matches = [match for name in names if (match := NAME.fullmatch(name))]
+    return [LogFile(folder / m.string, int(m["start"]), m["writer"], int(m["number"])) for m in matches]
 
 
-def _private(folder: Path) -> Path:
-    """The folder, which only its owner may enter: it holds what clients sent."""
+def _make_private(folder: Path) -> Path:
+    """Make the folder, and check that only its owner may enter it: it holds what clients sent."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = folder.stat().st_mode & 0o777
@@ -217,15 +221,15 @@ def _private(folder: Path) -> Path:
     return folder
 
 
-def _state(path: Path) -> os.stat_result | None:
+def _stat(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
-    except OSError:  # another process was faster
+    except OSError:  # another process has deleted it meanwhile
         return None
 
 
 def _delete(path: Path) -> bool:
-    """Whether a file could be deleted; one that is being written is left alone."""
+    """Delete a file unless it is being written; returns whether it was deleted."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

@@ -1,7 +1,7 @@
 """One file of the query log: a JSON line, then records, each with its length and checksum. docs/query-log.md says more.
 
-Records begin with a marker that is drawn anew for every file. After damage the reader looks for the next one, and no
-client can know it, so no query can pass bytes inside its own tensor off as a record of somebody else.
+Every record begins with a marker that is drawn at random for each file. After damage the reader looks for the next
+marker. Clients cannot know it, so no query can pass bytes in its own tensor off as a record of somebody else.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
 @dataclass(frozen=True)
-class Logged:
-    """One request as it was recorded: when (Unix seconds), by whom, and its batch."""
+class LoggedRequest:
+    """One recorded request: when it came (Unix seconds), who sent it, and its batch."""
 
     at: float
     client: str
@@ -44,11 +44,11 @@ class Logged:
 
 @dataclass(frozen=True)
 class Damage:
-    """Bytes of a file that are no record: cut off by a crash, or changed."""
+    """A place in a file where no record can be read: it was cut off by a crash, or changed."""
 
     path: Path
     offset: int
-    why: str
+    reason: str
 
 
 def make_header(marker: bytes, created: float) -> bytes:
@@ -57,17 +57,17 @@ def make_header(marker: bytes, created: float) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode() + b"\n"
 
 
-def encode(entry: Logged, marker: bytes, *, compress: bool) -> bytes:
-    """A record as it stands in the file."""
-    single = not isinstance(entry.inputs, Mapping)
-    parts = {name: t.detach().cpu().contiguous() for name, t in inputs.tensors(entry.inputs).items()}
+def encode(request: LoggedRequest, marker: bytes, *, compress: bool) -> bytes:
+    """The bytes of a record."""
+    single = not isinstance(request.inputs, Mapping)
+    parts = {name: t.detach().cpu().contiguous() for name, t in inputs.tensors(request.inputs).items()}
     body = b"".join(_bytes_of(t) for t in parts.values())
     packed = zlib.compress(body, 1) if compress else body
     is_packed = len(packed) < len(body)
     head = {
-        "at": entry.at,
-        "client": entry.client,
-        "groups": entry.groups,
+        "at": request.at,
+        "client": request.client,
+        "groups": request.groups,
         "tensors": [[None if single else name, NAMES[t.dtype], list(t.shape)] for name, t in parts.items()],
         "zlib": is_packed,
     }
@@ -77,7 +77,7 @@ def encode(entry: Logged, marker: bytes, *, compress: bool) -> bytes:
 
 
 def check_inputs(batch: Inputs) -> int:
-    """Bytes of a batch that can be recorded."""
+    """The size of a batch in bytes; raises `OptionError` if it cannot be recorded."""
     parts = inputs.tensors(batch).values()
     for tensor in parts:
         if tensor.dtype not in NAMES:
@@ -87,10 +87,10 @@ def check_inputs(batch: Inputs) -> int:
 
 def read_segment(
     path: Path, on_damage: Callable[[Damage], None], *, since: float = -math.inf, until: float = math.inf
-) -> Iterator[Logged]:
+) -> Iterator[LoggedRequest]:
     """The records of one file that were made from `since` to before `until`, in the order they were written.
 
-    Damage is reported and skipped; what is returned passed its checksum.
+    Damage is reported and skipped: every request that is returned passed its checksum.
     """
     try:
         data = path.read_bytes()
@@ -104,20 +104,21 @@ def read_segment(
         return
     while offset < len(data):
         try:
-            payload = _payload(data, offset, marker)
-            entry = _decode(payload, since, until)
+            payload = _read_payload(data, offset, marker)
+            request = _decode(payload, since, until)
         except (ValueError, KeyError, TypeError, RuntimeError, zlib.error) as error:
-            found = data.find(marker, offset + 1)
-            on_damage(Damage(path, offset, str(error) if found >= 0 else "the last record is cut off or damaged"))
-            offset = found if found >= 0 else len(data)
+            following = data.find(marker, offset + 1)
+            reason = str(error) if following >= 0 else "the last record is cut off or damaged"
+            on_damage(Damage(path, offset, reason))
+            offset = following if following >= 0 else len(data)
             continue
         offset += PREFIX + len(payload)
-        if entry is not None:
-            yield entry
+        if request is not None:
+            yield request
 
 
 def _read_header(data: bytes) -> tuple[bytes | None, int]:
-    """The marker, and where records begin."""
+    """The marker, and the offset of the first record; (None, 0) if the header cannot be read."""
     line, end, _ = data[:MAX_HEADER].partition(b"\n")
     try:
         content = json.loads(line)
@@ -128,7 +129,7 @@ def _read_header(data: bytes) -> tuple[bytes | None, int]:
     return (marker, len(line) + 1) if known and end and len(marker) == MARKER_BYTES else (None, 0)
 
 
-def _payload(data: bytes, offset: int, marker: bytes) -> bytes:
+def _read_payload(data: bytes, offset: int, marker: bytes) -> bytes:
     start = offset + PREFIX
     prefix = data[offset:start]
     if len(prefix) < PREFIX or not prefix.startswith(marker):
@@ -141,8 +142,8 @@ def _payload(data: bytes, offset: int, marker: bytes) -> bytes:
     return payload
 
 
-def _decode(payload: bytes, since: float, until: float) -> Logged | None:
-    """The record, or None if it is of another time."""
+def _decode(payload: bytes, since: float, until: float) -> LoggedRequest | None:
+    """The recorded request, or None if it was made at another time."""
     line, _, body = payload.partition(b"\n")
     head = json.loads(line)
     if not since <= head["at"] < until:
@@ -159,7 +160,7 @@ def _decode(payload: bytes, since: float, until: float) -> Logged | None:
         tensors[name] = _tensor_of(body[start : start + size], dtype, shape)
         start += size
     batch: Any = tensors.get(None, tensors)  # a single tensor has no name
-    return Logged(head["at"], head["client"], tuple(head["groups"]), batch)
+    return LoggedRequest(head["at"], head["client"], tuple(head["groups"]), batch)
 
 
 def _bytes_of(t: Tensor) -> bytes:

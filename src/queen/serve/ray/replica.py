@@ -1,4 +1,4 @@
-"""What Ray Serve runs: the server's application, which opens, starts and stops its service by itself."""
+"""One replica, as Ray Serve runs it: the server's application, which opens, starts and stops its service itself."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from queen.serve.telemetry import log
 
 
 @dataclass(frozen=True)
-class Mark:
-    """What all replicas must have in common, as digests that give nothing away: the bundle, and its secret."""
+class Fingerprint:
+    """Digests of what all replicas must have in common: the bundle and its secret, which they do not reveal."""
 
     bundle: str
     secret: str
 
 
-def mark_of(bundle: Path) -> Mark:
-    """The mark of a bundle folder on this machine; unlike a lone server's, its secret must be there already."""
+def take_fingerprint(bundle: Path) -> Fingerprint:
+    """The fingerprint of a bundle folder on this machine. A single server would draw a secret; here it must exist."""
     try:
         manifest = (bundle / MANIFEST).read_bytes()
     except OSError as error:
@@ -39,19 +39,19 @@ def mark_of(bundle: Path) -> Mark:
             f"no secret '{path}' on {process_name()}: all replicas share one, so copy the file that lies beside the "
             "bundle to every node (chmod 600)"
         )
-    return Mark(hashlib.sha256(manifest).hexdigest(), derive(read_secret(path), "replicas share this").hex())
+    return Fingerprint(hashlib.sha256(manifest).hexdigest(), derive(read_secret(path), "replicas share this").hex())
 
 
 class Replica:
-    """An ASGI application that lives as long as its lifespan says."""
+    """An ASGI application whose service starts and stops with the ASGI lifespan."""
 
-    def __init__(self, plain: Mapping[str, Any], mark: Mark, name: str) -> None:
-        settings = Settings(**plain)
+    def __init__(self, options: Mapping[str, Any], fingerprint: Fingerprint, name: str) -> None:
+        settings = Settings(**options)
         log.setup(settings.log_level, json=settings.log_format == "json")
-        own = mark_of(settings.bundle)
-        if own.bundle != mark.bundle:
+        own = take_fingerprint(settings.bundle)
+        if own.bundle != fingerprint.bundle:
             raise BundleError(f"the bundle '{settings.bundle}' on {process_name()} is another one: copy it anew")
-        if own.secret != mark.secret:
+        if own.secret != fingerprint.secret:
             raise SecretError(f"the secret beside '{settings.bundle}' on {process_name()} is another one: copy it anew")
         self.service = Service.open(settings)
         self.service.metrics.label(replica=name)
@@ -59,23 +59,23 @@ class Replica:
         self._app = App(self.service)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """One request, or the whole life of the replica."""
+        """Answer one request, or (lifespan) run the service until the replica stops."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
         else:
             await self._app(scope, receive, send)
 
     def check(self) -> None:
-        """Raise if nothing but a new replica helps.
+        """Raise if only a new replica can help.
 
-        A ledger that fails is no reason: as long as Redis is away a new replica could not even start, and requests
-        would wait for one instead of being told so. The service sees the ledger recover by itself.
+        A ledger that fails is no reason: while Redis is down a new replica could not even start, and requests would
+        wait for one instead of getting an error at once. The service itself notices when the ledger has recovered.
         """
         if not self.service.batcher.alive:
             raise QueenError("the threads of this replica have ended")
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """Ray starts, asks for requests and stops on one event loop, so that the service may keep to it."""
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
+        """Ray sends start, requests and stop on one event loop, which the service relies on."""
         await receive()
         await self.service.start()
         log.log("replica started", replica=self._name, process=process_name())
@@ -86,22 +86,22 @@ class Replica:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def logging_of(settings: Settings) -> dict[str, bool]:
-    """Of Ray Serve, which by default writes a line a request, twice."""
+def ray_logging(settings: Settings) -> dict[str, bool]:
+    """Ray Serve's logging options: by default it would write two lines per request."""
     return {"enable_access_log": settings.access_log}
 
 
-def needs(settings: Settings) -> dict[str, int]:
-    """What a replica takes of its node."""
+def replica_resources(settings: Settings) -> dict[str, int]:
+    """The processors and GPUs that a replica takes of its node."""
     return {"num_cpus": max(1, settings.threads), "num_gpus": int(settings.device.startswith("cuda"))}
 
 
-def application(serve: Any, settings: Settings, mark: Mark) -> Any:
-    """What Ray is to run: settings travel as plain JSON, everything else is on the nodes."""
-    plain = settings.model_dump(mode="json")
+def application(serve: Any, settings: Settings, fingerprint: Fingerprint) -> Any:
+    """The application for Ray to run: settings travel as plain JSON, everything else is on the nodes."""
+    options = settings.model_dump(mode="json")
 
     def build() -> Replica:
-        return Replica(plain, mark, serve.get_replica_context().replica_tag)
+        return Replica(options, fingerprint, serve.get_replica_context().replica_tag)
 
     class Queen:
         """The class that Ray wants around an ASGI application."""
@@ -113,10 +113,10 @@ def application(serve: Any, settings: Settings, mark: Mark) -> Any:
     return serve.deployment(
         serve.ingress(build)(Queen),
         num_replicas=settings.replicas,
-        ray_actor_options=needs(settings),
-        max_ongoing_requests=settings.max_connections,  # the replica itself says when it has too much to do
-        max_queued_requests=settings.max_connections,  # of a proxy whose replicas are gone
+        ray_actor_options=replica_resources(settings),
+        max_ongoing_requests=settings.max_connections,  # the replica itself refuses what is too much
+        max_queued_requests=settings.max_connections,  # at a proxy whose replicas are gone
         graceful_shutdown_timeout_s=2 * settings.shutdown_timeout,  # to answer what waits, then to close
         graceful_shutdown_wait_loop_s=0.1,
-        logging_config=logging_of(settings),
+        logging_config=ray_logging(settings),
     ).bind()

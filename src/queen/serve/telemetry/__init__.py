@@ -1,4 +1,4 @@
-"""What the server tells about itself: log lines, Prometheus metrics, the dashboard's series, webhooks on alarm.
+"""What the server reports about itself: log lines, Prometheus metrics, the dashboard's series, webhooks on alarm.
 
-Below everything in `serve` that has something to tell, of which it knows the types alone.
+Everything else in `serve` may import it; of requests and clients it knows the types alone.
 """

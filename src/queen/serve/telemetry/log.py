@@ -1,4 +1,4 @@
-"""Log lines on standard error: one JSON object a line (or plain text), and no line ever holds a key."""
+"""Log lines on standard error: one JSON object per line (or plain text), and never a key in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESERVED = ("time", "level", "event")
 MAX_TEXT = 2000  # characters of one field: a client may have chosen them
 MAX_DEPTH = 4
 HIDDEN = "[hidden]"
-NO_NEWS = (  # what uvicorn and gRPC say of bytes that make no sense, and of clients that went away
+NOISE = (  # how messages begin with which uvicorn and gRPC report garbage, and clients that went away
     "Invalid HTTP request received.",
     "Invalid encoding on ",
     "Unexpected [UnicodeDecodeError]",
@@ -38,7 +38,7 @@ _encode = JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
 
 def setup(level: str = "info", json: bool = True) -> None:
-    """Send the lines of the server at this level, and warnings of all other libraries, to standard error."""
+    """Send the server's lines from this level on, and warnings of all other libraries, to standard error."""
     if level not in LEVELS:
         raise OptionError(f"no log level '{level}'; known: {', '.join(LEVELS)}")
     root = logging.getLogger()
@@ -49,14 +49,14 @@ def setup(level: str = "info", json: bool = True) -> None:
 
 
 def log(event: str, *, level: str = "info", **fields: object) -> None:
-    """One line: what happened, and the facts. Secrets among them are hidden, long texts cut."""
+    """Write one line: what happened, and facts about it. Secrets among them are hidden, long texts cut."""
     number = LEVELS[level]
     if LOGGER.isEnabledFor(number):
-        LOGGER.log(number, event, extra={"fields": fields}, exc_info=number >= logging.ERROR and _in_except())
+        LOGGER.log(number, event, extra={"fields": fields}, exc_info=number >= logging.ERROR and _is_handling_error())
 
 
 def access(*, id: str, protocol: str, status: int, rows: int, seconds: float, key: str) -> None:
-    """One request: never inputs, answers or verdicts; `key` is a key's public part."""
+    """Write one line about a request: never inputs, answers or verdicts; `key` is the public part of the key."""
     log("request", id=id, protocol=protocol, status=status, rows=rows, ms=round(1e3 * seconds, 3), key_id=key)
 
 
@@ -66,40 +66,40 @@ class Handler(logging.StreamHandler[Any]):
     def __init__(self, json: bool) -> None:
         super().__init__(sys.stderr)
         self.setFormatter(Formatter(json))
-        self.addFilter(_is_news)
+        self.addFilter(_is_not_noise)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Whether it is no line that strangers could fill the disk with."""
-    return record.name == LOGGER.name or not record.getMessage().startswith(NO_NEWS)
+def _is_not_noise(record: logging.LogRecord) -> bool:
+    """Whether to write this record: not if anybody can cause it without a key, and so fill the disk."""
+    return record.name == LOGGER.name or not record.getMessage().startswith(NOISE)
 
 
 class Formatter(logging.Formatter):
-    """A log record as one line of printable ASCII: nothing in it can start a line of its own or move a cursor."""
+    """A log record as one line of printable ASCII, so that no text in it can start a new line or move the cursor."""
 
     def __init__(self, json: bool = True) -> None:
         super().__init__()
         self._json = json
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """The line, without a newline at its end."""
         line: dict[str, object] = {
             "time": _rfc3339(record.created),
             "level": record.levelname.lower(),
-            "event": clean(record.getMessage()),
+            "event": sanitize(record.getMessage()),
         }
         if record.name != LOGGER.name:
-            line["logger"] = clean(record.name)
+            line["logger"] = sanitize(record.name)
         fields = getattr(record, "fields", None)
         for name, value in fields.items() if isinstance(fields, Mapping) else ():
-            line[f"{name}_" if name in RESERVED else name] = HIDDEN if _is_secret(name, value) else clean(value)
+            line[f"{name}_" if name in RESERVED else name] = HIDDEN if _is_secret(name, value) else sanitize(value)
         if record.exc_info and record.exc_info[0] is not None:
-            line["traceback"] = hide(self.formatException(record.exc_info))[-4 * MAX_TEXT :]
+            line["traceback"] = hide_secrets(self.formatException(record.exc_info))[-4 * MAX_TEXT :]
         return _ascii(_encode(line)) if self._json else _as_text(line)
 
 
-def clean(value: object, depth: int = 0) -> object:
-    """The value as JSON can say it, secrets hidden, texts cut."""
+def sanitize(value: object, depth: int = 0) -> object:
+    """The value as JSON can hold it, with secrets hidden and long texts cut."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -107,15 +107,17 @@ def clean(value: object, depth: int = 0) -> object:
     if isinstance(value, Mapping | list | tuple | set | frozenset) and depth == MAX_DEPTH:
         return "..."
     if isinstance(value, Mapping):
-        return {hide(str(k)): HIDDEN if _is_secret(str(k), v) else clean(v, depth + 1) for k, v in value.items()}
+        return {
+            hide_secrets(str(k)): HIDDEN if _is_secret(str(k), v) else sanitize(v, depth + 1) for k, v in value.items()
+        }
     if isinstance(value, list | tuple | set | frozenset):
-        return [clean(one, depth + 1) for one in value]
-    text = hide(str(value))
+        return [sanitize(item, depth + 1) for item in value]
+    text = hide_secrets(str(value))
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}... ({len(text)} characters)"
 
 
-def hide(text: str) -> str:
-    """The text without what looks like a key or a password."""
+def hide_secrets(text: str) -> str:
+    """The text, with everything hidden that looks like a key or a password."""
     return SECRET_TEXTS.sub(lambda m: f"{m['scheme'] or m['url'] or m['id']}{HIDDEN}", text)
 
 
@@ -123,7 +125,7 @@ def _is_secret(name: str, value: object) -> bool:
     return value is not None and not isinstance(value, bool) and SECRET_NAMES.search(name) is not None
 
 
-def _in_except() -> bool:
+def _is_handling_error() -> bool:
     return sys.exc_info()[0] is not None
 
 
@@ -136,7 +138,7 @@ def _ascii(encoded: str) -> str:
 
 
 def _as_text(line: dict[str, object]) -> str:
-    """For people: time, level and event, then name=value, where a value is JSON unless it is one plain word."""
+    """A line for people: time, level and event, then name=value, where a value is JSON unless it is one plain word."""
     head = f"{line['time']} {line['level']!s:<7} {_word(line['event'])}"
     return " ".join([head, *(f"{_word(name)}={_word(v)}" for name, v in line.items() if name not in RESERVED)])
 

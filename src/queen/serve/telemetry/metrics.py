@@ -22,7 +22,7 @@ OUTCOMES: tuple[Outcome, ...] = ("sent", "failed", "dropped")
 STATUSES = frozenset(int(status) for status in HTTPStatus)
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-FINE = (  # of one batch: commits are told apart to a few parts in ten
+FINE = (  # for one batch: narrow enough to see that a new version is slower by a third or a half
     0.0001, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03,
     0.05, 0.07, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 )  # fmt: skip
@@ -32,12 +32,12 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 class Metrics:
     """Counters, gauges and histograms in a registry of their own; any thread may count.
 
-    Labels come from short closed lists, so that no request, whatever it holds, can add a time series without end.
+    Labels come from short closed lists, so that no request, whatever it holds, can add time series without end.
     """
 
     def __init__(self, *, model: str = "", policy: str = "") -> None:
         registry = self._registry = CollectorRegistry()
-        self._labels: dict[str, str] = {}  # of all figures
+        self._labels: dict[str, str] = {}  # on every figure
         requests = Counter("queen_requests", "Requests answered.", ("protocol", "status"), registry=registry)
         seconds = Histogram(
             "queen_request_seconds", "From request to answer.", ("protocol",), buckets=SECONDS, registry=registry
@@ -82,7 +82,7 @@ class Metrics:
     def observe_batch(
         self, rows: int, model_seconds: float, ledger_seconds: float, letters: str, alarmed: int, refused: int
     ) -> None:
-        """Count one judged batch: its rows, how long model and ledger took, and a verdict letter a row."""
+        """Count one judged batch: its rows, how long model and ledger took, and one verdict letter per row."""
         self._rows.inc(rows)
         self._batch.observe(rows)
         self._model.observe(model_seconds)
@@ -104,15 +104,15 @@ class Metrics:
         self._errors.inc()
 
     def set_ready(self, ready: bool) -> None:
-        """Say whether the server answers."""
+        """Set whether the server answers."""
         self._ready.set(ready)
 
     def set_queue(self, rows: int) -> None:
-        """Say how many rows wait."""
+        """Set how many rows wait."""
         self._queue.set(rows)
 
     def set_recording(self, recording: bool) -> None:
-        """Say whether queries are written to the query log."""
+        """Set whether queries are written to the query log."""
         self._recording.set(recording)
 
     def record_dropped(self, rows: int) -> None:
@@ -124,15 +124,15 @@ class Metrics:
         self._webhook[outcome].inc()
 
     def label(self, **labels: str) -> None:
-        """Put labels on every figure, such as which of several replicas has counted it."""
+        """Put labels on every figure, for example the name of the replica that counts."""
         self._labels |= labels
 
     def render(self) -> tuple[bytes, str]:
-        """All figures as text, and the content type of that."""
+        """All figures as text, and its content type."""
         return generate_latest(self), CONTENT_TYPE_LATEST
 
     def collect(self) -> Iterator[Metric]:
         """All figures, for Prometheus's client."""
         for metric in self._registry.collect():
-            metric.samples = [one._replace(labels={**one.labels, **self._labels}) for one in metric.samples]
+            metric.samples = [sample._replace(labels={**sample.labels, **self._labels}) for sample in metric.samples]
             yield metric

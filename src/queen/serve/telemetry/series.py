@@ -1,4 +1,4 @@
-"""What the server did in each of the last seconds: counters for the dashboard, in fixed memory."""
+"""Counters of each of the last seconds, for the dashboard, in a fixed amount of memory."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Series:
 
     def request(self, seconds: float, *, error: bool = False) -> None:
         """Count one finished request and how long it took."""
-        bin_of_it = _bin(seconds)
+        latency_bin = _bin(seconds)
         with self._lock:
             slot = self._slot()
             self._counts[slot * WIDTH] += 1
             self._counts[slot * WIDTH + ERRORS] += error
-            self._bins[slot * BINS + bin_of_it] += 1
+            self._bins[slot * BINS + latency_bin] += 1
 
     def batch(self, rows: int, letters: Mapping[str, int], *, alarmed: int = 0, refused: int = 0) -> None:
         """Count the rows of one batch, and how many of them got each verdict letter."""
@@ -53,7 +53,7 @@ class Series:
                 self._counts[i] += count
 
     def _slot(self) -> int:
-        """Where this second is counted; whatever was counted there a round ago is forgotten."""
+        """The place of this second in the ring; what it held one round ago is cleared."""
         second = int(self._clock())
         slot = second % self.seconds
         if self._stamps[slot] != second:
@@ -63,9 +63,9 @@ class Series:
         return slot
 
     def read(self, seconds: int | None = None) -> dict[str, Any]:
-        """The last whole seconds, oldest first: `time` and one list for each of `COUNTS`, and p50 and p99 in ms.
+        """The last whole seconds, oldest first: `time`, one list for each of `COUNTS`, and p50 and p99 in ms.
 
-        Latencies are right to within an eighth, and None for a second without requests.
+        Latencies are exact to within an eighth, and None for a second without requests.
         """
         now = int(self._clock())
         times = np.arange(now - min(seconds or self.seconds, self.seconds - 1), now)  # this second is not over yet
@@ -79,7 +79,7 @@ class Series:
 
 
 def _bin(seconds: float) -> int:
-    """The bin of a latency; too short and too long ones go to the first and the last."""
+    """The bin of a latency; those below or above all bins are counted in the first or the last."""
     if not seconds > SMALLEST:
         return 0
     if seconds >= LARGEST:
@@ -89,7 +89,7 @@ def _bin(seconds: float) -> int:
 
 
 def _quantile(bins: NDArray[np.int64], share: float) -> list[float | None]:
-    """For every second (row) the middle of the bin that holds this share of its requests, in ms; None if none came."""
+    """The quantile of every second (row) in ms, as the middle of its bin; None for a second without requests."""
     total = bins.sum(1)
-    found = MIDDLES[(bins.cumsum(1) < np.ceil(share * total)[:, None]).sum(1).clip(max=BINS - 1)] * 1e3
-    return [round(float(ms), 3) if n else None for ms, n in zip(found, total, strict=True)]
+    milliseconds = MIDDLES[(bins.cumsum(1) < np.ceil(share * total)[:, None]).sum(1).clip(max=BINS - 1)] * 1e3
+    return [round(float(ms), 3) if n else None for ms, n in zip(milliseconds, total, strict=True)]

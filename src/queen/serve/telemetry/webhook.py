@@ -1,4 +1,4 @@
-"""Alarms told to another service: signed JSON, sent by a thread of its own, so that no answer ever waits for it."""
+"""Alarms posted to another service as signed JSON, by a thread of its own, so that no answer ever waits for it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from queen.serve.telemetry.log import log
 if TYPE_CHECKING:
     from queen.serve.telemetry.metrics import Metrics, Outcome
 
-DRAIN = 2.0  # seconds at shutdown
+DRAIN = 2.0  # seconds at shutdown to send what still waits
 MAX_PAUSE = 30.0  # seconds between two attempts
-AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses after which another attempt may succeed
+RETRIED = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses after which another attempt may succeed
 
 
 @dataclass(frozen=True)
-class Post:
-    """One event on its way: its idempotency key and the JSON body."""
+class Notification:
+    """One event as it is sent: its idempotency key and the JSON body."""
 
     key: str
     body: bytes
@@ -62,12 +62,12 @@ class Webhook:
         self._url, self._secret, self._timeout, self._retries = url, secret, timeout, retries
         self._size, self._pause, self._metrics = size, pause, metrics
         self._server = socket.gethostname() if server is None else server
-        self._waiting: deque[Post] = deque()
+        self._waiting: deque[Notification] = deque()
         self._changed = threading.Condition()
         self._closing = False
-        self._deadline = 0.0  # of the last attempts
+        self._deadline = 0.0  # of the last attempts, once it is closing
         self._thread = threading.Thread(target=self._run, name="queen-webhook", daemon=True)
-        # Neither redirects nor errors of urllib's own: a response is a response, whatever its status.
+        # Without urllib's handlers of redirects and errors: a response is a response, whatever its status.
         self._opener = urllib.request.OpenerDirector()
         for handler in (urllib.request.ProxyHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
             self._opener.add_handler(handler())
@@ -77,7 +77,7 @@ class Webhook:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Send what still waits, for two seconds at most; then nothing is sent any more."""
+        """Send what still waits, for two seconds at most, and then nothing any more."""
         with self._changed:
             self._closing, self._deadline = True, time.monotonic() + DRAIN
             self._changed.notify()
@@ -92,23 +92,23 @@ class Webhook:
             log("webhook_dropped", level="warning", host=self.host, events=left, why="the server shut down")
 
     def submit(self, event: Event) -> None:
-        """Have an event sent soon; never waits, from whatever thread it is called."""
-        post = make_post(event, self._server)
+        """Send an event in the background; never waits, and may be called from any thread."""
+        notification = make_notification(event, self._server)
         with self._changed:
             full = len(self._waiting) >= self._size
             if full:
                 self._waiting.popleft()
-            self._waiting.append(post)
+            self._waiting.append(notification)
             self._changed.notify()
         if full:
             self._count("dropped")
             log("webhook_dropped", level="warning", host=self.host, events=1, why="too many events wait")
 
     def _run(self) -> None:
-        while (post := self._next()) is not None:
-            self._count("sent" if self._deliver(post) else "failed")
+        while (notification := self._next()) is not None:
+            self._count("sent" if self._deliver(notification) else "failed")
 
-    def _next(self) -> Post | None:
+    def _next(self) -> Notification | None:
         """The oldest event; None once there will be no more."""
         with self._changed:
             while not self._waiting and not self._closing:
@@ -117,14 +117,14 @@ class Webhook:
                 return None
             return self._waiting.popleft()
 
-    def _deliver(self, post: Post) -> bool:
-        """Try until it is taken, refused for good, or tried often enough."""
+    def _deliver(self, notification: Notification) -> bool:
+        """Try until it is accepted, refused for good, or out of attempts; returns whether it was accepted."""
         attempt = 0
         while True:
-            status = self._attempt(post)
+            status = self._attempt(notification)
             if isinstance(status, int) and 200 <= status < 300:
                 return True
-            final = attempt == self._retries or (isinstance(status, int) and status not in AGAIN) or self._is_late()
+            final = attempt == self._retries or (isinstance(status, int) and status not in RETRIED) or self._is_late()
             attempt += 1
             level = "error" if final else "warning"
             log("webhook_failed", level=level, host=self.host, attempt=attempt, final=final, status=status)
@@ -133,12 +133,14 @@ class Webhook:
             with self._changed:  # at shutdown there is no time for pauses
                 self._changed.wait_for(lambda: self._closing, min(self._pause * 2 ** (attempt - 1), MAX_PAUSE))
 
-    def _attempt(self, post: Post) -> int | str:
-        """The status of one attempt, or what went wrong."""
-        headers = {"Content-Type": "application/json", "User-Agent": "queen", "Idempotency-Key": post.key}
+    def _attempt(self, notification: Notification) -> int | str:
+        """The HTTP status of one attempt, or a description of the error."""
+        headers = {"Content-Type": "application/json", "User-Agent": "queen", "Idempotency-Key": notification.key}
         if self._secret is not None:
-            headers["X-Queen-Signature"] = sign(self._secret, post.body)
-        request = urllib.request.Request(self._url, post.body, headers, method="POST")  # noqa: S310 (http or https)
+            headers["X-Queen-Signature"] = sign(self._secret, notification.body)
+        request = urllib.request.Request(  # noqa: S310 (http or https)
+            self._url, notification.body, headers, method="POST"
+        )
         left = self._deadline - time.monotonic() if self._closing else self._timeout
         try:
             with self._opener.open(request, timeout=max(0.01, min(self._timeout, left))) as response:
@@ -154,8 +156,8 @@ class Webhook:
             self._metrics.webhook(outcome)
 
 
-def make_post(event: Event, server: str) -> Post:
-    """An event as it is sent. The idempotency key is the same whoever sends the event, and however often."""
+def make_notification(event: Event, server: str) -> Notification:
+    """An event as it is sent. Its idempotency key is the same whichever server sends it, and however often."""
     facts = json.dumps([event.what, event.id, event.name, event.group, event.at])
     key = hashlib.sha256(facts.encode()).hexdigest()[:32]
     content = {
@@ -171,7 +173,7 @@ def make_post(event: Event, server: str) -> Post:
         "server": server,
         "idempotency_key": key,
     }
-    return Post(key, json.dumps(content, separators=(",", ":")).encode())
+    return Notification(key, json.dumps(content, separators=(",", ":")).encode())
 
 
 def sign(secret: str, body: bytes) -> str:
@@ -180,7 +182,7 @@ def sign(secret: str, body: bytes) -> str:
 
 
 def _check_url(url: str) -> str:
-    """The host of a URL that may be posted to. The rest of a URL can be a secret and is never logged."""
+    """Check the URL, and return its host: the rest of it may be a secret and is never logged."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

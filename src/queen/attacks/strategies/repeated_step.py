@@ -1,6 +1,6 @@
-"""The same small training step, thousands of times: on a GPU as one CUDA graph.
+"""A small training step that is taken thousands of times: on a GPU, as one CUDA graph.
 
-A step of a tiny network is some fifty kernels of a few microseconds each; launching them one by one from Python takes
+A step of a tiny network is about fifty kernels of a few microseconds each; launching them one by one from Python takes
 several times as long as running them.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-EAGER = 3  # steps before the recording: optimisers and libraries set themselves up in the first
+EAGER = 3  # steps before the recording: optimisers and libraries set themselves up in the first ones
 
 
 class RepeatedStep:
-    """Calls `step(rows)` with rows (n,) of one size; on CUDA, after the first few calls, replays a recording of it.
+    """Calls `step(rows)` with rows (n,), always as many; on CUDA, after the first few calls, replays a recording of it.
 
-    What the step reads and writes must stay where it is: a learning rate that changes must be a tensor.
+    The step must read and write the same tensors each time: a learning rate that changes must be a tensor.
     """
 
     def __init__(self, step: Callable[[Tensor], None]) -> None:
@@ -26,10 +26,10 @@ class RepeatedStep:
         self._rows: Tensor | None = None
 
     def __call__(self, rows: Tensor) -> None:
-        """One step."""
+        """Take one step."""
         self._calls += 1
         if not rows.is_cuda or self._calls <= EAGER:
-            self._eagerly(rows)
+            self._step_eagerly(rows)
             return
         if self._graph is None or self._rows is None:
             self._rows, self._graph = rows.clone(), torch.cuda.CUDAGraph()
@@ -38,11 +38,11 @@ class RepeatedStep:
         self._rows.copy_(rows)
         self._graph.replay()
 
-    def _eagerly(self, rows: Tensor) -> None:
+    def _step_eagerly(self, rows: Tensor) -> None:
         if not rows.is_cuda:
             self._step(rows)
             return
-        # What is recorded must not have run on the default stream before.
+        # CUDA graphs require that a recorded step has not run on the default stream before.
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):

@@ -5,24 +5,20 @@ from collections import Counter
 import pytest
 import torch
 
-from queen.bench.studies.ablation import LETTERS
-from queen.bench.studies.radius import Radius
-from queen.bench.studies.radius import measure as measure_radius
+from queen.bench.studies.limits import LETTERS, Radius, Threshold, measure_radius, measure_threshold
 from queen.bench.studies.shadow_models import ShadowModels
 from queen.bench.studies.shadow_models import measure as measure_shadows
-from queen.bench.studies.threshold import Threshold
-from queen.bench.studies.threshold import measure as measure_threshold
 from queen.defenses import DEFENSES
 
 SMALL = {"defenses": ("queen",), "attacks": ("direct",), "pools": ("own_kind",)}
 
 
-def letters_by_hand(lab, options: dict[str, float]) -> Counter[str]:
+def letters_by_hand(context, options: dict[str, float]) -> Counter[str]:
     """Verdicts of the attacker's queries, asked one at a time."""
-    run = lab.plan("queen", seed=0, options=options)
-    setting = lab.asking("own_kind")
+    run = context.plan("queen", seed=0, options=options)
+    setting = context.setting_for("own_kind")
     service = DEFENSES["queen"].start(setting.victim, run.generator("defense"), **run.options)
-    rows = torch.randperm(len(setting.pool), generator=run.generator("query"))[: lab.spec.budget]
+    rows = torch.randperm(len(setting.pool), generator=run.generator("query"))[: context.spec.budget]
     oracle = service.client("by hand")
     for row in rows:
         oracle(setting.pool[row : row + 1])
@@ -30,14 +26,14 @@ def letters_by_hand(lab, options: dict[str, float]) -> Counter[str]:
 
 
 @pytest.mark.slow
-def test_the_recorded_ratio_falls_as_the_radius_grows_and_is_that_counted_by_hand(lab):
+def test_the_recorded_ratio_falls_as_the_radius_grows_and_is_that_counted_by_hand(context):
     radii = (0.02, 0.3, 0.9)
-    rows = measure_radius(lab, Radius(radii=radii, threshold=0.2, **SMALL))["rows"]
+    rows = measure_radius(context, Radius(radii=radii, threshold=0.2, **SMALL))["rows"]
     assert [row["value"] for row in rows] == list(radii)
     recorded = [row["verdicts"]["C"] for row in rows]
     assert recorded[0] > recorded[1] > recorded[2] > 0
     for row in rows:
-        counted = letters_by_hand(lab, {"radius": row["value"], "threshold": 0.2})
+        counted = letters_by_hand(context, {"radius": row["value"], "threshold": 0.2})
         assert {letter: row["verdicts"][letter] for letter in LETTERS} == pytest.approx(
             {letter: counted[letter] / row["queries"] for letter in LETTERS}
         )
@@ -45,10 +41,10 @@ def test_the_recorded_ratio_falls_as_the_radius_grows_and_is_that_counted_by_han
 
 
 @pytest.mark.slow
-def test_a_larger_threshold_records_more_and_spends_less_whatever_the_policy(lab):
-    asked = Threshold(thresholds=(0.001, 0.1, 5.0), radius=0.3, **{**SMALL, "defenses": ("queen", "queen-strict")})
-    rows = measure_threshold(lab, asked)["rows"]
-    plain, strict = ([row for row in rows if row["defense"] == name] for name in asked.defenses)
+def test_a_larger_threshold_records_more_and_spends_less_whatever_the_policy(context):
+    parameters = Threshold(thresholds=(0.001, 0.1, 5.0), radius=0.3, **{**SMALL, "defenses": ("queen", "queen-strict")})
+    rows = measure_threshold(context, parameters)["rows"]
+    plain, strict = ([row for row in rows if row["defense"] == name] for name in parameters.defenses)
     assert [row["verdicts"] for row in plain] == [row["verdicts"] for row in strict]
     recorded, spent = ([row["verdicts"][letter] for row in plain] for letter in "CB")
     assert recorded[0] < recorded[1] < recorded[2]
@@ -58,24 +54,24 @@ def test_a_larger_threshold_records_more_and_spends_less_whatever_the_policy(lab
     assert strict[0]["benign"]["one_client"] < strict[2]["benign"]["one_client"]
 
 
-def test_what_was_found_for_a_value_is_not_found_again(lab, monkeypatch):
-    asked = Radius(radii=(0.02,), threshold=0.2, **SMALL)
-    first = measure_radius(lab, asked)
+def test_what_was_measured_for_a_value_is_not_measured_again(context, monkeypatch):
+    parameters = Radius(radii=(0.02,), threshold=0.2, **SMALL)
+    first = measure_radius(context, parameters)
     monkeypatch.setattr("queen.bench.studies.base.run_cell", None)
-    assert measure_radius(lab, asked) == first
+    assert measure_radius(context, parameters) == first
     with pytest.raises(TypeError):
-        measure_radius(lab, Radius(radii=(0.03,), threshold=0.2, **SMALL))
+        measure_radius(context, Radius(radii=(0.03,), threshold=0.2, **SMALL))
 
 
 @pytest.mark.slow
-def test_shadow_models_are_tried_where_answers_are_reversed(lab):
-    found = measure_shadows(lab, ShadowModels(counts=(1, 3), seeds=(0,)))
-    assert [row["count"] for row in found["rows"]] == [1, 3]
-    clean = found["undefended"]["direct"][0]
+def test_shadow_models_are_tried_where_answers_are_reversed(context):
+    result = measure_shadows(context, ShadowModels(counts=(1, 3), seeds=(0,)))
+    assert [row["count"] for row in result["rows"]] == [1, 3]
+    clean = result["undefended"]["direct"][0]
     assert clean > 0.3  # else there is nothing to lose
-    for row in found["rows"]:
+    for row in result["rows"]:
         assert row["reversed"] > 0.2
         assert 1 - row["label_kept"] <= row["reversed"]
         assert len(row["thief"]["direct"]) == 1
         assert row["thief"]["direct"][0] < clean
-    assert found["rows"][0]["reversed"] == found["rows"][1]["reversed"]  # the map is the same
+    assert result["rows"][0]["reversed"] == result["rows"][1]["reversed"]  # the map is the same

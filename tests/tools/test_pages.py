@@ -1,18 +1,16 @@
-"""docs/serving.md holds every setting and what the committed results say, and nothing older."""
+"""The documents hold what the settings and the committed results say, and nothing older."""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 
 import pytest
 
-from queen.errors import OptionError
-from queen.serve import page
+from queen.bench.studies import STUDIES
 from queen.serve.settings import Settings
-from tests.support.paths import ROOT
-
-NAMES = ("settings", "speed", "capacity", "timing")
-EMPTY = "one\n" + "".join(f"<!-- {name} -->\nstale\n<!-- /{name} -->\ntwo\n" for name in NAMES)
+from tools import pages
 
 
 def result(**changes):
@@ -35,14 +33,56 @@ def result(**changes):
     return {"quick": False, "machine": machine, "cells": [cell], "targets": targets, **changes}
 
 
-def test_the_page_is_up_to_date(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    text = page.PAGE.read_text()
-    assert page.filled(text, page.RESULTS) == text, "run: python -m queen.serve.page"
+def test_the_documents_are_up_to_date(capsys):
+    assert pages.main(["--check"]) == 0, capsys.readouterr().out
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A folder with copies of the documents and nothing else."""
+    for path in pages.DOCUMENTS:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        shutil.copy(pages.ROOT / path, tmp_path / path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", pages.DOCUMENTS)
+def test_a_stale_document_is_named_and_filled_again(copy, path, capsys):
+    fresh = (copy / path).read_text()
+    stale = re.sub(r"(<!-- (\w[\w ]*) -->).*?(<!-- /\2 -->)", r"\1\nstale\n\3", fresh, flags=re.DOTALL)
+    assert stale.count("\nstale\n") == len(pages.DOCUMENTS[path])
+    (copy / path).write_text(stale)
+    assert pages.main(["--check"], copy) == 1
+    assert capsys.readouterr().out == f"{path} is stale: run make pages\n"
+    assert (copy / path).read_text() == stale
+    assert pages.main([], copy) == 0
+    assert (copy / path).read_text() == fresh
+    assert (copy / "docs" / "cost.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_only_the_text_between_the_markers_changes():
+    before = "one\n<!-- x -->\nold\n<!-- /x -->\ntwo\n"
+    after = pages.fill(before, "x", "new\n")
+    assert after == "one\n<!-- x -->\nnew\n<!-- /x -->\ntwo\n"
+    assert pages.fill(after, "x", "new\n") == after
+
+
+@pytest.mark.parametrize("broken", ["nothing", "<!-- /x -->", "<!-- x -->", "<!-- x -->\n<!-- /x --><!-- /x -->"])
+def test_a_document_without_its_markers_is_an_error(broken):
+    with pytest.raises(ValueError, match="expected one '<!-- x -->' and one '<!-- /x -->'"):
+        pages.fill(broken, "x", "text")
+
+
+def test_no_figure_of_a_study_stands_outside_its_markers():
+    page = (pages.ROOT / "docs" / "studies.md").read_text()
+    outside = re.sub(r"<!-- study (\w+) -->.*?<!-- /study \1 -->", "", page, flags=re.DOTALL)
+    assert not re.search(r"\d+(\.\d+)? ?%", outside)  # it would go stale
+    for name in STUDIES:
+        assert f"results/studies/{name}.png" in page
 
 
 def test_every_setting_is_documented_with_its_flag_and_meaning():
-    table = page.settings_table()
+    table = pages.settings_table()
     for name, field in Settings.model_fields.items():
         flag = "`BUNDLE`" if name == "bundle" else f"`--{name.replace('_', '-')}`"
         [line] = [line for line in table.splitlines() if line.startswith(f"| {flag} |")]
@@ -53,31 +93,16 @@ def test_every_setting_is_documented_with_its_flag_and_meaning():
 
 
 def test_defaults_are_those_of_the_settings():
-    table = page.settings_table()
+    table = pages.settings_table()
     assert "| `--port` | `8000` |" in table
     assert "| `--uniform` | on |" in table
     assert "| `--anonymous` | off |" in table
     assert "| `--webhook` |  |" in table
 
 
-def test_only_what_is_between_the_markers_changes(tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "TIMING", tmp_path / "none.json")
-    text = page.filled(EMPTY, tmp_path)
-    assert "stale" not in text
-    assert [line for line in text.splitlines() if line in ("one", "two")] == ["one"] + 4 * ["two"]
-    assert text.count("Not measured yet.") == 3
-    assert page.filled(text, tmp_path) == text
-
-
-@pytest.mark.parametrize("broken", [EMPTY.replace("<!-- speed -->", ""), EMPTY + "<!-- /settings -->"])
-def test_a_page_without_its_markers_is_an_error(broken, tmp_path):
-    with pytest.raises(OptionError, match="expected one"):
-        page.filled(broken, tmp_path)
-
-
 def test_results_become_a_table_with_targets(tmp_path):
     (tmp_path / "here.json").write_text(json.dumps(result()))
-    text = page.speed(tmp_path)
+    text = pages.server_speed(tmp_path)
     row = "| digits | sentinel, `memory://` | 32 | 5,432 (5,000 to 6,000) | 4.0 | 7.5 | 9.0 | 0.2 / 1.2 | 16.0 | 0.18 |"
     assert row in text
     assert "| fast | >= 5000 | 5,432 | holds |" in text
@@ -90,31 +115,29 @@ def test_results_become_a_table_with_targets(tmp_path):
 def test_a_quick_run_is_called_rough_and_every_machine_has_its_tables(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(json.dumps(result(quick=True)))
-    text = page.speed(tmp_path)
+    text = pages.server_speed(tmp_path)
     assert text.count("rough") == text.count("| fast |") == 2
 
 
-def test_times_become_a_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "TIMING", tmp_path / "timing.json")
+def test_times_become_a_table(tmp_path):
     kinds = {"again": {"tell": 0.612, "more_us": -26.6}, "accused": {"tell": 0.5, "more_us": 3.4}}
     cell = {"ledger": "sqlite", "flags": "--uniform", "median_us": 1234.5, "answers_a_kind": 9, **kinds}
-    page.TIMING.write_text(json.dumps({"cells": [cell]}))
-    assert page.timing().splitlines()[-1] == "| sqlite | `--uniform` | 1.23 | 0.61 (-27) | 0.50 (+3) |"
+    (tmp_path / "timing.json").write_text(json.dumps({"cells": [cell]}))
+    table = pages.answer_times(tmp_path / "timing.json")
+    assert table.splitlines()[-1] == "| sqlite | `--uniform` | 1.23 | 0.61 (-27) | 0.50 (+3) |"
 
 
-def test_the_capacity_plan_follows_from_what_was_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "CAPACITY", tmp_path / "ledgers.json")
+def test_the_capacity_plan_follows_from_what_was_measured(tmp_path):
     (tmp_path / "results").mkdir()
-    found = result()
-    found["cells"][0]["server"] = "sentinel redis"
-    found["cells"][0]["median"]["requests_per_second"] = 2500.0
-    (tmp_path / "results" / "here.json").write_text(json.dumps(found))
-    assert page.capacity(tmp_path / "results") == "Not measured yet.\n"
+    speeds = result()
+    speeds["cells"][0]["server"] = "sentinel redis"
+    speeds["cells"][0]["median"]["requests_per_second"] = 2500.0
+    (tmp_path / "results" / "here.json").write_text(json.dumps(speeds))
     stores = {"sqlite": {"1": 400, "100": 8000}, "redis": {"1": 500, "100": 9000}}
     times = {store: {"1": 50, "32": micros} for store, micros in (("memory", 10), ("sqlite", 30), ("redis", 60))}
     measured = {"bytes_a_client": stores, "microseconds_a_query": times, "rows_a_call": 32}
     (tmp_path / "ledgers.json").write_text(json.dumps(measured))
-    text = page.capacity(tmp_path / "results")
+    text = pages.capacity_plan(tmp_path / "ledgers.json", tmp_path / "results")
     assert "| redis, bytes a client | 500 | 9,000 |" in text
     assert "take 8.0 GB of SQLite file, or 9.0 GB of Redis" in text
     assert "keep one Redis busy for at most 60 % of the time" in text  # 10,000 x 60 us

@@ -1,0 +1,74 @@
+"""Pairs of a clean answer and what the defense would make of it, from which recovery attacks learn to undo it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from queen.attacks.base import Knowledge, Sizes, Transcript
+from queen.attacks.strategies.cleaning import to_simplex
+from queen.attacks.strategies.requirements import require
+
+SMALLEST = 1e-3  # Dirichlet parameter: 0 is not allowed, and this adds about 1e-5 of probability
+Simulate = Callable[[Tensor, Tensor, torch.Generator], Tensor]
+Prior = Callable[[Transcript, Knowledge], Tensor]
+"""(transcript, knowledge) -> answers (n, K) around which clean ones are drawn."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Clean answers (m, K) and, row by row, what the defense makes of them (m, K)."""
+
+    clean: Tensor
+    defended: Tensor
+
+
+def clean_prior(transcript: Transcript, knowledge: Knowledge) -> Tensor:
+    """The victim's own answers, as in the published attacks: no real attacker knows them."""
+    return require(knowledge.clean, "clean")(transcript.x).to(transcript.answers)
+
+
+def answers_prior(transcript: Transcript, knowledge: Knowledge) -> Tensor:
+    """The answers of the transcript, made probabilities: all that a real attacker has."""
+    return to_simplex(transcript.answers)
+
+
+def draw_pairs(
+    transcript: Transcript, prior: Tensor, simulate: Simulate, sizes: Sizes, generator: torch.Generator
+) -> Pairs:
+    """About `sizes.table` pairs per state of the defense: clean answers drawn around a prior (n, K), then defended.
+
+    Each pass over the stream of queries draws one clean answer per query, so that a defense with a memory is simulated
+    on whole streams. A table smaller than the stream takes a random part of it, in order.
+    """
+    x = transcript.x
+    if sizes.table < len(x):
+        rows = torch.randperm(len(x), generator=generator)[: sizes.table].sort().values.to(x.device)
+        x, prior = x[rows], prior[rows]
+    strength = prior.shape[1] * sizes.concentration
+    passes = max(1, sizes.table // len(x))
+    return simulate_pairs((dirichlet(strength * prior, generator) for _ in range(passes)), x, simulate, generator)
+
+
+def simulate_pairs(passes: Iterable[Tensor], x: Tensor, simulate: Simulate, generator: torch.Generator) -> Pairs:
+    """Pairs of clean answers to x (n, ...), one (n, K) per pass, with what each state of the defense makes of them."""
+    clean, defended = [], []
+    for answers in passes:
+        states = simulate(answers, x, generator).to(answers)
+        defended.append(states.flatten(0, 1))
+        clean.append(answers.repeat(len(states), 1))
+    return Pairs(torch.cat(clean), torch.cat(defended))
+
+
+def dirichlet(parameters: Tensor, generator: torch.Generator) -> Tensor:
+    """One draw per row of parameters (n, K), on their device; `generator` is on the CPU."""
+    parameters = parameters.clamp(min=SMALLEST)
+    source = generator
+    if parameters.device.type != "cpu":  # draw there: a large table would take the CPU half a minute
+        source = torch.Generator(parameters.device)
+        source.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
+    gammas = torch._standard_gamma(parameters, generator=source)  # the public one draws from the global state
+    return to_simplex(gammas)

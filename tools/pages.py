@@ -1,0 +1,297 @@
+"""Fill the documents from the committed results and the settings: `python tools/pages.py`.
+
+Between `<!-- name -->` and `<!-- /name -->` a document holds what the function of that name in `DOCUMENTS` returns.
+With `--check` nothing is written: stale documents are named, and the exit status is 1 if there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from queen.bench.markdown import markdown_table
+from queen.bench.run import read_results
+from queen.bench.studies import STUDIES
+from queen.bench.studies.run import read_study_result
+from queen.bench.table import tables, to_markdown
+from queen.demo.plot import draw_cost
+from queen.demo.table import adaptive_markdown, markdown
+from queen.serve.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+DEMO = RESULTS / "demo/demo.json"
+SMOKE, CIFAR, PROTOTYPE = RESULTS / "smoke", RESULTS / "cifar10-h200", RESULTS / "prototype/cifar10.json"
+SERVE, CAPACITY, TIMING = RESULTS / "serve", RESULTS / "capacity/ledgers.json", RESULTS / "timing/cpu-2-cores.json"
+SERVERS = {
+    "none memory": "unprotected",
+    "sentinel memory": "sentinel, `memory://`",
+    "sentinel sqlite": "sentinel, SQLite FULL",
+    "sentinel redis": "sentinel, Redis always",
+    "litserve": "LitServe, unprotected",
+}
+SERVE_HEADER = (
+    *("model", "server", "connections", "requests/s", "p50", "p95", "p99"),
+    *("commit p50 / p95", "rows a batch", "CPU"),
+)
+Result = Mapping[str, Any]
+
+
+def demo_table() -> str:
+    """What every policy did in the demo."""
+    return markdown(_read(DEMO))
+
+
+def adaptive_table() -> str:
+    """What attackers who know the sentinel got in the demo."""
+    return adaptive_markdown(_read(DEMO))
+
+
+def benchmark_table(folder: Path) -> str:
+    """Every defense against every attack, for each protectee of a benchmark."""
+    return "\n".join(to_markdown(table) for table in tables(read_results(folder)))
+
+
+def study_figures(name: str) -> str:
+    """The tables and sentences of one study."""
+    return STUDIES[name].to_markdown(read_study_result(name, RESULTS / "studies"))
+
+
+def cifar_story() -> str:
+    """What the CIFAR-10 run shows, and where it differs from an earlier prototype."""
+    results, earlier = read_results(CIFAR), _read(PROTOTYPE)
+
+    def thief(column: str, attack: str) -> str:
+        return _percent(_find_cell(results, column, attack)["thief"]["accuracy"])
+
+    def before(name: str, attack: str) -> str:
+        return " / ".join(_percent(value) for value in earlier["thief_accuracy"][name][attack])
+
+    sentinel, paper = _find_cell(results, "queen-sentinel", "direct"), _find_cell(results, "queen", "direct")
+    honest = round((1 - sentinel["verdicts"]["alarmed"]) * sentinel["queries"]["sent"])
+    one_client = sentinel["utility"]["one_client"]
+    slow, fastest = _training_rates(results)
+    lines = [
+        f"The undefended copy reaches {thief('none', 'direct')} %, label-only {thief('none', 'label_only')} %; the "
+        f"prototype had {before('none', 'direct')} % and {before('none', 'label_only')} % "
+        f"({', '.join(earlier['thief_accuracy']['none']['training'])}). A likely reason for the lower end: the victim "
+        "here was trained with outlier exposure (SVHN), which makes its answers to foreign images flatter.",
+        f"Under the paper's policy a direct thief gets {thief('queen', 'direct')} % (prototype "
+        f"{before('queen, rho .02, 1200 steps', 'direct')} %), but one that keeps only labels "
+        f"{thief('queen', 'label_only')} %, and one that recovers answers {thief('queen', 'pbayes')} %: as before, the "
+        f"policy does not stop extraction. {_percent(paper['verdicts']['A'])} % of the queries lie outside their disc "
+        f"(prototype {_percent(earlier['share_outside_the_disc']['pool'])} %), so gradient reverse answers only "
+        f"{_percent(paper['verdicts'].get('B', 0.0))} % of them.",
+        f"ModelGuard-W holds a direct thief at {thief('modelguard_w', 'direct')} %, but pBayes undoes it "
+        f"({thief('modelguard_w', 'pbayes')} %), and the label is never hidden "
+        f"({thief('modelguard_w', 'label_only')} %).",
+        f"The sentinel accuses after {honest} honest answers (prototype: "
+        f"{earlier['alarm_at_median_energy_5000_calibration_images']}, the median over orders; this is one order) and "
+        f"leaves all of these four at chance: {thief('queen-sentinel', 'direct')} % direct, "
+        f"{thief('queen-sentinel', 'label_only')} % label-only, {thief('queen-sentinel', 'pbayes')} % recovered "
+        "(prototype "
+        f"{before('queen-sentinel', 'direct')} %). Its price: one client that sends all {one_client['queries']:,} test "
+        f"images has spent its budget of extra answers and is refused {_percent(one_client['refused'])} % of them; "
+        "raise `extra_answers` for such a client. A hundred clients of a hundred queries lose nothing "
+        f"({_percent(sentinel['utility']['many_clients']['agreement'])} % agreement). Ten accounts help no thief "
+        f"({thief('queen-sentinel', 'many_accounts')} %); one who knew all clean answers and kept what equals them "
+        f"would reach {thief('queen-sentinel', 'drop_after_alarm')} %. Attackers who own images of the victim's kind "
+        "were not run here; the smoke matrix below and docs/policies.md show those who get through.",
+        f"Thieves were trained by nine processes at once; the eight slowest full trainings ran at {slow[0]:,} to "
+        f"{slow[-1]:,} images a second each, {sum(slow):,} together (one alone reached {fastest:,}); the prototype had "
+        f"{earlier['training_images_per_second_8_processes']:,}.",
+    ]
+    return "".join(f"- {line}\n" for line in lines)
+
+
+def _find_cell(results: Sequence[Result], column: str, attack: str) -> Result:
+    return next(r for r in results if r["column"] == column and r["attack"] == attack and r["query"] == "knockoff")
+
+
+def _training_rates(results: Sequence[Result]) -> tuple[list[int], int]:
+    """Images per second of the eight slowest full trainings, and of the fastest.
+
+    Equal beliefs are trained on once, so a rate that several cells share counts once. Thieves who drop most of their
+    answers train in tiny batches, at a rate that says nothing about the others.
+    """
+    trained = [r["thief"] for r in results if r["attack"] not in ("agreement_filter", "drop_after_alarm")]
+    rates = sorted({(thief["images_per_second"], thief["training_seconds"]) for thief in trained})
+    return [rate for rate, _ in rates[:8]], rates[-1][0]
+
+
+def settings_table() -> str:
+    """Every setting of the server with its flag, default and meaning."""
+    rows = [(_flag(name), _default(field), field.description or "") for name, field in Settings.model_fields.items()]
+    return markdown_table(("setting", "default", "meaning"), rows)
+
+
+def _flag(name: str) -> str:
+    return "`BUNDLE`" if name == "bundle" else f"`--{name.replace('_', '-')}`"
+
+
+def _default(field: FieldInfo) -> str:
+    value = "" if field.is_required() else field.get_default(call_default_factory=True)
+    if value in (None, "", (), {}):
+        return ""
+    return ("on" if value else "off") if isinstance(value, bool) else f"`{value}`"
+
+
+def server_speed(folder: Path = SERVE) -> str:
+    """Requests per second and latency of every server, one machine after the other."""
+    return "\n".join(_machine(_read(path)) for path in sorted(folder.glob("*.json")))
+
+
+def _machine(result: Result) -> str:
+    machine, cells = result["machine"], result["cells"]
+    versions = machine["versions"]
+    where = f"{machine['cores']} cores ({machine['processor']}), Python {machine['python']}, torch {versions['torch']}"
+    rough = ", a quick and rough run" if result["quick"] else ""
+    parts = [
+        f"{where}{rough}. Server and load generator share the cores; figures are medians of {len(cells[0]['rounds'])} "
+        "interleaved rounds (the lowest and highest in brackets), times in milliseconds, CPU is the server's for one "
+        "request.\n",
+        markdown_table(SERVE_HEADER, map(_speed_row, cells)),
+        markdown_table(("target", "wanted", "measured", ""), map(_target_row, result["targets"])),
+    ]
+    return "\n".join(parts)
+
+
+def _speed_row(cell: Result) -> tuple[str, ...]:
+    figures, rounds = cell["median"], [figures["requests_per_second"] for figures in cell["rounds"]]
+    latency, server = figures["latency_ms"], figures.get("server")
+    commits = bool(server) and cell["server"].startswith("sentinel")
+    return (
+        cell["model"],
+        SERVERS[cell["server"]],
+        str(cell["connections"]),
+        f"{figures['requests_per_second']:,.0f} ({min(rounds):,.0f} to {max(rounds):,.0f})",
+        *(f"{latency[name]:.1f}" for name in ("p50", "p95", "p99")),
+        f"{server['commit_ms']['p50']:.1f} / {server['commit_ms']['p95']:.1f}" if commits else "",
+        f"{server['batch_rows']:.1f}" if server else "",
+        f"{figures['server_cpu_ms']:.2f}",
+    )
+
+
+def _target_row(target: Result) -> tuple[str, ...]:
+    value, outcome = target["got"], {True: "holds", False: "missed", None: "not measured"}[target["holds"]]
+    measured = "" if value is None else (f"{value:,.0f}" if value >= 100 else f"{value:.2f}")
+    return target["what"], target["target"], measured, outcome
+
+
+def capacity_plan(ledgers: Path = CAPACITY, folder: Path = SERVE) -> str:
+    """What 1,000,000 clients and 10,000 queries per second need, from measured figures."""
+    measured, speeds = _read(ledgers), _read(min(folder.glob("*.json")))
+    size, time = measured["bytes_a_client"], measured["microseconds_a_query"]
+    counts = list(size["redis"])
+    rows = [(f"{store}, bytes a client", *(f"{size[store][count]:,}" for count in counts)) for store in size]
+    memory, sqlite, redis = (time[store]["32"] for store in ("memory", "sqlite", "redis"))
+    [served] = [
+        cell["median"]["requests_per_second"]
+        for cell in speeds["cells"]
+        if (cell["model"], cell["server"], cell["connections"]) == ("digits", "sentinel redis", 32)
+    ]
+    lines = [
+        markdown_table(("after this many queries each", *counts), rows),
+        f"A query costs {memory} us in memory, {sqlite} us in SQLite and {redis} us on Redis, at "
+        f"{measured['rows_a_call']} rows a call of as many clients (`benchmarks/serve/capacity.py`). So:\n",
+        f"- **1,000,000 clients** with 100 queries each take {size['sqlite']['100'] / 1e3:,.1f} GB of SQLite file, or "
+        f"{size['redis']['100'] / 1e3:,.1f} GB of Redis' memory (and an append-only file of at least that size). With "
+        f"one query each they take {size['sqlite']['1'] / 1e3:,.2f} or {size['redis']['1'] / 1e3:,.2f} GB.\n",
+        f"- **10,000 queries/s** keep one Redis busy for at most {redis:,.0f} % of the time at batches of this size "
+        f"(the way there and back is counted in). To stay below half, {_masters(redis)}. One SQLite file would be busy "
+        f"for {sqlite:,.0f} % of the time, but belongs to one server.\n",
+        f"- One process with a tiny model answered {served:,.0f} one-row requests/s on two cores that it "
+        f"shared with Redis and its load: 10,000 such requests/s take {10_000 / served:,.1f} of such machines. "
+        "With a real network count its time instead: queries/s x seconds a query / cores, and protection on top as "
+        "the ratios below say.\n",
+    ]
+    return "\n".join(lines)
+
+
+def _masters(percent: float) -> str:
+    """How many Redis masters keep each of them below half of the time."""
+    count = ceil(percent / 50)
+    return "one is enough" if count == 1 else f"take a Redis cluster of {count} masters"
+
+
+def answer_times(path: Path = TIMING) -> str:
+    """How well a client can tell the kinds of answers apart by the time they take."""
+    rows = [
+        (
+            cell["ledger"],
+            f"`{cell['flags']}`",
+            f"{cell['median_us'] / 1e3:.2f}",
+            *(f"{cell[kind]['tell']:.2f} ({cell[kind]['more_us']:+.0f})" for kind in ("again", "accused")),
+        )
+        for cell in _read(path)["cells"]
+    ]
+    return markdown_table(("ledger", "flags", "ms an answer", "asked again", "accused"), rows)
+
+
+DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "README.md": {"demo table": demo_table, "cifar table": partial(benchmark_table, CIFAR)},
+    "docs/policies.md": {"adaptive table": adaptive_table},
+    "docs/results.md": {
+        "cifar table": partial(benchmark_table, CIFAR),
+        "cifar story": cifar_story,
+        "smoke table": partial(benchmark_table, SMOKE),
+    },
+    "docs/serving.md": {
+        "capacity": capacity_plan,
+        "speed": server_speed,
+        "timing": answer_times,
+        "settings": settings_table,
+    },
+    "docs/studies.md": {f"study {name}": partial(study_figures, name) for name in STUDIES},
+}
+
+
+def fill(document: str, name: str, text: str) -> str:
+    """The document with `text` between the markers of that name."""
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    if document.count(begin) != 1 or document.count(end) != 1:
+        raise ValueError(f"expected one '{begin}' and one '{end}' in the document")
+    before, _, rest = document.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{text}{end}{after}"
+
+
+def main(arguments: Sequence[str], root: Path = ROOT) -> int:
+    """Fill or check the documents below `root`; the picture is only drawn, as its bytes depend on matplotlib."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing, and fail if a document is stale")
+    check = parser.parse_args(arguments).check
+    stale = []
+    for path, blocks in DOCUMENTS.items():
+        old = new = (root / path).read_text()
+        for name, block in blocks.items():
+            new = fill(new, name, block())
+        if new != old:
+            stale.append(path)
+            if not check:
+                (root / path).write_text(new)
+    if check:
+        print("\n".join(f"{path} is stale: run make pages" for path in stale) or "all documents are up to date")
+        return 1 if stale else 0
+    (root / "docs" / "cost.png").write_bytes(draw_cost(_read(DEMO)["sentinel"]["cost"]))
+    return 0
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text()))
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
