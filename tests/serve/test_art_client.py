@@ -60,7 +60,7 @@ def thief() -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.stdin.close()
-        process.wait(30)
+        process.wait(120)
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +88,10 @@ def _steal(folder: Path, data: Path, thief: subprocess.Popen[str], settings: dic
         images = digits()[:5]
         tensor = {"name": "input", "datatype": "FP32", "shape": list(images.shape), "data": images.tolist()}
         answer = requests.post(
-            f"{server.url}/v2/models/digits/infer", json={"inputs": [tensor]}, headers=server.admin_bearer, timeout=30
+            f"{server.url}/v2/models/digits/infer", json={"inputs": [tensor]}, headers=server.admin_bearer, timeout=60
         )
         neighbour = np.reshape(answer.json()["outputs"][0]["data"], (5, 10))
-        events = requests.get(f"{server.url}/admin/events", headers=server.admin_bearer, timeout=30).json()["events"]
+        events = requests.get(f"{server.url}/admin/events", headers=server.admin_bearer, timeout=60).json()["events"]
         alarms = tuple(event["queries"] for event in events if (event["what"], event["name"]) == ("alarm", "alice"))
     return Theft(**told, alarms=alarms, neighbour=neighbour)
 
