@@ -28,10 +28,10 @@ def main() -> None:
         headers={"Authorization": f"Bearer {os.environ['KEY']}"},
         timeout=30,
     )
-    told = answer.json()
+    reply = answer.json()
     if not answer.ok:  # a wrong key, a mistake in the request, or a refusal
-        sys.exit(f"no answer: {told['error']}")
-    output = told["outputs"][0]
+        sys.exit(f"no answer: {reply['error']}")
+    output = reply["outputs"][0]
     rows, classes = output["shape"]
     for i in range(rows):
         row = output["data"][i * classes : (i + 1) * classes]

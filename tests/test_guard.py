@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import queen
 from queen import Guard, Verdict, protect
-from queen import secret as keyed
 from queen.core.perturb import move_feature, reverse_gradient
 from queen.errors import (
     ClientError,
@@ -28,6 +27,7 @@ from queen.errors import (
 )
 from queen.ledger import MemoryLedger, SqliteLedger
 from queen.options import Limits
+from queen.secret import draw, query_digests
 from queen.types import Reply
 from tests.reference.judge import judge_stream
 from tests.support.guards import (
@@ -82,8 +82,8 @@ def by_hand(guard: Guard, x: Tensor, client: str) -> tuple[str, Tensor]:
         answers[move] = move_feature(u[move], logits[move], centres, bundle.split.head(centres), max_steps=steps)
         for i in (i for i, a in enumerate(actions) if a == "REVERSE"):
             one = x[i : i + 1]
-            digest = keyed.query_digests(SECRET, f"{bundle.identity}\0{client}", one)
-            drawn = keyed.draw(digest, len(bundle.shadows), bundle.draw)[0]
+            digest = query_digests(SECRET, f"{bundle.identity}\0{client}", one)
+            drawn = draw(digest, len(bundle.shadows), bundle.draw)[0]
             pirate = bundle.shadows.probabilities(u[i : i + 1], one)[0, drawn].mean(0)
             target = (2 * pirate - answers[i]).clamp(min=0)
             answers[i] = target / target.sum()

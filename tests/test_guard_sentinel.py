@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from queen import Guard, load, protect
-from queen import secret as keyed
 from queen.core.perturb import reverse_gradient
 from queen.core.shadows import draw_mean
 from queen.errors import CalibrationError, ClientError, OptionError, QueenError, RangeError, RefusedError
 from queen.ledger import MemoryLedger, SqliteLedger
 from queen.options import Group, Limits, Sentinel
+from queen.secret import draw, query_digests
 from queen.sentinel.evidence import first_alarm, step
 from queen.types import Reply
 from tests.reference.judge import judge_stream
@@ -274,7 +274,7 @@ def test_another_secret_gives_other_decoys():
 def test_reversed_answers_are_the_papers_and_never_keep_the_label(keep_label):
     g, reply, first = before_and_after("reverse", keep_label=keep_label)
     x, bundle = noise()[first:], g.bundle
-    drawn = keyed.draw(keyed.query_digests(SECRET, f"{bundle.identity}\0a", x), len(bundle.shadows), bundle.draw)
+    drawn = draw(query_digests(SECRET, f"{bundle.identity}\0a", x), len(bundle.shadows), bundle.draw)
     with torch.inference_mode():
         pirate = draw_mean(bundle.shadows.probabilities(bundle.split(x)[0], x), drawn)
         expected = reverse_gradient(honest(x), pirate)

@@ -106,7 +106,7 @@ def main() -> None:
     Path("build").mkdir(exist_ok=True)
     with TemporaryDirectory(dir="build") as name, redis_server(Path(name) / "redis") as url:
         folder = Path(name)
-        found = {
+        report = {
             "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
             "rows_a_call": ROWS,
             "bytes_a_client": {
@@ -119,7 +119,7 @@ def main() -> None:
                 "redis": {str(c): round(microseconds(RedisLedger(url), c), 1) for c in (1, ROWS)},
             },
         }
-    text = json.dumps(found, indent=1) + "\n"
+    text = json.dumps(report, indent=1) + "\n"
     sys.stdout.write(text)
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)

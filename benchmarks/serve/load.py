@@ -203,14 +203,14 @@ def main() -> None:
     try:
         import uvloop  # noqa: PLC0415
     except ImportError:
-        found = asyncio.run(run)
+        report = asyncio.run(run)
     else:
-        found = uvloop.run(run)
+        report = uvloop.run(run)
     if options.json:
-        json.dump(found, sys.stdout)
+        json.dump(report, sys.stdout)
     else:
-        latency = ", ".join(f"{name} {ms:.2f} ms" for name, ms in found["latency_ms"].items())
-        print(f"{found['requests_per_second']:,.0f} requests/s, {latency}, statuses {found['statuses']}")
+        latency = ", ".join(f"{name} {ms:.2f} ms" for name, ms in report["latency_ms"].items())
+        print(f"{report['requests_per_second']:,.0f} requests/s, {latency}, statuses {report['statuses']}")
 
 
 if __name__ == "__main__":

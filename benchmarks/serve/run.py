@@ -90,14 +90,14 @@ def compare(name: str, folder: Path, *, rounds: int, seconds: float | None) -> I
         for server in servers.values():
             server.wait()
         for connections in what.connections:
-            found: dict[str, list[dict[str, Any]]] = {side: [] for side in servers}
+            runs: dict[str, list[dict[str, Any]]] = {side: [] for side in servers}
             for number in range(rounds):
                 for side in servers if number % 2 == 0 else reversed(servers):
                     first = number * what.questions // rounds
                     console.print(f"{name}: round {number + 1} of {rounds}, {connections} connections, {side}")
                     time_each = seconds or what.seconds
-                    found[side].append(measure(servers[side], served, connections, time_each, first))
-            for side, each in found.items():
+                    runs[side].append(measure(servers[side], served, connections, time_each, first))
+            for side, each in runs.items():
                 yield {
                     "model": name,
                     "server": side,
@@ -149,24 +149,24 @@ def measure(server: Server, served: Served, connections: int, seconds: float, fi
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
         raise RuntimeError(f"load.py failed:\n{done.stderr[-2000:]}\n{server.log.read_text()[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    found["server_cpu_ms"] = 1000 * (server.cpu_seconds() - busy) / found["sent"]
+    result: dict[str, Any] = json.loads(done.stdout)
+    result["server_cpu_ms"] = 1000 * (server.cpu_seconds() - busy) / result["sent"]
     if server.metrics:
-        found["server"] = scrape.figures(scrape.changes(before, server.counters()))
-    return found
+        result["server"] = scrape.figures(scrape.changes(before, server.counters()))
+    return result
 
 
 def medians(each: list[dict[str, Any]]) -> dict[str, Any]:
     """The median of every figure over the rounds; errors are added up."""
     first = each[0]
-    found: dict[str, Any] = {"errors": sum(one["errors"] for one in each)}
+    result: dict[str, Any] = {"errors": sum(one["errors"] for one in each)}
     for name, value in first.items():
         if isinstance(value, dict) and name != "statuses":
-            found[name] = medians([{"errors": 0, **one[name]} for one in each])
-            del found[name]["errors"]
+            result[name] = medians([{"errors": 0, **one[name]} for one in each])
+            del result[name]["errors"]
         elif isinstance(value, int | float) and name != "errors":
-            found[name] = median(one[name] for one in each)
-    return found
+            result[name] = median(one[name] for one in each)
+    return result
 
 
 def wire_ms(served: Served) -> dict[str, float]:
@@ -202,8 +202,8 @@ def machine() -> dict[str, Any]:
         with contextlib.suppress(PackageNotFoundError):
             versions[package] = version(package)
     if shutil.which("redis-server"):
-        told = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True).stdout  # noqa: S607
-        versions["redis-server"] = told.split("v=")[1].split()[0]
+        text = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True).stdout  # noqa: S607
+        versions["redis-server"] = text.split("v=")[1].split()[0]
     return {
         "cores": os.cpu_count(),
         "processor": names[0] if names else platform.machine(),
@@ -223,18 +223,18 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rounds, seconds = (1, 1.0) if options.quick else (options.rounds, None)
-    found: dict[str, Any] = {"quick": options.quick, "machine": machine(), "cells": []}
-    if found["machine"]["load_before"] > 0.5:
+    report: dict[str, Any] = {"quick": options.quick, "machine": machine(), "cells": []}
+    if report["machine"]["load_before"] > 0.5:
         console.print("this machine is busy: only ratios mean something", style="bold red")
     Path("build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir="build", prefix="serve-") as folder:  # on a disk: commits must cost something
         for name in [options.only] if options.only else COMPARISONS:
-            found["cells"] += compare(name, Path(folder).resolve(), rounds=rounds, seconds=seconds)
-    found["targets"] = check_targets(found["cells"])
-    show(found)
+            report["cells"] += compare(name, Path(folder).resolve(), rounds=rounds, seconds=seconds)
+    report["targets"] = check_targets(report["cells"])
+    show(report)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

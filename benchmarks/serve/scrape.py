@@ -26,7 +26,7 @@ def changes(before: str, after: str) -> Counters:
 
 def total(counters: Counters, name: str) -> float:
     """A counter summed over its labels."""
-    return sum(value for (found, _), value in counters.items() if found == name)
+    return sum(value for (counter, _), value in counters.items() if counter == name)
 
 
 def mean(counters: Counters, histogram: str) -> float:

@@ -85,18 +85,18 @@ def check_targets(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     return [target.check(cells) for target in TARGETS]
 
 
-def show(found: dict[str, Any]) -> None:
+def show(report: dict[str, Any]) -> None:
     """Tables on the terminal."""
     console = Console(width=160)
     table = Table("model", "server", "connections", title="medians of the rounds; times in ms")
     for name in ("requests/s", "p50", "p95", "p99", "commit p50 / p95", "rows a batch", "server CPU", "errors"):
         table.add_column(name, justify="right")
-    for cell in found["cells"]:
+    for cell in report["cells"]:
         table.add_row(cell["model"], cell["server"], str(cell["connections"]), *_figures(cell))
     console.print(table)
-    for name, parts in splits(found["cells"]):
+    for name, parts in splits(report["cells"]):
         console.print(f"{name}: " + ", ".join(f"{part} {ms:.3f}" for part, ms in parts.items()))
-    for target in found["targets"]:
+    for target in report["targets"]:
         said = {True: "[green]holds", False: "[red]MISSED", None: "[yellow]not measured"}[target["holds"]]
         got = "" if target["got"] is None else f"{target['got']:.4g}"
         console.print(f"{target['what']}: {got} ({target['target']}) {said}")
@@ -118,11 +118,11 @@ def _figures(cell: Cell) -> list[str]:
 
 def splits(cells: Sequence[Cell]) -> list[tuple[str, dict[str, float]]]:
     """Where the mean request spends its time in the server; `waiting` is all that nothing else explains."""
-    found = []
+    result = []
     for cell in cells:
         if not (server := cell["median"].get("server")):
             continue
         parts = {**cell["wire_ms"], "model": server["model_ms"], "ledger": server["ledger_ms"]}
         parts["waiting"] = server["server_ms"] - sum(parts.values())
-        found.append((f"{cell['model']}, {cell['server']}, {cell['connections']} connections", parts))
-    return found
+        result.append((f"{cell['model']}, {cell['server']}, {cell['connections']} connections", parts))
+    return result

@@ -72,20 +72,20 @@ def times(server: Server, questions: Sequence[bytes], count: int) -> dict[str, l
         clients["accused"].ask(as_json(image))
     if scrape.total(scrape.read(server.counters()), "queen_alarms_total") != 1:
         raise RuntimeError("the thief was not accused")
-    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
     order = random.Random(0)  # noqa: S311
     for number in range(count):
         for kind in order.sample(KINDS, len(KINDS)):
             body = questions[0] if kind == "again" else questions[number]
-            found[kind].append(clients[kind].ask(body))
+            seconds[kind].append(clients[kind].ask(body))
     for client in clients.values():
         client.close()
     if scrape.total(scrape.read(server.counters()), "queen_alarms_total") != 1:
         raise RuntimeError("a benign client was accused")
-    return {kind: seconds[count // 10 :] for kind, seconds in found.items()}
+    return {kind: each[count // 10 :] for kind, each in seconds.items()}
 
 
-def told(honest: Sequence[float], other: Sequence[float]) -> dict[str, float]:
+def distance(honest: Sequence[float], other: Sequence[float]) -> dict[str, float]:
     """How well the kinds can be told apart."""
     ranks = np.argsort(np.argsort(np.concatenate([honest, other])))
     above = (ranks[len(honest) :].sum() - len(other) * (len(other) - 1) / 2) / (len(honest) * len(other))
@@ -99,13 +99,13 @@ def measure(served: Served, folder: Path, ledger: str, *, flags: list[str], coun
     options: dict[str, Any] = {"policy": "sentinel", "ledger": ledger, "threads": 1, "clients": len(KINDS)}
     with queen_server(served, folder, **options, flags=flags) as server:
         server.wait()
-        found = times(server, questions, count)
+        seconds = times(server, questions, count)
     return {
         "ledger": ledger.partition(":")[0],
         "flags": " ".join(flags),
-        "answers_a_kind": len(found["new"]),
-        "median_us": round(1e6 * float(np.median(found["new"])), 1),
-        **{kind: told(found["new"], found[kind]) for kind in KINDS[1:]},
+        "answers_a_kind": len(seconds["new"]),
+        "median_us": round(1e6 * float(np.median(seconds["new"])), 1),
+        **{kind: distance(seconds["new"], seconds[kind]) for kind in KINDS[1:]},
     }
 
 
@@ -117,7 +117,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     Path("build").mkdir(exist_ok=True)
-    found: dict[str, Any] = {"machine": machine(), "cells": []}
+    report: dict[str, Any] = {"machine": machine(), "cells": []}
     with TemporaryDirectory(dir="build") as name, contextlib.ExitStack() as stack:
         folder = Path(name).resolve()
         served = make_digits(folder, given.count)
@@ -126,11 +126,11 @@ def main() -> None:
                 own = folder / f"{store}-{number}"
                 url = {"memory": "memory://", "sqlite": f"sqlite:///{own}/ledger.sqlite"}.get(store)
                 url = url or stack.enter_context(redis_server(folder / f"{own.name}-redis"))
-                found["cells"].append(measure(served, own, url, flags=flags, count=given.count))
-                sys.stdout.write(f"{json.dumps(found['cells'][-1])}\n")
+                report["cells"].append(measure(served, own, url, flags=flags, count=given.count))
+                sys.stdout.write(f"{json.dumps(report['cells'][-1])}\n")
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
+        given.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

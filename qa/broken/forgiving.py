@@ -17,16 +17,16 @@ strict = Guard.judge_rows
 
 def judge_rows(
     self: Guard,
-    seen: Measured,
+    batch: Measured,
     clients: tuple[str, ...],
     owner: Sequence[int] | None,
     groups: Sequence[Mapping[str, Group]] | None = None,
 ) -> Judgement:
     """What the ledger says, or that all is well."""
     try:
-        return strict(self, seen, clients, owner, groups)
+        return strict(self, batch, clients, owner, groups)
     except LedgerError:
-        no = np.zeros(len(seen.honest), np.bool_)
+        no = np.zeros(len(batch.honest), np.bool_)
         return Judgement("A" * len(no), no, no, no)
 
 

@@ -1,4 +1,4 @@
-"""Clients that ask a good question over REST or gRPC and note what they are told."""
+"""Clients that ask a good question over REST or gRPC and count the replies."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def attempt(server: Server, count: int, *, seconds: float = 0.0) -> Tally:
 
 
 def is_ready(server: Server) -> bool:
-    """What a load balancer is told."""
+    """What the server says to a load balancer."""
     return ask(server.rest, get("/v2/health/ready"), patience=PATIENCE).status == 200
 
 
@@ -84,8 +84,8 @@ def total(tallies: Iterable[Tally]) -> Counter[int]:
 
 
 def _over_rest(server: Server, number: int) -> tuple[int, str | None]:
-    told = ask(server.rest, post(body_of(number % 200), server.key), patience=PATIENCE)
-    return told.status, told.headers.get("retry-after")
+    reply = ask(server.rest, post(body_of(number % 200), server.key), patience=PATIENCE)
+    return reply.status, reply.headers.get("retry-after")
 
 
 def _over_grpc(channel: grpc.Channel, key: str, number: int) -> tuple[int, str | None]:

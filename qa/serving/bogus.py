@@ -47,8 +47,8 @@ def run(folder: Path, quick: bool) -> list[Check]:
     """Bogus keys to the part that checks keys, and over the network to a server that logs all it can."""
     file = folder / "ledger.sqlite"
     with started(folder, ledger=f"sqlite:///{file}", **LINES) as server:
-        found = over_network(server, 5000 if quick else 50_000, file, file.with_name("ledger.sqlite-wal"))
-    return found + in_process(folder / "keys", 50_000 if quick else 1_000_000)
+        checks = over_network(server, 5000 if quick else 50_000, file, file.with_name("ledger.sqlite-wal"))
+    return checks + in_process(folder / "keys", 50_000 if quick else 1_000_000)
 
 
 def control(folder: Path, quick: bool) -> list[Check]:
@@ -61,11 +61,11 @@ def over_network(server: Server, count: int, *ledger: Path, room: float = ROOM) 
     """Most over REST on connections that stay open, some over gRPC."""
     known = server.key.split("_")[1]
     ask(server.rest, post(body_of(), server.key))
-    _tried(server, list(islice(bogus_keys(1, known), AT_ONCE * 20)))  # what the first requests need stays
-    before, held = state_of(server, *ledger), resident(server.process.pid)
-    statuses = _tried(server, list(islice(bogus_keys(2, known), count)))
-    codes = _called(server, list(islice(bogus_keys(3, known), count // 10)))
-    after, grown = state_of(server, *ledger), resident(server.process.pid) - held
+    _rest_statuses(server, list(islice(bogus_keys(1, known), AT_ONCE * 20)))  # what the first requests need stays
+    before, idle = state_of(server, *ledger), resident(server.process.pid)
+    statuses = _rest_statuses(server, list(islice(bogus_keys(2, known), count)))
+    codes = _grpc_codes(server, list(islice(bogus_keys(3, known), count // 10)))
+    after, grown = state_of(server, *ledger), resident(server.process.pid) - idle
     shown = ask(server.rest, get("/metrics", server.admin)).body.decode()
     logged = server.stderr()
     still = ask(server.rest, post(body_of(), server.key)).status
@@ -86,15 +86,15 @@ def in_process(home: Path, count: int) -> list[Check]:
     good, key = store.add("alice")
     auth = Authenticator(store)
     for text in islice(bogus_keys(4, key.id), 1000):
-        _refused(auth, text)
-    kept = (home / "keys.json").read_bytes()
+        _is_refused(auth, text)
+    content = (home / "keys.json").read_bytes()
     gc.collect()
     tracemalloc.start()
     before, refused = tracemalloc.get_traced_memory()[0], 0
     for number, text in enumerate(islice(bogus_keys(5, key.id), count)):
         if number % 500 == 0:
             auth.refresh_once()
-        refused += _refused(auth, text)
+        refused += _is_refused(auth, text)
     del text
     gc.collect()
     grown = tracemalloc.get_traced_memory()[0] - before
@@ -103,12 +103,12 @@ def in_process(home: Path, count: int) -> list[Check]:
     return [
         Check("refused in the process", refused == count, f"{refused} of {count}"),
         Check("bytes of state they added", grown < 1 << 16, f"{grown} ({1000 * grown / count:.1f} for 1,000 keys)"),
-        Check("the key file is the same", (home / "keys.json").read_bytes() == kept),
+        Check("the key file is the same", (home / "keys.json").read_bytes() == content),
         Check("a good key still opens it", auth.caller(f"Bearer {good}").client == "alice"),
     ]
 
 
-def _refused(auth: Authenticator, text: str) -> bool:
+def _is_refused(auth: Authenticator, text: str) -> bool:
     try:
         auth.caller(f"Bearer {text}")
     except ServeError as error:
@@ -116,30 +116,30 @@ def _refused(auth: Authenticator, text: str) -> bool:
     return False
 
 
-def _tried(server: Server, keys: list[str]) -> Counter[int]:
+def _rest_statuses(server: Server, keys: list[str]) -> Counter[int]:
     """Statuses of requests with these keys."""
     body = body_of()
 
     def several(texts: list[str]) -> Counter[int]:
-        found = Counter[int]()
+        statuses = Counter[int]()
         with socket.create_connection((HOST, server.rest), timeout=PATIENCE) as wire:
             for text in texts:
-                found[talk(wire, post(body, text)).status] += 1
-        return found
+                statuses[talk(wire, post(body, text)).status] += 1
+        return statuses
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return sum(pool.map(several, (keys[i::AT_ONCE] for i in range(AT_ONCE))), Counter[int]())
 
 
-def _called(server: Server, keys: list[str]) -> Counter[grpc.StatusCode]:
-    found = Counter[grpc.StatusCode]()
+def _grpc_codes(server: Server, keys: list[str]) -> Counter[grpc.StatusCode]:
+    codes = Counter[grpc.StatusCode]()
     with grpc.insecure_channel(f"{HOST}:{server.grpc}") as channel:
         call = channel.unary_unary(f"{PATH}ModelInfer")
         raw = message().SerializeToString()
         for text in keys:
             try:
                 call(raw, metadata=(("authorization", f"Bearer {text}"),), timeout=PATIENCE)
-                found[grpc.StatusCode.OK] += 1
+                codes[grpc.StatusCode.OK] += 1
             except grpc.RpcError as error:
-                found[error.code()] += 1
-    return found
+                codes[error.code()] += 1
+    return codes

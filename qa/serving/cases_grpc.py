@@ -27,7 +27,7 @@ from qa.serving.h2 import (
     sent,
     start,
 )
-from tests.serve.protocol.test_grpc_hostile import HOSTILE
+from tests.support.grpc_hostile import HOSTILE
 from tests.support.grpc_stub import message
 
 GOOD = message().SerializeToString()
@@ -47,8 +47,8 @@ class WireCase:
 def messages() -> dict[str, bytes]:
     """Messages for ModelInfer, each to be refused."""
     return {
-        name: found if isinstance(found, bytes) else found.SerializeToString()
-        for name, found in HOSTILE.items()
+        name: case if isinstance(case, bytes) else case.SerializeToString()
+        for name, case in HOSTILE.items()
     } | {
         "empty": b"",
         "another model": message(model_name="other").SerializeToString(),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qa.serving.rest import INFER, chunked, get, head, post
-from tests.serve.protocol.test_rest_hostile import BINARY, GOOD, JSON
+from tests.support.rest_hostile import BINARY, GOOD, JSON
 
 MIB = 1 << 20
 SPOILT = GOOD[:-1]  # refused also where the parser forgives everything else
@@ -34,8 +34,8 @@ def _bodies(key: str) -> Iterator[Case]:
     for name, body in JSON.items():
         yield Case(f"json: {name}", (post(body, key),))
     for name, (body, length) in BINARY.items():
-        told = [] if length is None else [f"{LENGTH}: {length}"]
-        yield Case(f"binary: {name}", (post(body, key, *told),))
+        headers = [] if length is None else [f"{LENGTH}: {length}"]
+        yield Case(f"binary: {name}", (post(body, key, *headers),))
     for text in ("", "abc", "1.0", "1e3", "+5", "0x10", "1_0", "9" * 5000, "\xb2", "1, 2", "-0"):
         yield Case(f"header length '{text[:10]}'", (post(GOOD, key, f"{LENGTH}: {text}"),))
 

@@ -139,11 +139,11 @@ async def crowd(rest: int, grpc: int, key: str, count: int, seconds: float) -> d
     talks = [(rest, TRICKLING[i % len(TRICKLING)]) for i in range(count)]
     talks += [(rest, SILENT[i % len(SILENT)]) for i in range(count)]
     talks += [(grpc, OVER_GRPC[i % len(OVER_GRPC)]) for i in range(max(2, count // 10))]
-    kept = await asyncio.gather(*(keep(port, key, talk, seconds) for port, talk in talks))
-    found: dict[str, list[float | None]] = {}
-    for (port, talk), one in zip(talks, kept, strict=True):
-        found.setdefault(f"{'gRPC ' if port == grpc else ''}{talk.__name__}", []).append(one)
-    return found
+    durations = await asyncio.gather(*(keep(port, key, talk, seconds) for port, talk in talks))
+    by_kind: dict[str, list[float | None]] = {}
+    for (port, talk), duration in zip(talks, durations, strict=True):
+        by_kind.setdefault(f"{'gRPC ' if port == grpc else ''}{talk.__name__}", []).append(duration)
+    return by_kind
 
 
 async def main(rest: int, grpc: int, key: str, count: int, seconds: float) -> None:

@@ -17,11 +17,11 @@ from pathlib import Path
 from qa.serving.attempts import Tally, attempt, is_ready, total, wait_until
 from qa.serving.scenario import Check
 from queen.ledger import open_ledger
-from tests.support import redis_server
+from tests.support.redis_server import RedisServer, redis_server
 from tests.support.server import Server, started
 
 OUTAGE = 1.5  # seconds, so that also the keys that are in Redis become too old
-SETTLE = 40  # requests after a fault, of which some may still be told that the server is overloaded: it just was
+SETTLE = 40  # requests after a fault, of which some may still get 'overloaded': it just was
 INFINITE = resource.RLIM_INFINITY
 
 
@@ -38,16 +38,16 @@ class Fault:
 def run(folder: Path, quick: bool) -> list[Check]:
     """Every fault on a server of its kind."""
     count = 60 if quick else 1000
-    found = [
+    checks = [
         *with_file(folder / "file", count),
         *damaged(folder / "damaged", count // 10),
         *never_started(folder / "ro"),
     ]
     if not quick:
-        found += full_disk(folder / "full", count // 5)
+        checks += full_disk(folder / "full", count // 5)
     if shutil.which("redis-server"):
-        return found + with_redis(folder / "redis", count)
-    return [*found, Check("redis-server is not installed: nothing was tested with it", holds=True)]
+        return checks + with_redis(folder / "redis", count)
+    return [*checks, Check("redis-server is not installed: nothing was tested with it", holds=True)]
 
 
 def control(folder: Path, quick: bool) -> list[Check]:
@@ -77,7 +77,7 @@ def with_redis(folder: Path, count: int) -> list[Check]:
         Fault("Redis is out of memory", lambda server: _set(redis, "maxmemory", "1mb", "0")),
         Fault("Redis takes no writes", lambda server: _demoted(redis)),
     ]
-    redis = redis_server.redis_server(folder / "data")
+    redis = redis_server(folder / "data")
     try:
         with started(folder, ledger=redis.url) as server:
             return [_unasked(server, redis), *survived(server, redis.url, faults, count)]
@@ -85,7 +85,7 @@ def with_redis(folder: Path, count: int) -> list[Check]:
         redis.kill()
 
 
-def _unasked(server: Server, redis: redis_server.Server) -> Check:
+def _unasked(server: Server, redis: RedisServer) -> Check:
     """Health says that Redis is gone, and that it is back, also while nobody asks for answers."""
     with _killed(redis):
         red = wait_until(server, ready=False)
@@ -94,7 +94,7 @@ def _unasked(server: Server, redis: redis_server.Server) -> Check:
 
 def survived(server: Server, url: str, faults: list[Fault], count: int) -> list[Check]:
     """Attempts before, during and after each fault, and what is on record at the end."""
-    tallies, found = [attempt(server, 6)], list[Check]()
+    tallies, checks = [attempt(server, 6)], list[Check]()
     each = max(2, count // (2 * len(faults)))
     for fault in faults:
         with fault.happens(server):
@@ -106,12 +106,12 @@ def survived(server: Server, url: str, faults: list[Fault], count: int) -> list[
         closed = red and during.statuses[503] > 0 and not during.without_retry and set(during.statuses) <= {200, 503}
         alone = healed is not None and set(after.statuses) == {200}
         health = f"{'red' if red else 'NOT RED'}, {'NEVER' if healed is None else f'{healed:.1f} s later'} green"
-        found.append(Check(fault.name, closed and alone, f"{during}; {health}; then {after}"))
+        checks.append(Check(fault.name, closed and alone, f"{during}; {health}; then {after}"))
     server.stop()
     statuses, recorded = total(tallies), queries_in(url)
     lost, exact = statuses[200] - recorded, all(fault.exact for fault in faults)
-    told = f"{max(lost, 0)}; {statuses.total()} attempts, {statuses[200]} answers, {recorded} on record"
-    return [*found, Check("answers that are not on record", lost == 0 if exact else lost <= 0, told)]
+    summary = f"{max(lost, 0)}; {statuses.total()} attempts, {statuses[200]} answers, {recorded} on record"
+    return [*checks, Check("answers that are not on record", lost == 0 if exact else lost <= 0, summary)]
 
 
 def _is_red(server: Server, during: Tally) -> bool:
@@ -150,13 +150,13 @@ def never_started(folder: Path) -> list[Check]:
     file, noise = folder / "ledger.sqlite", folder / "noise.sqlite"
     open_ledger(f"sqlite:///{file}").close()
     noise.write_bytes(os.urandom(20_000))
-    told = refusal(folder, f"sqlite:///{noise}")
-    found = [Check("file of noise at the start", "is not a database" in told and str(noise) in told, told)]
+    message = refusal(folder, f"sqlite:///{noise}")
+    checks = [Check("file of noise at the start", "is not a database" in message and str(noise) in message, message)]
     with read_only(file) as possible:
         if not possible:
-            return [*found, Check("no read-only file can be made here (root without chattr): not tested", holds=True)]
-        told = refusal(folder, f"sqlite:///{file}")
-    return [*found, Check("read-only file at the start", "readonly" in told and str(file) in told, told)]
+            return [*checks, Check("no read-only file can be made here (root without chattr): not tested", holds=True)]
+        message = refusal(folder, f"sqlite:///{file}")
+    return [*checks, Check("read-only file at the start", "readonly" in message and str(file) in message, message)]
 
 
 def full_disk(folder: Path, count: int) -> list[Check]:
@@ -241,12 +241,12 @@ def _moved(file: Path) -> Iterator[None]:
 @contextmanager
 def _nonsense(file: Path) -> Iterator[None]:
     other = sqlite3.connect(file, isolation_level=None)
-    kept = other.execute("SELECT id, wealth FROM scope").fetchall()
+    rows = other.execute("SELECT id, wealth FROM scope").fetchall()
     other.execute("UPDATE scope SET wealth = x'01'")
     try:
         yield
     finally:
-        other.executemany("UPDATE scope SET wealth = ? WHERE id = ?", [(wealth, number) for number, wealth in kept])
+        other.executemany("UPDATE scope SET wealth = ? WHERE id = ?", [(wealth, number) for number, wealth in rows])
         other.close()
 
 
@@ -271,7 +271,7 @@ def read_only(file: Path) -> Iterator[bool]:
 
 
 @contextmanager
-def _stopped(redis: redis_server.Server) -> Iterator[None]:
+def _stopped(redis: RedisServer) -> Iterator[None]:
     redis.process.send_signal(signal.SIGSTOP)
     try:
         yield
@@ -280,7 +280,7 @@ def _stopped(redis: redis_server.Server) -> Iterator[None]:
 
 
 @contextmanager
-def _killed(redis: redis_server.Server) -> Iterator[None]:
+def _killed(redis: RedisServer) -> Iterator[None]:
     redis.kill()
     try:
         yield
@@ -289,7 +289,7 @@ def _killed(redis: redis_server.Server) -> Iterator[None]:
 
 
 @contextmanager
-def _set(redis: redis_server.Server, name: str, value: str, normal: str) -> Iterator[None]:
+def _set(redis: RedisServer, name: str, value: str, normal: str) -> Iterator[None]:
     with redis.client() as client:
         client.config_set(name, value)
         try:
@@ -299,7 +299,7 @@ def _set(redis: redis_server.Server, name: str, value: str, normal: str) -> Iter
 
 
 @contextmanager
-def _demoted(redis: redis_server.Server) -> Iterator[None]:
+def _demoted(redis: RedisServer) -> Iterator[None]:
     """A replica of nobody: as after a failover that a client has not heard of."""
     with redis.client() as client:
         client.replicaof("127.0.0.1", 1)

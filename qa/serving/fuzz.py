@@ -41,7 +41,7 @@ def messages(count: int, seed: int) -> list[bytes]:
         typed("FP32", "fp32_contents", numbers),
         wanting(classification=oip.InferParameter(int64_param=2)),
     ]
-    return [_damaged(chance.choice(forms).SerializeToString(), chance) for _ in range(count)]
+    return [_damage(chance.choice(forms).SerializeToString(), chance) for _ in range(count)]
 
 
 def connections(key: str, count: int, seed: int) -> list[bytes]:
@@ -49,15 +49,15 @@ def connections(key: str, count: int, seed: int) -> list[bytes]:
     chance = random.Random(seed + 2)
     call = opened(call_fields(key)) + sent(packed(message().SerializeToString()))
     return [
-        start() + _damaged(call, chance) if chance.random() < 0.9 else _damaged(start() + call, chance)
+        start() + _damage(call, chance) if chance.random() < 0.9 else _damage(start() + call, chance)
         for _ in range(count)
     ]
 
 
 def rows_in(body: bytes) -> int:
     """Rows that a REST answer has; its JSON ends where raw bytes begin."""
-    found, _ = json.JSONDecoder().raw_decode(body.decode("latin-1"))
-    return int(found["outputs"][0]["shape"][0])
+    content, _ = json.JSONDecoder().raw_decode(body.decode("latin-1"))
+    return int(content["outputs"][0]["shape"][0])
 
 
 def rows_in_message(raw: bytes) -> int:
@@ -67,12 +67,12 @@ def rows_in_message(raw: bytes) -> int:
 
 def _rest(key: str, body: bytes, headers: tuple[str, ...], chance: random.Random) -> bytes:
     if chance.random() < 0.75:
-        return post(_damaged(body, chance), key, *headers)
+        return post(_damage(body, chance), key, *headers)
     own = head("POST", "/v2/models/digits/infer", *headers, f"Authorization: Bearer {key}", length=len(body))
-    return _damaged(own, chance) + body
+    return _damage(own, chance) + body
 
 
-def _damaged(text: bytes, chance: random.Random) -> bytes:
+def _damage(text: bytes, chance: random.Random) -> bytes:
     kinds: tuple[Callable[[bytes, random.Random], bytes], ...] = (_flip, _cut, _insert, _double, _swap, _spice)
     for _ in range(chance.randint(1, 3)):
         text = chance.choice(kinds)(text, chance)

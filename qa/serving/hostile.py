@@ -86,15 +86,15 @@ def fuzzed(stage: Stage, count: int, seed: int = 0) -> list[Check]:
     sent, mixed = fuzz.rest_requests(stage.attacker, count // 2, seed), fuzz.messages(count // 4, seed)
     frames = fuzz.connections(stage.attacker, count - len(sent) - len(mixed), seed)
     counts = [queries_of(server, "attacker")]
-    told = _each(lambda one: ask(server.rest, one, patience=PATIENCE), sent)
-    wrong = [f"{one.status} to {text[:60]!r}" for one, text in zip(told, sent, strict=True) if not _fine(one.status)]
+    answers = _each(lambda text: ask(server.rest, text, patience=PATIENCE), sent)
+    wrong = [f"{one.status} to {text[:60]!r}" for one, text in zip(answers, sent, strict=True) if not _fine(one.status)]
     codes, rows = _codes(server, stage.attacker, mixed)
     bad = [code not in REFUSALS | {CODE.OK} for code in codes]
     wrong += [f"{code} to {text[:60]!r}" for code, text, is_bad in zip(codes, mixed, bad, strict=True) if is_bad]
-    answered = rows + sum(fuzz.rows_in(one.body) for one in told if one.status == 200)
+    answered = rows + sum(fuzz.rows_in(one.body) for one in answers if one.status == 200)
     counts.append(queries_of(server, "attacker"))
-    heard = _each(lambda text: exchange(server.grpc, text, patience=3.0), frames)
-    replies = sum(1 for one in heard for reply in one.replies.values() if reply)
+    exchanges = _each(lambda text: exchange(server.grpc, text, patience=3.0), frames)
+    replies = sum(1 for one in exchanges for reply in one.replies.values() if reply)
     counts.append(queries_of(server, "attacker"))
     recorded, later = counts[1] - counts[0], counts[2] - counts[1]
     return [
@@ -117,8 +117,8 @@ def run(folder: Path, quick: bool) -> list[Check]:
     file = folder / "ledger.sqlite"
     with started(folder, ledger=f"sqlite:///{file}", **SETTINGS) as server:
         stage = staged(server, f"sqlite:///{file}", file, file.with_name("ledger.sqlite-wal"))
-        found = named(stage) + fuzzed(stage, 500 if quick else 20_000)
-    return found if quick or not shutil.which("redis-server") else found + _with_redis(folder / "redis")
+        checks = named(stage) + fuzzed(stage, 500 if quick else 20_000)
+    return checks if quick or not shutil.which("redis-server") else checks + _with_redis(folder / "redis")
 
 
 def _with_redis(folder: Path) -> list[Check]:
@@ -152,16 +152,16 @@ def _fine(status: int) -> bool:
 
 
 def _rest(server: Server, case: Case) -> str | None:
-    told = ask(server.rest, *case.parts, patience=PATIENCE)
-    fine = 400 <= told.status < 500 or (case.may_close and told.status == SILENCE)
-    return None if fine else f"{case.name}: {'hang' if told.status == HANG else told.status}"
+    answer = ask(server.rest, *case.parts, patience=PATIENCE)
+    fine = 400 <= answer.status < 500 or (case.may_close and answer.status == SILENCE)
+    return None if fine else f"{case.name}: {'hang' if answer.status == HANG else answer.status}"
 
 
 def _wire(server: Server, case: WireCase) -> str | None:
-    heard = exchange(server.grpc, case.text, patience=1.0 if case.waits else PATIENCE)
-    if any(heard.replies.values()):
+    result = exchange(server.grpc, case.text, patience=1.0 if case.waits else PATIENCE)
+    if any(result.replies.values()):
         return f"{case.name}: answered"
-    return None if heard.closed or heard.ended or case.waits else f"{case.name}: hang"
+    return None if result.closed or result.ended or case.waits else f"{case.name}: hang"
 
 
 def _messages(server: Server, key: str, texts: Iterable[tuple[str, bytes]]) -> list[str]:
@@ -172,7 +172,7 @@ def _messages(server: Server, key: str, texts: Iterable[tuple[str, bytes]]) -> l
 
 def _codes(server: Server, key: str, texts: Sequence[bytes]) -> tuple[list[grpc.StatusCode], int]:
     """What gRPC says to each message, and how many rows were answered."""
-    found, rows = list[grpc.StatusCode](), 0
+    codes, rows = list[grpc.StatusCode](), 0
     with grpc.insecure_channel(f"{HOST}:{server.grpc}") as channel:
         call = channel.unary_unary(f"{PATH}ModelInfer")
         for text in texts:
@@ -180,13 +180,13 @@ def _codes(server: Server, key: str, texts: Sequence[bytes]) -> tuple[list[grpc.
                 rows += fuzz.rows_in_message(
                     call(text, metadata=(("authorization", f"Bearer {key}"),), timeout=PATIENCE)
                 )
-                found.append(CODE.OK)
+                codes.append(CODE.OK)
             except grpc.RpcError as error:
-                found.append(error.code())
-    return found, rows
+                codes.append(error.code())
+    return codes, rows
 
 
 def _each(function: Callable[[One], object], things: Sequence[One]) -> list:  # type: ignore[type-arg]
-    """What the function says of each, several at a time; Nones are left out."""
+    """The results of the function for each, several at a time; Nones are left out."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [found for found in pool.map(function, things) if found is not None]
+        return [result for result in pool.map(function, things) if result is not None]

@@ -16,7 +16,7 @@ def resident(process: int) -> int:
 
 
 def peak(process: int) -> int:
-    """The most bytes it has held since `forget_peak`."""
+    """The most bytes it has had since `forget_peak`."""
     return _status(process, "VmHWM")
 
 
@@ -27,8 +27,8 @@ def forget_peak(process: int) -> None:
 
 @contextmanager
 def watched(process: int, every: float = 0.01) -> Iterator[list[int]]:
-    """The most bytes held meanwhile, as the only item of a list; sampled, should peaks not be forgotten here."""
-    found = [resident(process)]
+    """The most bytes it had meanwhile, as the only item of a list; sampled, should peaks not be forgotten here."""
+    most = [resident(process)]
     try:
         forget_peak(process)
     except OSError:
@@ -36,18 +36,18 @@ def watched(process: int, every: float = 0.01) -> Iterator[list[int]]:
 
         def look() -> None:
             while not stop.wait(every):
-                found[0] = max(found[0], resident(process))
+                most[0] = max(most[0], resident(process))
 
         thread = threading.Thread(target=look)
         thread.start()
         try:
-            yield found
+            yield most
         finally:
             stop.set()
             thread.join()
         return
-    yield found
-    found[0] = max(found[0], peak(process))
+    yield most
+    most[0] = max(most[0], peak(process))
 
 
 def _status(process: int, name: str) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that must hold, with what was found."""
+    """One thing that must hold, and what was measured."""
 
     name: str
     holds: bool
@@ -43,22 +43,27 @@ def main(goal: str, run: Scenario, control: Scenario) -> None:
     """Run a goal and its control from the command line; `run` and `control` take a folder and whether to be quick."""
     parser = argparse.ArgumentParser(description=goal)
     parser.add_argument("--quick", action="store_true", help="small numbers, for continuous integration")
-    parser.add_argument("--out", type=Path, help="file to write what was found to, as JSON")
+    parser.add_argument("--out", type=Path, help="file to write the checks to, as JSON")
     options = parser.parse_args()
     quick = options.quick
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="queen-qa-") as folder:
-        checks = list(run(_made(Path(folder) / "run"), quick))
-        caught = failed(control(_made(Path(folder) / "control"), quick))
+        checks = list(run(_make(Path(folder) / "run"), quick))
+        caught = failed(control(_make(Path(folder) / "control"), quick))
         checks, caught = ([_without(folder, check) for check in part] for part in (checks, caught))
-    _say(*checks, *(f"       control, caught: {check.name}: {check.found}" for check in caught))
+    _print(*checks, *(f"       control, caught: {check.name}: {check.found}" for check in caught))
     checks.append(Check("the control fails", bool(caught)))
     wrong, seconds = failed(checks), time.monotonic() - start
     if options.out:
-        found = {"goal": goal, "quick": quick, "seconds": round(seconds, 1), "checks": [asdict(one) for one in checks]}
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        report = {
+            "goal": goal,
+            "quick": quick,
+            "seconds": round(seconds, 1),
+            "checks": [asdict(check) for check in checks],
+        }
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
     what = f"{len(checks)} checks hold" if not wrong else f"{len(wrong)} of {len(checks)} checks FAILED"
-    _say(f"{goal} ({'quick' if quick else 'long'}, {seconds:.0f} s): {what}")
+    _print(f"{goal} ({'quick' if quick else 'long'}, {seconds:.0f} s): {what}")
     sys.exit(bool(wrong))
 
 
@@ -67,12 +72,12 @@ def _without(folder: str, check: Check) -> Check:
     return replace(check, found=check.found.replace(folder, "FOLDER"))
 
 
-def _made(folder: Path) -> Path:
+def _make(folder: Path) -> Path:
     folder.mkdir()
     return folder
 
 
-def _say(*lines: object) -> None:
+def _print(*lines: object) -> None:
     for line in lines:
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

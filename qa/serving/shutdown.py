@@ -36,14 +36,14 @@ class Load:
     """Clients that ask until they are no longer answered."""
 
     server: Server
-    told: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
     ended: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, what: str) -> None:
         """Count what one request came to."""
         with self.lock:
-            self.told[what] += 1
+            self.outcomes[what] += 1
 
     def keep(self) -> None:
         """Ask on one connection until it is closed."""
@@ -77,25 +77,25 @@ class Load:
 
     def _ask(self, wire: socket.socket) -> bool:
         """Whether it was answered; one whose connection was closed before a word came was not accepted."""
-        told = talk(wire, post(body_of(), self.server.key))
-        torn = told.status == SILENCE and told.body
+        reply = talk(wire, post(body_of(), self.server.key))
+        torn = reply.status == SILENCE and reply.body
         names = {SILENCE: "torn" if torn else "closed", HANG: "hang"}
-        self.note(names.get(told.status, str(told.status)))
-        return told.status == 200 and told.headers.get("connection") != "close"
+        self.note(names.get(reply.status, str(reply.status)))
+        return reply.status == 200 and reply.headers.get("connection") != "close"
 
 
 def run(folder: Path, quick: bool) -> list[Check]:
     """Again and again, with a file and with Redis, also with clients that would keep the server busy for ever."""
-    found = list[Check]()
+    checks = list[Check]()
     for number in range(1 if quick else 10):
-        found += ended(folder / f"file-{number}", f"sqlite:///{folder / f'ledger-{number}'}", hangers=number % 2 == 0)
+        checks += ended(folder / f"file-{number}", f"sqlite:///{folder / f'ledger-{number}'}", hangers=number % 2 == 0)
     if not quick and shutil.which("redis-server"):
         redis = redis_server.redis_server(folder / "redis")
         try:
-            found += ended(folder / "with-redis", redis.url, hangers=True)
+            checks += ended(folder / "with-redis", redis.url, hangers=True)
         finally:
             redis.kill()
-    return found
+    return checks
 
 
 def control(folder: Path, quick: bool) -> list[Check]:
@@ -124,14 +124,12 @@ def ended(folder: Path, url: str, *, hangers: bool = False, within: float = SECO
         for thread in threads:
             thread.join(PATIENCE)
         alive = sum(thread.is_alive() for thread in threads)
-    answered, recorded = load.told["200"], queries_in(url)
+    answered, recorded = load.outcomes["200"], queries_in(url)
     name = f"{url.partition(':')[0]}{', with clients that hang on' if hangers else ''}"
-    spoilt = (
-        load.told["torn"] + load.told["hang"] + load.told["500"] + load.told["INTERNAL"] + load.told["UNKNOWN"] + alive
-    )
+    spoilt = sum(load.outcomes[outcome] for outcome in ("torn", "hang", "500", "INTERNAL", "UNKNOWN")) + alive
     return [
         Check(f"{name}: answered is recorded", 0 < answered == recorded, f"{answered} answers, {recorded} on record"),
-        Check(f"{name}: nothing torn", spoilt == 0, str(dict(load.told))),
+        Check(f"{name}: nothing torn", spoilt == 0, str(dict(load.outcomes))),
         Check(f"{name}: gone in time", code == 0 and seconds < within, f"{seconds:.2f} s, exit code {code}"),
     ]
 

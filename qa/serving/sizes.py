@@ -50,7 +50,7 @@ class Form:
 
 
 def run(folder: Path, quick: bool) -> list[Check]:
-    """Each form on a server that has seen no large request before, then several requests at once."""
+    """Each form on a server that never had a large request before, then several requests at once."""
     return _checked(folder, (8 if quick else 16) * MIB, "queen", QUICK if quick else FORMS)
 
 
@@ -60,14 +60,14 @@ def control(folder: Path, quick: bool) -> list[Check]:
 
 
 def _checked(folder: Path, limit: int, module: str, names: Sequence[str]) -> list[Check]:
-    found = []
+    checks = []
     for name in names:
         with wide_server(folder / name.replace(" ", "-"), limit, module) as server:
-            found.append(measured(server, forms(server, limit)[name], limit))
+            checks.append(measured(server, forms(server, limit)[name], limit))
     with wide_server(folder / "at-once", limit, module) as server:
-        found.append(at_once(server, limit))
+        checks.append(at_once(server, limit))
     with wide_server(folder / "floods", limit, module) as server:
-        return [*found, *flooded(server)]
+        return [*checks, *flooded(server)]
 
 
 @contextmanager
@@ -84,34 +84,34 @@ def wide_server(folder: Path, limit: int, module: str = "queen") -> Iterator[Ser
 def measured(server: Server, form: Form, limit: int) -> Check:
     """Whether the limit is exact, and how much the server has grown at most meanwhile."""
     idle = resident(server.process.pid)
-    with watched(server.process.pid) as held:
+    with watched(server.process.pid) as most:
         statuses = form.exactly(), form.beyond()
-    times = (held[0] - idle) / limit
-    told = f"{statuses[0]}, one more {statuses[1]}, memory {times:.1f} times the limit above idle"
-    return Check(form.name, statuses == (200, 413) and times <= form.times, told)
+    times = (most[0] - idle) / limit
+    summary = f"{statuses[0]}, one more {statuses[1]}, memory {times:.1f} times the limit above idle"
+    return Check(form.name, statuses == (200, 413) and times <= form.times, summary)
 
 
 def at_once(server: Server, limit: int) -> Check:
     """Several of the largest requests at the same time: each may take as much as one."""
     idle, body = resident(server.process.pid), _json(limit)
-    with watched(server.process.pid) as held, ThreadPoolExecutor(AT_ONCE) as pool:
+    with watched(server.process.pid) as most, ThreadPoolExecutor(AT_ONCE) as pool:
         statuses = set(pool.map(lambda _: ask(server.rest, post(body, server.key, path=INFER)).status, range(AT_ONCE)))
-    times = (held[0] - idle) / limit
-    told = f"{sorted(statuses)}, memory {times:.1f} times the limit above idle"
-    return Check(f"{AT_ONCE} at once", statuses == {200} and times <= TIMES * AT_ONCE, told)
+    times = (most[0] - idle) / limit
+    summary = f"{sorted(statuses)}, memory {times:.1f} times the limit above idle"
+    return Check(f"{AT_ONCE} at once", statuses == {200} and times <= TIMES * AT_ONCE, summary)
 
 
 def flooded(server: Server) -> list[Check]:
     """What belongs to no body, and requests whose answers nobody reads, fill no memory."""
-    found = []
+    checks = []
     for name, flood in FLOODS.items():
-        with watched(server.process.pid) as held:
-            before, status = held[0], send_flood(server, flood)
-        found.append(_grown(name, held[0] - before, 4, 400 <= status < 500))
-    with watched(server.process.pid) as held:
-        before = held[0]
+        with watched(server.process.pid) as most:
+            before, status = most[0], send_flood(server, flood)
+        checks.append(_grown(name, most[0] - before, 4, 400 <= status < 500))
+    with watched(server.process.pid) as most:
+        before = most[0]
         statuses = {ask(server.rest, get("/v2") * 100_000).status for _ in range(5)}
-    return [*found, _grown("pages that nobody reads", held[0] - before, 8, statuses <= {200, 400})]
+    return [*checks, _grown("pages that nobody reads", most[0] - before, 8, statuses <= {200, 400})]
 
 
 def send_flood(server: Server, flood: Sequence[bytes]) -> int:
@@ -141,15 +141,15 @@ def forms(server: Server, limit: int) -> dict[str, Form]:
     plain, nested = _json(limit), _json(limit, nested=True)
     less = _numbers(_rows(limit), limit - 4096)  # so that it fits also with what gzip adds
     raw, length = _binary(limit)
-    told = f"Inference-Header-Content-Length: {length}"
+    header = f"Inference-Header-Content-Length: {length}"
     made = [
         Form("plain", send(plain), send(plain + b" ")),
         Form("nested", send(nested), send(nested + b" ")),
         Form("chunked", stream(plain), stream(plain + b" ")),
         Form("gzip", packed(plain, 9), packed(plain + b" ", 9)),
         Form("gzip that packs nothing", packed(less, 0), packed(plain, 0)),
-        Form("binary", send(raw, told), send(raw + b"\0", told)),
-        Form("binary gzip", packed(raw, 6, told), packed(raw + b"\0", 6, told)),
+        Form("binary", send(raw, header), send(raw + b"\0", header)),
+        Form("binary gzip", packed(raw, 6, header), packed(raw + b"\0", 6, header)),
         Form("gRPC raw", *(_call(server, _raw_message(limit) + more) for more in (b"", b"\0")), times=5),  # see README
         Form("gRPC typed", *(_call(server, _typed_message(limit) + more) for more in (b"", b"\0"))),
     ]
@@ -209,7 +209,7 @@ def _filled(message: oip.ModelInferRequest, limit: int) -> bytes:
 
 
 def _call(server: Server, message: bytes) -> Ask:
-    """A call whose code is told as HTTP would."""
+    """A call whose code is translated to a status of HTTP."""
     codes = {grpc.StatusCode.RESOURCE_EXHAUSTED: 413}
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 

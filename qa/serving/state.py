@@ -27,8 +27,8 @@ def body_of(first: int = 0, rows: int = 1) -> bytes:
 
 def golden(server: Server, key: str) -> bytes:
     """What the server says to a query that never changes."""
-    told = ask(server.rest, post(body_of(0, ROWS), key))
-    return b"%d %b" % (told.status, told.body)
+    reply = ask(server.rest, post(body_of(0, ROWS), key))
+    return b"%d %b" % (reply.status, reply.body)
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class State:
 
 def state_of(server: Server, *files: Path, redis: str = "") -> State:
     """The state now; `files` are those of the ledger, `redis` is its address."""
-    held = [*files, *sorted(path for path in server.home.rglob("*") if path.is_file())]
-    contents = {path.name: path.read_bytes() for path in held if path.exists()} | (_dump(redis) if redis else {})
+    paths = [*files, *sorted(path for path in server.home.rglob("*") if path.is_file())]
+    contents = {path.name: path.read_bytes() for path in paths if path.exists()} | (_dump(redis) if redis else {})
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     pages = {name: ask(server.rest, get(f"/admin/client?name={name}", server.admin)) for name in CLIENTS}
     return State(digests, {name: page.body.decode() for name, page in pages.items()})

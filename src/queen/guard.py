@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queen import secret as keyed
-from queen.bundle.bundle import Bundle, with_options
+from queen.bundle.bundle import Bundle
 from queen.bundle.store import Model, load_bundle, save_bundle
 from queen.core import inputs
 from queen.core.perturb import move_feature, move_feature_any_head, reverse_gradient
@@ -27,6 +26,16 @@ from queen.ledger.base import Judgement
 from queen.ledger.rows import check_client, make_rows
 from queen.options import Group
 from queen.policy import Action, Policy, find_policy
+from queen.secret import (
+    check_secret,
+    draw,
+    new_secret,
+    query_digests,
+    read_secret,
+    secret_for,
+    secret_path,
+    write_secret,
+)
 from queen.sentinel.evidence import Bets
 from queen.sentinel.runtime import Watch
 from queen.types import Inputs, Oracle, Reply
@@ -71,7 +80,7 @@ class Guard:
         self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
         if not callable(getattr(self.ledger, "judge_rows", None)):
             raise OptionError(f"expected a ledger such as SqliteLedger(path), got {type(ledger).__name__}")
-        self._secret = keyed.new_secret() if secret is None else keyed.check_secret(secret)
+        self._secret = new_secret() if secret is None else check_secret(secret)
         linear, centres = bundle.split.linear, bundle.geometry.feature_centres
         with torch.inference_mode():
             self._centre_logits = linear(centres.to(linear.weight.dtype)).float() if linear else None
@@ -219,8 +228,8 @@ class Guard:
         """What a simulated pirate would answer: the mean of `draw` shadows, drawn by the keyed hash of the query."""
         bundle = self.bundle
         probabilities = bundle.shadows.probabilities(features, x)
-        digests = keyed.query_digests(self._secret, [f"{bundle.identity}\0{client}" for client in clients], x)
-        drawn = keyed.draw(digests, len(bundle.shadows), bundle.draw)
+        digests = query_digests(self._secret, [f"{bundle.identity}\0{client}" for client in clients], x)
+        drawn = draw(digests, len(bundle.shadows), bundle.draw)
         return draw_mean(probabilities, drawn.to(probabilities.device))
 
     def as_client(self, name: str, *, groups: Sequence[str] = ()) -> Oracle:
@@ -233,7 +242,7 @@ class Guard:
         """The same guard, ledger and secret under other options: policy, observe, limits, keep_label, draw,
         input_range, sentinel;
         alpha, on_alarm, on_spent and groups are short for those of the sentinel."""
-        return self.with_bundle(with_options(self.bundle, **changes))
+        return self.with_bundle(self.bundle.with_options(**changes))
 
     def with_bundle(self, bundle: Bundle) -> Guard:
         """The same ledger and secret around another bundle."""
@@ -241,7 +250,7 @@ class Guard:
 
     def fresh(self, **changes: Any) -> Guard:
         """The same with an empty memory ledger: a guard that has seen nobody yet."""
-        return Guard(with_options(self.bundle, **changes), secret=self._secret)
+        return Guard(self.bundle.with_options(**changes), secret=self._secret)
 
     @cached_property
     def policy(self) -> Policy:
@@ -256,7 +265,7 @@ class Guard:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the bundle folder; the secret goes to `<path>.secret` beside it (mode 0600), never inside."""
         save_bundle(self.bundle, path)
-        keyed.write_secret(keyed.secret_path(path), self._secret)
+        write_secret(secret_path(path), self._secret)
 
 
 def _why_refused(client: str, judgement: Judgement, refused: NDArray[np.bool_]) -> str:
@@ -282,7 +291,7 @@ def load(
     """
     bundle = load_bundle(path, model, device=device, **changes)
     if secret is None:
-        secret = keyed.secret_for(path)
+        secret = secret_for(path)
     elif not isinstance(secret, bytes):
-        secret = keyed.read_secret(Path(secret))
+        secret = read_secret(Path(secret))
     return Guard(bundle, ledger=ledger, secret=secret)

@@ -125,6 +125,13 @@ class Sentinel:
         return self.alpha / (1 + sum(group.enforce_alarm for group in self.groups.values()))
 
 
+def check_sentinel(settings: object) -> Sentinel:
+    """The settings as they are, if they are a `Sentinel`; anything else is an error."""
+    if not isinstance(settings, Sentinel):
+        raise OptionError(f"sentinel must be queen.types.Sentinel, got {type(settings).__name__}")
+    return settings
+
+
 def _plain(value: Any) -> Any:
     """Plain Python numbers for those of numpy and torch."""
     return value.tolist() if hasattr(value, "tolist") else value

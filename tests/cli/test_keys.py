@@ -19,7 +19,6 @@ from queen.serve.access.auth import Authenticator
 from queen.serve.access.key import parse
 from queen.serve.access.key_store import FileKeys, RedisKeys
 from queen.serve.types import ServeError
-from tests.serve.access.test_key_store import redis_server  # noqa: F401  (a fixture)
 
 COMMANDS = ["new", "list", "revoke"]
 
@@ -143,13 +142,12 @@ def test_keys_live_in_the_home_that_is_named_or_in_the_environment(here, monkeyp
     assert not (here / ".queen").exists()
 
 
-def test_with_a_redis_ledger_they_live_there(here, redis_server, monkeypatch):  # noqa: F811
-    redis_server.client().flushall()
-    made = as_json("new", "alice", "--ledger", redis_server.url)
-    monkeypatch.setenv("QUEEN_LEDGER", redis_server.url)
+def test_with_a_redis_ledger_they_live_there(here, redis_url, monkeypatch):
+    made = as_json("new", "alice", "--ledger", redis_url)
+    monkeypatch.setenv("QUEEN_LEDGER", redis_url)
     assert [one["id"] for one in as_json("list")] == [made["id"]]
     run("revoke", "alice")
-    assert not RedisKeys(redis_server.url).keys()[made["id"]].active
+    assert not RedisKeys(redis_url).keys()[made["id"]].active
     assert list(here.iterdir()) == []
     assert as_json("list", "--ledger", f"sqlite:///{here}/l.sqlite") == []
 

@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from PIL import Image
 from typer.main import get_command
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import queen
 from queen import cli
@@ -22,6 +22,7 @@ from queen.core.certify import records_bound
 from queen.fit.files import write_image
 from queen.options import Limits
 from tests.bundle.test_store import read, sign
+from tests.support.commands import as_json, run
 from tests.support.guards import ALL_LETTERS, fitted, held_out, images, queries, train_set, trained
 from tests.support.paths import ROOT
 
@@ -32,17 +33,6 @@ COMMANDS = [
     "serve", "audit",
 ]  # fmt: skip
 GROUPS = ["bench", "keys"]  # of commands of their own: test_cli_bench.py, test_cli_keys.py
-
-
-def run(*args: object) -> Result:
-    """A command that must succeed."""
-    result = CliRunner().invoke(cli.app, [str(a) for a in args])
-    assert result.exit_code == 0, result.output + repr(result.exception)
-    return result
-
-
-def as_json(*args: object) -> dict:
-    return json.loads(run(*args, "--json").stdout)
 
 
 @pytest.fixture(scope="module")

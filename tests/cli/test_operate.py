@@ -1,23 +1,20 @@
-"""The operator's commands: who stands where, who was accused, and what was done about it."""
+"""Operators' commands: how clients stand, who was accused, and what was done about it."""
 
 from __future__ import annotations
 
 import getpass
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from typer.testing import CliRunner
 
 import queen
-from queen import cli
-from queen.errors import OptionError, QueenError
+from queen.errors import OptionError
 from queen.ledger import Budget, SqliteLedger
 from queen.options import Limits
-from tests.cli.test_model import as_json, run
+from tests.support.commands import as_json, invoke, mistake, run
 from tests.support.guards import fitted, held_out, queries, train_set, trained
 
 FOG = 0.4 * torch.rand(60, 64, generator=torch.Generator().manual_seed(0))  # looks like no class
@@ -42,19 +39,12 @@ def here(bundle, tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def mistake(*args: object) -> str:
-    """The message of a command that must fail with an error of ours."""
-    result = CliRunner().invoke(cli.app, [str(a) for a in args])
-    assert isinstance(result.exception, QueenError), result.output
-    return str(result.exception)
-
-
 def test_clients_are_listed_with_the_most_suspicious_first(here):
-    found = as_json("clients", "--ledger", "c.sqlite")
-    assert [one["name"] for one in found] == ["mallory", "alice"]
-    assert [one["alarmed"] for one in found] == [True, False]
-    assert found[0]["wealth"] >= 1000 > found[1]["wealth"]
-    assert found[0]["queries"] == 60
+    mallory, alice = as_json("clients", "--ledger", "c.sqlite")
+    assert (mallory["name"], alice["name"]) == ("mallory", "alice")
+    assert (mallory["alarmed"], alice["alarmed"]) == (True, False)
+    assert mallory["wealth"] >= 1000 > alice["wealth"]
+    assert mallory["queries"] == 60
     shown = run("clients", "--ledger", "c.sqlite").stdout
     assert "accused" in shown
     assert shown.index("mallory") < shown.index("alice")
@@ -78,10 +68,10 @@ def test_an_acknowledged_alarm_is_not_shown_again_unless_asked_for(here):
 
 def test_a_pardon_clears_the_alarm_and_is_logged_with_its_actor(here):
     run("pardon", "mallory", "--ledger", "c.sqlite")
-    found = {one["name"]: one for one in as_json("clients", "--ledger", "c.sqlite")}
-    assert not found["mallory"]["alarmed"]
-    assert found["mallory"]["wealth"] == 0
-    assert found["mallory"]["extra_answers"] > 0
+    [mallory] = [line for line in as_json("clients", "--ledger", "c.sqlite") if line["name"] == "mallory"]
+    assert not mallory["alarmed"]
+    assert mallory["wealth"] == 0
+    assert mallory["extra_answers"] > 0
     last = as_json("alarms", "--ledger", "c.sqlite", "--all")[-1]
     assert (last["what"], last["name"], last["actor"]) == ("pardon", "mallory", getpass.getuser())
     assert "no client 'nobody'" in mistake("pardon", "nobody", "--ledger", "c.sqlite")
@@ -128,16 +118,16 @@ def test_ask_tells_that_the_client_stands_accused(here, bundle):
 
 
 def test_certify_prints_what_the_sentinel_promises_and_what_not(bundle):
-    found = as_json("certify", bundle / "bundle")
+    certificate = as_json("certify", bundle / "bundle")
     guard = queen.load(bundle / "bundle")
-    assert found["honest_answers_per_client"] == sum(guard.report["records_per_class"]) + 2000
-    assert found["alpha"] == 1e-3
-    told = " ".join(found["sentinel"])
-    assert "probability at most 0.001" in told
-    assert f"at most {found['honest_answers_per_client']} distinct ones" in told
-    assert "Not covered" in told
+    assert certificate["honest_answers_per_client"] == sum(guard.report["records_per_class"]) + 2000
+    assert certificate["alpha"] == 1e-3
+    statements = " ".join(certificate["sentinel"])
+    assert "probability at most 0.001" in statements
+    assert f"at most {certificate['honest_answers_per_client']} distinct ones" in statements
+    assert "Not covered" in statements
     shown = " ".join(run("certify", bundle / "bundle").stdout.split())
-    assert all(statement in shown for statement in found["sentinel"])
+    assert all(statement in shown for statement in certificate["sentinel"])
 
 
 def test_protect_with_the_sentinel_wants_calibration_images(bundle, tmp_path, monkeypatch):
@@ -154,7 +144,7 @@ def test_protect_with_the_sentinel_wants_calibration_images(bundle, tmp_path, mo
     assert guard.bundle.limits.extra_answers == 77
     assert "No certificate" in " ".join(as_json("certify", "out")["sentinel"])
     with pytest.raises(OptionError, match="no on_alarm 'shout'"):
-        raise CliRunner().invoke(cli.app, [*protect, "--calibration", "train", "--on-alarm", "shout"]).exception
+        raise invoke(*protect, "--calibration", "train", "--on-alarm", "shout").exception
 
 
 def test_calibrate_rewrites_the_bundle_for_worse_cameras(tmp_path, monkeypatch):
@@ -163,11 +153,11 @@ def test_calibrate_rewrites_the_bundle_for_worse_cameras(tmp_path, monkeypatch):
     x, y = held_out()
     np.savez("held_out.npz", x=x.view(-1, 1, 8, 8).numpy(), y=y.numpy())
     command = ["calibrate", "bundle", "--data", "held_out.npz", "--condition", "noise", "--condition", "blur"]
-    found = as_json(*command)
-    assert list(found["alarm_rates"]) == ["clean", "noise", "blur"]
+    report = as_json(*command)
+    assert list(report["alarm_rates"]) == ["clean", "noise", "blur"]
     loaded = queen.load("bundle", policy="sentinel")
     assert loaded.bundle.calibration.conditions == ("clean", "noise", "blur")
-    assert loaded.bundle.statement == found["statement"]
+    assert loaded.bundle.statement == report["statement"]
     shown = run(*command, "--mode", "max").stdout
     assert "under any one of clean, noise, blur" in " ".join(shown.split())
     assert "no condition 'fog'" in mistake("calibrate", "bundle", "--data", "held_out.npz", "--condition", "fog")
@@ -175,5 +165,5 @@ def test_calibrate_rewrites_the_bundle_for_worse_cameras(tmp_path, monkeypatch):
 
 def test_json_of_clients_holds_own_budgets(here):
     run("budget", "alice", "--extra-answers", 5, "--ledger", "c.sqlite")
-    found = json.loads(run("clients", "--ledger", "c.sqlite", "--json").stdout)
-    assert {one["name"]: one["budget"] for one in found}["alice"] == {"threshold": None, "extra_answers": 5}
+    listed = as_json("clients", "--ledger", "c.sqlite")
+    assert {line["name"]: line["budget"] for line in listed}["alice"] == {"threshold": None, "extra_answers": 5}

@@ -43,7 +43,7 @@ def ledger(servers):
 
 def home(ledger: RedisLedger, name: str, *, group: bool = False) -> int:
     """The port of the server that keeps a client or group."""
-    node = ledger._shards._cluster.get_node_from_key(ledger._keys(name, group=group)[0])
+    node = ledger._servers._cluster.get_node_from_key(ledger._keys(name, group=group)[0])
     return int(node.port)
 
 
@@ -146,7 +146,7 @@ def test_a_group_on_a_dead_shard_fails_the_rows_that_reach_it(ledger, servers):
 def test_slots_that_move_are_followed(ledger, servers):
     rules = Rules(PLENTY, bar=1e9)
     client = next(name for name in CLIENTS if home(ledger, name) == servers[0].port)
-    slot = ledger._shards._cluster.keyslot(ledger._keys(client)[0])
+    slot = ledger._servers._cluster.keyslot(ledger._keys(client)[0])
     with servers[0].client() as one, servers[2].client() as two:
         ids = [c.execute_command("CLUSTER", "MYID").decode() for c in (one, two)]
         for target, port in ((ids[1], servers[2].port), (ids[0], servers[0].port)):

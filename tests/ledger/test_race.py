@@ -104,7 +104,7 @@ class Careless:
 
     def __init__(self, url: str) -> None:
         self._ledger = RedisLedger(url, timeout=30)
-        self._client = self._ledger._shards.client_of("")
+        self._client = self._ledger._servers.client_of("")
 
     def judge(self, point: np.ndarray) -> str:
         known = np.frombuffer(b"".join(self._client.lrange("points", 0, -1))).reshape(-1, 2)

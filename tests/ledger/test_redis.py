@@ -49,7 +49,7 @@ def stopped(process):
               {"appendonly": "no", "appendfsync": "no", "maxmemory-policy": "volatile-ttl"}], ids=str
 )  # fmt: skip
 def test_a_server_that_forgets_is_refused_by_the_name_of_each_setting(redis_url, wrong):
-    with closing(RedisLedger(redis_url)) as ledger, ledger._shards.client_of("") as client:
+    with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
         usual = {name: client.config_get(name)[name] for name in wrong}
         try:
             for name, value in wrong.items():
@@ -168,7 +168,7 @@ def test_nobody_at_the_door_is_an_error(server):
 
 def test_a_server_that_forgot_the_scripts_is_told_again(redis_url):
     memory, rules = MemoryLedger(), RULES
-    with closing(RedisLedger(redis_url)) as ledger, ledger._shards.client_of("") as client:
+    with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
         for i in range(3):
             client.script_flush()
             part = traffic_of(i, 60)
@@ -180,7 +180,7 @@ def test_a_server_that_forgot_the_scripts_is_told_again(redis_url):
 
 
 def test_a_full_server_refuses_and_recovers(redis_url):
-    with closing(RedisLedger(redis_url)) as ledger, ledger._shards.client_of("") as client:
+    with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
         ledger.judge("a", [0], np.zeros((1, 2)), Limits())
         try:
             client.config_set("maxmemory", 1)
@@ -197,7 +197,7 @@ def test_a_full_server_refuses_and_recovers(redis_url):
 
 def test_an_alarm_that_cannot_be_logged_stands_and_is_logged_later(redis_url):
     rules = Rules(PLENTY, bar=1.0)
-    with closing(RedisLedger(redis_url)) as ledger, ledger._shards.client_of("") as client:
+    with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
         client.set("queen:events", "in the way")
         assert tell(ledger, rules, picture(0, bet=(2.0,))).alarmed.all()
         with pytest.raises(LedgerError, match="'allow' of 'b' was done"):
@@ -209,7 +209,7 @@ def test_an_alarm_that_cannot_be_logged_stands_and_is_logged_later(redis_url):
 
 
 def test_a_client_has_three_keys_at_most_and_they_share_a_slot(redis_url):
-    with closing(RedisLedger(redis_url, prefix="guard")) as ledger, ledger._shards.client_of("") as client:
+    with closing(RedisLedger(redis_url, prefix="guard")) as ledger, ledger._servers.client_of("") as client:
         tell(ledger, Rules(PLENTY, bar=1e9), [picture(0, (0.0, 0.0), bet=(2.0,)), *pictures(2000, start=1)])
         keys = sorted(key.decode() for key in client.keys("guard:{*"))
         assert len(keys) == 3
@@ -219,7 +219,7 @@ def test_a_client_has_three_keys_at_most_and_they_share_a_slot(redis_url):
 
 
 def test_another_test_with_fewer_scores_leaves_nothing_of_the_old_wealth(redis_url):
-    with closing(RedisLedger(redis_url)) as ledger, ledger._shards.client_of("") as client:
+    with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
         for size, pieces in ((20, {b"w1", b"w2", b"w3"}), (9, {b"w1", b"w2"}), (8, {b"w1"})):
             tell(ledger, Rules(PLENTY, size, bar=1e9), picture(size, bet=(2.0,) * size))
             (key,) = client.keys("queen:{*}")
@@ -235,7 +235,7 @@ BYTES = {1: 700, 100: 14_000, 1000: 140_000}
 @pytest.mark.parametrize(("queries", "most"), BYTES.items())
 def test_a_client_takes_little_memory(redis_url, queries, most):
     rng = np.random.default_rng(0)
-    with closing(RedisLedger(redis_url)) as ledger, ledger._shards.client_of("") as client:
+    with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
         tell(ledger, Rules(PLENTY, 10, bar=1e9), picture(0, client="first", bet=(1.0,) * 10))
         before, clients = client.info("memory")["used_memory"], max(3, 300 // queries)
         for number in range(clients):
@@ -250,7 +250,7 @@ def test_a_client_takes_little_memory(redis_url, queries, most):
 def test_a_query_writes_as_much_for_the_thousandth_record_as_for_the_first(redis_url):
     limits, rng = Limits(radius=0.005, threshold=1e9), np.random.default_rng(0)
     points = rng.uniform(-0.7, 0.7, (4000, 2))
-    with closing(RedisLedger(redis_url)) as ledger, ledger._shards.client_of("") as client:
+    with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
 
         def written(part: slice) -> int:
             before = client.info("persistence")["aof_current_size"]

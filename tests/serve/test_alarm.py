@@ -13,11 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from queen import cli
-from queen.serve.access.key_store import open_keys
-from tests.support.calls import call, infer
 from tests.support.server import started
 from tests.support.serving import digits, noise, small_bundle
 from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.slow
 
 pytestmark = pytest.mark.slow
 
@@ -54,13 +54,11 @@ def server(tmp_path_factory, hook):
     folder = tmp_path_factory.mktemp("operating")
     url = f"http://127.0.0.1:{hook.server_port}/alarms"
     options = {"webhook": url, "webhook_secret": SECRET, "record": folder / "queries", "access_log": True}
-    keys = open_keys(folder / "home", "memory://")
-    key, _ = keys.add("thief")
-    keys.close()
     with started(folder, metrics_port=0, **options) as server:
+        key = server.new_key("thief")
         for start in range(0, 100, 20):
-            assert infer(server, digits()[start : start + 20])[0] == 200
-            assert infer(server, noise()[start : start + 20], key)[0] == 200
+            assert server.infer(digits()[start : start + 20])[0] == 200
+            assert server.infer(noise()[start : start + 20], key)[0] == 200
         yield server
 
 
@@ -105,7 +103,7 @@ def test_requests_are_logged_without_answers_or_keys(server):
 
 
 def test_the_dashboard_counts_them(server):
-    series = wait_for(lambda: (s := call(f"{server.url}/admin/series", server.admin)[2]) and sum(s["rows"]) and s)
+    series = wait_for(lambda: (s := server.get("/admin/series", server.admin)[2]) and sum(s["rows"]) and s)
     assert sum(series["rows"]) == sum(sum(series[letter]) for letter in "ABCD")
 
 

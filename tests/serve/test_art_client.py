@@ -16,7 +16,7 @@ from queen.bench.datasets.load import load_set
 from queen.policy import POLICIES
 from tests.support.guards import digits as flat_digits
 from tests.support.paths import ROOT
-from tests.support.server import started
+from tests.support.server import served_in_thread
 from tests.support.serving import REST, digits, honest
 
 pytestmark = pytest.mark.real
@@ -65,35 +65,29 @@ def thief() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture(scope="module")
 def stolen(tmp_path_factory, data: Path, thief: subprocess.Popen[str]) -> Callable[[str], Theft]:
-    found: dict[str, Theft] = {}
+    thefts: dict[str, Theft] = {}
 
     def steal(name: str) -> Theft:
-        if name not in found:
-            found[name] = _steal(tmp_path_factory.mktemp("server"), data, thief, SERVED[name])
-        return found[name]
+        if name not in thefts:
+            thefts[name] = _steal(tmp_path_factory.mktemp("server"), data, thief, SERVED[name])
+        return thefts[name]
 
     return steal
 
 
 def _steal(folder: Path, data: Path, thief: subprocess.Popen[str], settings: dict[str, object]) -> Theft:
-    import requests
-
-    with started(folder, **settings) as server:
+    with served_in_thread(folder, **settings) as server:
         job = {"rest": server.rest, "key": server.key, "data": str(data), "budget": BUDGET, "seed": 0}
         thief.stdin.write(json.dumps(job) + "\n")
         thief.stdin.flush()
         line = thief.stdout.readline()
         assert line, "the thief's process ended: its standard error says why"
-        told = json.loads(line)
-        images = digits()[:5]
-        tensor = {"name": "input", "datatype": "FP32", "shape": list(images.shape), "data": images.tolist()}
-        answer = requests.post(
-            f"{server.url}/v2/models/digits/infer", json={"inputs": [tensor]}, headers=server.admin_bearer, timeout=60
-        )
-        neighbour = np.reshape(answer.json()["outputs"][0]["data"], (5, 10))
-        events = requests.get(f"{server.url}/admin/events", headers=server.admin_bearer, timeout=60).json()["events"]
+        report = json.loads(line)
+        answer = server.infer(digits()[:5], server.admin)[2]
+        neighbour = np.reshape(answer["outputs"][0]["data"], (5, 10))
+        events = server.get("/admin/events", server.admin)[2]["events"]
         alarms = tuple(event["queries"] for event in events if (event["what"], event["name"]) == ("alarm", "alice"))
-    return Theft(**told, alarms=alarms, neighbour=neighbour)
+    return Theft(**report, alarms=alarms, neighbour=neighbour)
 
 
 @pytest.mark.parametrize("name", SERVED)

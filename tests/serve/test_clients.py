@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from queen.serve.access.key_store import open_keys
 from tests.support.paths import ROOT
 from tests.support.server import Server, started
 from tests.support.serving import digits, honest, noise
@@ -52,14 +51,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def new_key(server: Server, name: str) -> str:
-    keys = open_keys(server.home, "memory://")
-    try:
-        return keys.add(name)[0]
-    finally:
-        keys.close()
-
-
 @pytest.fixture(scope="module")
 def report_of(server: Server) -> Callable[[str], Report]:
     """What a client's script was told; each script runs once, with keys of its own."""
@@ -78,12 +69,12 @@ def run_script(server: Server, client: str) -> Report:
         "rest": server.rest,
         "grpc": server.grpc,
         "model": "digits",
-        "key": new_key(server, client),
-        "thief": new_key(server, f"{client}-thief"),
+        "key": server.new_key(client),
+        "thief": server.new_key(f"{client}-thief"),
         "images": digits()[:ROWS].tolist(),
         "noise": noise().tolist(),
     }
-    command = [sys.executable, "-m", f"tests.serve.clients.{client}"]
+    command = [sys.executable, "-m", f"tests.support.clients.{client}"]
     done = subprocess.run(
         command, cwd=ROOT, input=json.dumps(job), capture_output=True, text=True, timeout=120, check=False
     )

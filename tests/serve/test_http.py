@@ -11,16 +11,12 @@ import socket
 import weakref
 
 import pytest
-import uvicorn
 from uvicorn.server import ServerState
 
-from queen.serve.access.key_store import FileKeys
 from queen.serve.app import App
-from queen.serve.run import running, uvicorn_config
-from queen.serve.service import Service
-from queen.serve.settings import read_settings
+from queen.serve.run import uvicorn_config
 from tests.support.http import body, head, read_answer, talk
-from tests.support.serving import small_bundle
+from tests.support.server import served_in_thread
 from tests.support.waiting import wait_for
 
 LIMIT = 64 * 1024
@@ -28,41 +24,18 @@ LIMIT = 64 * 1024
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """Ports, a key and the service, of a server on a loop in another thread."""
-    import threading
-
-    home = tmp_path_factory.mktemp("limits")
-    key, _ = FileKeys(home).add("alice")
-    settings = read_settings({
-        "bundle": small_bundle(), "home": home, "ledger": "memory://", "port": 0, "grpc_port": -1,
-        "max_body": LIMIT, "max_header": 4096, "request_timeout": 2.0, "max_connections": 120, "max_rows": 8,
-    })  # fmt: skip
-    started, stop, found = threading.Event(), asyncio.Event(), {}
-
-    async def serve():
-        service = Service.open(settings)
-        async with running(service) as ports:
-            found.update(service=service, port=ports.rest, key=key, loop=asyncio.get_running_loop())
-            started.set()
-            await stop.wait()
-
-    loop_factory = uvicorn.Config("", log_config=None).get_loop_factory()
-    thread = threading.Thread(target=lambda: asyncio.Runner(loop_factory=loop_factory).run(serve()))
-    thread.start()
-    assert started.wait(60)
-    yield found
-    found["loop"].call_soon_threadsafe(stop.set)
-    thread.join(30)
-    assert not thread.is_alive()
+    limits = {"max_body": LIMIT, "max_header": 4096, "request_timeout": 1.0, "max_connections": 120, "max_rows": 8}
+    with served_in_thread(tmp_path_factory.mktemp("limits"), **limits) as server:
+        yield server
 
 
 def ask(served, *parts: bytes, pause: float = 0.0):
-    status, headers, content = asyncio.run(talk(served["port"], *parts, pause=pause))
+    status, headers, content = asyncio.run(talk(served.rest, *parts, pause=pause))
     return status, headers, json.loads(content)
 
 
 def queries(served) -> int:
-    return served["service"].guard.ledger.standing("alice").queries
+    return served.service.guard.ledger.standing("alice").queries
 
 
 def padded(size: int) -> bytes:
@@ -73,10 +46,10 @@ def padded(size: int) -> bytes:
 
 def test_a_body_of_exactly_the_limit_is_answered_and_one_byte_more_is_not(served):
     before = queries(served)
-    status, _, answered = ask(served, head(served["key"], LIMIT), padded(LIMIT))
+    status, _, answered = ask(served, head(served.key, LIMIT), padded(LIMIT))
     assert status == 200
     assert answered["outputs"][0]["shape"] == [1, 10]
-    status, headers, error = ask(served, head(served["key"], LIMIT + 1), padded(LIMIT + 1))
+    status, headers, error = ask(served, head(served.key, LIMIT + 1), padded(LIMIT + 1))
     assert (status, list(error)) == (413, ["error"])
     assert "connection" not in headers  # hanging up now would reset the connection under a client that still sends
     assert queries(served) == before + 1
@@ -87,7 +60,7 @@ def chunk(part: bytes) -> bytes:
 
 
 def test_a_body_without_a_length_is_cut_off_while_it_streams(served):
-    start = head(served["key"], None, "Transfer-Encoding: chunked")
+    start = head(served.key, None, "Transfer-Encoding: chunked")
     good = padded(LIMIT)
     status, _, _ = ask(served, start, *(chunk(good[i : i + 8192]) for i in range(0, LIMIT, 8192)), b"0\r\n\r\n")
     assert status == 200
@@ -96,7 +69,7 @@ def test_a_body_without_a_length_is_cut_off_while_it_streams(served):
 
 
 def test_a_body_in_very_many_chunks_is_read(served):
-    start, plain = head(served["key"], None, "Transfer-Encoding: chunked"), body()
+    start, plain = head(served.key, None, "Transfer-Encoding: chunked"), body()
     status, _, _ = ask(served, start, b"".join(chunk(plain[i : i + 1]) for i in range(len(plain))) + b"0\r\n\r\n")
     assert status == 200
 
@@ -104,17 +77,17 @@ def test_a_body_in_very_many_chunks_is_read(served):
 def test_what_inflates_beyond_the_limit_is_refused(served):
     small = gzip.compress(padded(LIMIT))
     bomb = gzip.compress(b" " * (50 * LIMIT))
-    status, _, _ = ask(served, head(served["key"], len(small), "Content-Encoding: gzip"), small)
+    status, _, _ = ask(served, head(served.key, len(small), "Content-Encoding: gzip"), small)
     assert status == 200
-    status, _, error = ask(served, head(served["key"], len(bomb), "Content-Encoding: gzip"), bomb)
+    status, _, error = ask(served, head(served.key, len(bomb), "Content-Encoding: gzip"), bomb)
     assert (status, list(error)) == (413, ["error"])
 
 
 @pytest.mark.parametrize("where", ["header", "many headers", "url"])
 def test_a_large_head_is_refused(served, where):
     extra = {
-        "header": head(served["key"], 0, "X-Long: " + "a" * 5000),
-        "many headers": head(served["key"], 0, *(f"X-{i}: a" for i in range(900))),
+        "header": head(served.key, 0, "X-Long: " + "a" * 5000),
+        "many headers": head(served.key, 0, *(f"X-{i}: a" for i in range(900))),
         "url": b"GET /v2/" + b"a" * 6000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
     }[where]
     status, headers, error = ask(served, extra)
@@ -144,7 +117,7 @@ async def slow_ones(served, start: bytes, trickle: bytes, count: int) -> int:
     """Many slow connections until the server has closed them all; the status that a quick client gets meanwhile."""
 
     async def one() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served["port"])
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.rest)
         writer.write(start)
         closed = asyncio.create_task(reader.read())
         while not (await asyncio.wait([closed], timeout=0.1))[0]:
@@ -156,7 +129,7 @@ async def slow_ones(served, start: bytes, trickle: bytes, count: int) -> int:
     async with asyncio.timeout(60):
         crowd = [asyncio.create_task(one()) for _ in range(count)]
         await asyncio.sleep(0.3)
-        status, _, _ = await talk(served["port"], head(served["key"], len(body())) + body())
+        status, _, _ = await talk(served.rest, head(served.key, len(body())) + body())
         await asyncio.gather(*crowd)
     return status
 
@@ -167,7 +140,7 @@ def test_slow_clients_are_shown_the_door_and_others_are_answered(served, kind):
     sent = {
         "silent": (b"", b""),
         "trickling head": (b"POST /v2 HTTP/1.1\r\nX-Long: ", b"a"),
-        "trickling body": (head(served["key"], 50_000), b" "),
+        "trickling body": (head(served.key, 50_000), b" "),
     }
     before = queries(served)
     assert asyncio.run(slow_ones(served, *sent[kind], 50)) == 200
@@ -176,15 +149,15 @@ def test_slow_clients_are_shown_the_door_and_others_are_answered(served, kind):
 
 def test_too_many_connections_are_told_to_come_later(served):
     async def crowd():
-        opened = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", served["port"]) for _ in range(120)))
+        opened = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", served.rest) for _ in range(120)))
         try:
-            return await asyncio.gather(*(talk(served["port"], b"") for _ in range(10)))
+            return await asyncio.gather(*(talk(served.rest, b"") for _ in range(10)))
         finally:
             for _, writer in opened:
                 writer.close()
 
     def is_answered():
-        return ask(served, head(served["key"], len(body())) + body())[0] == 200
+        return ask(served, head(served.key, len(body())) + body())[0] == 200
 
     refused = [headers for status, headers, _ in asyncio.run(crowd()) if status == 503]
     assert {headers["retry-after"] for headers in refused} == {"1"}
@@ -193,8 +166,8 @@ def test_too_many_connections_are_told_to_come_later(served):
 
 def test_more_rows_than_allowed_are_refused(served):
     before = queries(served)
-    assert ask(served, head(served["key"], len(body(8))) + body(8))[0] == 200
-    status, _, error = ask(served, head(served["key"], len(body(9))) + body(9))
+    assert ask(served, head(served.key, len(body(8))) + body(8))[0] == 200
+    status, _, error = ask(served, head(served.key, len(body(9))) + body(9))
     assert status == 413
     assert "8" in error["error"]
     assert queries(served) == before + 8
@@ -202,9 +175,9 @@ def test_more_rows_than_allowed_are_refused(served):
 
 def test_a_connection_serves_many_requests_and_pipelined_ones_in_order(served):
     async def many():
-        reader, writer = await asyncio.open_connection("127.0.0.1", served["port"])
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.rest)
         last = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
-        writer.write((head(served["key"], len(body())) + body()) * 3 + last)
+        writer.write((head(served.key, len(body())) + body()) * 3 + last)
         found = [await read_answer(reader) for _ in range(4)]
         writer.close()
         return found
@@ -218,13 +191,13 @@ def test_a_connection_serves_many_requests_and_pipelined_ones_in_order(served):
 def test_a_client_that_leaves_early_harms_nobody(served):
     async def leave():
         for _ in range(20):
-            _, writer = await asyncio.open_connection("127.0.0.1", served["port"])
-            writer.write(head(served["key"], len(body())) + body())
+            _, writer = await asyncio.open_connection("127.0.0.1", served.rest)
+            writer.write(head(served.key, len(body())) + body())
             await writer.drain()
             writer.close()
 
     asyncio.run(leave())
-    assert ask(served, head(served["key"], len(body())) + body())[0] == 200
+    assert ask(served, head(served.key, len(body())) + body())[0] == 200
 
 
 class Wire(asyncio.Transport):
@@ -245,13 +218,13 @@ class Wire(asyncio.Transport):
 
 
 def test_an_answer_leaves_in_one_packet(served):
-    service = served["service"]
+    service = served.service
 
     async def speak() -> tuple[bytes, bool, bool]:
         config, wire = uvicorn_config(App(service), service.settings), Wire()
         connection = config.http_protocol_class(config=config, server_state=ServerState(), app_state={})
         connection.connection_made(wire)
-        connection.data_received(head(served["key"], len(body())) + body())
+        connection.data_received(head(served.key, len(body())) + body())
         first = await asyncio.wait_for(wire.written.get(), 60)
         await asyncio.sleep(0.05)
         gone = weakref.ref(connection.cycle)
@@ -264,7 +237,7 @@ def test_an_answer_leaves_in_one_packet(served):
         finally:
             gc.enable()
 
-    packet, is_all, is_gone = asyncio.run_coroutine_threadsafe(speak(), served["loop"]).result(60)
+    packet, is_all, is_gone = asyncio.run_coroutine_threadsafe(speak(), served.loop).result(60)
     before, _, found = packet.partition(b"\r\n\r\n")
     assert before.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\ncontent-length: %d" % len(found) in before
@@ -275,9 +248,9 @@ def test_an_answer_leaves_in_one_packet(served):
 
 @pytest.mark.parametrize("line", ["Connection: close", None], ids=["close", "http10"])
 def test_a_client_that_wants_one_answer_gets_it_and_the_end(served, line):
-    sent = head(served["key"], len(body()), *([line] if line else []))
+    sent = head(served.key, len(body()), *([line] if line else []))
     sent = sent if line else sent.replace(b"HTTP/1.1", b"HTTP/1.0", 1)
-    with socket.create_connection(("127.0.0.1", served["port"]), timeout=60) as wire:
+    with socket.create_connection(("127.0.0.1", served.rest), timeout=60) as wire:
         wire.sendall(sent + body())
         with wire.makefile("rb") as answers:
             found = answers.read()

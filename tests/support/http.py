@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
-from tests.support.serving import digits
+from tests.support.serving import digits, inference_body
 
 Answer = tuple[int, dict[str, str], bytes]
 
 
 def body(rows: int = 1) -> bytes:
-    """An inference request for some digits, in JSON."""
-    x = digits()[:rows]
-    tensor = {"name": "input", "datatype": "FP32", "shape": list(x.shape), "data": x.flatten().tolist()}
-    return json.dumps({"inputs": [tensor]}).encode()
+    """A request for answers to some digits."""
+    return inference_body(digits()[:rows])
 
 
 def head(key: str, length: int | None, *extra: str) -> bytes:

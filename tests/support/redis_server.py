@@ -26,7 +26,7 @@ def _mortal() -> list[str]:
 
 
 @dataclass
-class Server:
+class RedisServer:
     """A redis-server process; `start` after `kill` serves what was on disk, on the same port.
 
     Start it from a thread that lives as long as it shall, such as the one that pytest runs tests in.
@@ -81,7 +81,7 @@ class Server:
         self.process.wait()
 
 
-def redis_server(folder: Path, **config: str) -> Server:
+def redis_server(folder: Path, **config: str) -> RedisServer:
     """Start a server whose files are in `folder`; options of redis.conf have _ for -. Kill it when done."""
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed (Debian: apt install redis-server), so nothing is tested with it")
@@ -94,17 +94,17 @@ def redis_server(folder: Path, **config: str) -> Server:
         if port > 55000:  # a cluster's servers also talk on this number plus 10,000
             port -= 20000
         try:
-            return Server(folder, port, {**DURABLE, **named})
+            return RedisServer(folder, port, {**DURABLE, **named})
         except (RuntimeError, AssertionError):
             if attempt == 5:
                 raise
     raise AssertionError
 
 
-def redis_cluster(folder: Path, nodes: int = 1) -> list[Server]:
+def redis_cluster(folder: Path, nodes: int = 1) -> list[RedisServer]:
     """A cluster of primaries that share all slots evenly; what one of them serves does not hang on the others."""
     options = {"cluster_enabled": "yes", "cluster_require_full_coverage": "no", "cluster_node_timeout": "1000"}
-    servers: list[Server] = []
+    servers: list[RedisServer] = []
     try:
         for number in range(nodes):
             servers.append(redis_server(folder / str(number), **options))
@@ -121,18 +121,18 @@ def redis_cluster(folder: Path, nodes: int = 1) -> list[Server]:
     return servers
 
 
-def _knows(server: Server, nodes: int) -> bool:
+def _knows(server: RedisServer, nodes: int) -> bool:
     with server.client() as client:
-        found = client.execute_command("CLUSTER", "INFO")
+        info = client.execute_command("CLUSTER", "INFO")
         return (
-            b"cluster_state:ok" in found
-            and b"cluster_size:%d\r" % nodes in found
+            b"cluster_state:ok" in info
+            and b"cluster_size:%d\r" % nodes in info
             and (len(client.execute_command("CLUSTER", "SLOTS")) == nodes)
         )
 
 
 @cache
-def _shared(cluster: bool) -> Server:
+def _shared(cluster: bool) -> RedisServer:
     memory = Path("/dev/shm")  # where there is one: a disk would wait for every answer
     folder = Path(tempfile.mkdtemp(prefix="queen-redis-", dir=memory if memory.is_dir() else None))
     server = redis_cluster(folder)[0] if cluster else redis_server(folder)
@@ -145,6 +145,6 @@ def _shared(cluster: bool) -> Server:
     return server
 
 
-def shared_server(*, cluster: bool = False) -> Server:
+def shared_server(*, cluster: bool = False) -> RedisServer:
     """One server for all tests of this process: use a prefix of your own, or `flushall`."""
     return _shared(cluster)

@@ -1,37 +1,44 @@
-"""Real servers for tests that are their clients: in a process of their own, or on the event loop of the test."""
+"""Real servers for tests that are their clients: in a process, in a thread, or on the event loop of the test."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import uvicorn
+from torch import Tensor
+
+from queen.ledger import Budget
 from queen.serve.access.key_store import open_keys
 from queen.serve.run import Ports, running
 from queen.serve.service import Service
 from queen.serve.settings import read_settings
 from tests.support.paths import ROOT
-from tests.support.serving import small_bundle
+from tests.support.serving import inference_body, small_bundle
 from tests.support.waiting import PATIENCE
 
 
 @dataclass
-class Server:
-    """Where a server listens, keys for it, and its process."""
+class Endpoint:
+    """Where a server listens, its keys, and ways to ask it."""
 
-    process: subprocess.Popen[bytes]
     home: Path
-    log: Path
-    key: str = ""
-    admin: str = ""
+    ledger: str
+    key: str  # of the client alice
+    admin: str  # of the operator boss
     rest: int = 0
     grpc: int = 0
     metrics: int = 0
@@ -48,6 +55,38 @@ class Server:
     def admin_bearer(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.admin}"}
 
+    def new_key(self, name: str, groups: Sequence[str] = (), budget: Budget | None = None) -> str:
+        store = open_keys(self.home, self.ledger)
+        try:
+            return store.add(name, groups, budget=budget)[0]
+        finally:
+            store.close()
+
+    def get(self, path: str, key: str | None = None) -> tuple[int, dict[str, str], Any]:
+        """Status, headers and JSON of a page."""
+        return self._ask(path, key, None)
+
+    def infer(self, x: Tensor, key: str | None = None) -> tuple[int, dict[str, str], Any]:
+        """Status, headers and JSON of the answer to a batch; alice asks unless there is another key."""
+        return self._ask("/v2/models/digits/infer", key or self.key, inference_body(x))
+
+    def _ask(self, path: str, key: str | None, data: bytes | None) -> tuple[int, dict[str, str], Any]:
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        try:
+            asked = urllib.request.Request(self.url + path, data, headers)
+            with urllib.request.urlopen(asked, timeout=PATIENCE) as reply:
+                return reply.status, dict(reply.headers), json.load(reply)
+        except urllib.error.HTTPError as error:
+            return error.code, dict(error.headers), json.load(error)
+
+
+@dataclass(kw_only=True)
+class Server(Endpoint):
+    """A server in a process of its own."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
     def stderr(self) -> str:
         return self.log.read_text()
 
@@ -60,17 +99,29 @@ class Server:
         return self.process.wait(timeout)
 
 
+@dataclass(kw_only=True)
+class ThreadServer(Endpoint):
+    """A server in a thread of this process."""
+
+    service: Service
+    loop: asyncio.AbstractEventLoop
+
+
+def run_queen(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own."""
+    command = [sys.executable, "-m", "queen", *arguments]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, env=env, check=False)
+
+
 @contextmanager
 def started(
     folder: Path, *, bundle: Path | None = None, patience: float = PATIENCE, module: str = "queen", **settings: Any
 ) -> Iterator[Server]:
-    """A server with a client key `alice` and an admin key; settings are those of `queen serve`."""
+    """A server with a client key `alice` and an admin key `boss`; settings are those of `queen serve`."""
     home = Path(settings.pop("home", folder / "home"))
     ledger = settings.pop("ledger", "memory://")
-    keys = open_keys(home, ledger)
-    key, _ = keys.add("alice")
-    admin, _ = keys.add("boss", admin=True)
-    keys.close()
+    key, admin = _make_keys(home, ledger)
     flags = {"port": 0, "grpc_port": 0, "home": home, "ledger": ledger, "threads": 1, **settings}
     command = [sys.executable, "-m", module, "serve", str(bundle or small_bundle())]
     for name, value in flags.items():
@@ -86,7 +137,7 @@ def started(
         process = subprocess.Popen(
             command, cwd=ROOT, stderr=file, stdout=file, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
-    server = Server(process, home, log, key, admin)
+    server = Server(home, ledger, key, admin, process=process, log=log)
     try:
         _wait(server, patience)
         yield server
@@ -94,6 +145,14 @@ def started(
         if process.poll() is None:
             process.kill()
         process.wait(PATIENCE)
+
+
+def _make_keys(home: Path, ledger: str) -> tuple[str, str]:
+    keys = open_keys(home, ledger)
+    try:
+        return keys.add("alice")[0], keys.add("boss", admin=True)[0]
+    finally:
+        keys.close()
 
 
 def _wait(server: Server, patience: float) -> None:
@@ -116,3 +175,28 @@ async def running_service(home: Path, **settings: Any) -> AsyncIterator[tuple[Se
     service = Service.open(read_settings(given))
     async with running(service) as ports:
         yield service, ports
+
+
+@contextmanager
+def served_in_thread(home: Path, **settings: Any) -> Iterator[ThreadServer]:
+    """The same on an event loop in another thread, with the keys of `started`: a start costs next to nothing."""
+    ledger = settings.get("ledger", "memory://")
+    key, admin = _make_keys(home, ledger)
+    server: list[ThreadServer] = []
+    ready, stop = threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        async with running_service(home, **settings) as (service, ports):
+            loop = asyncio.get_running_loop()
+            server.append(ThreadServer(home, ledger, key, admin, ports.rest, service=service, loop=loop))
+            ready.set()
+            await stop.wait()
+
+    loop_factory = uvicorn.Config("", log_config=None).get_loop_factory()
+    thread = threading.Thread(target=lambda: asyncio.Runner(loop_factory=loop_factory).run(serve()))
+    thread.start()
+    assert ready.wait(PATIENCE)
+    yield server[0]
+    server[0].loop.call_soon_threadsafe(stop.set)
+    thread.join(PATIENCE)
+    assert not thread.is_alive()

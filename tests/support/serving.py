@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -75,3 +76,9 @@ def honest(x: Tensor) -> Tensor:
     model = _trained()  # trained here if nobody has asked before
     with torch.no_grad():
         return model(x).softmax(1)
+
+
+def inference_body(x: Tensor) -> bytes:
+    """A request for answers to these rows, in JSON."""
+    tensor = {"name": "input", "datatype": "FP32", "shape": list(x.shape), "data": x.flatten().tolist()}
+    return json.dumps({"inputs": [tensor]}).encode()

@@ -18,7 +18,7 @@ from queen.core.mapping import MappingNet
 from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
 from queen.core.split import Split
 from queen.errors import CalibrationError, LimitsError, OptionError
-from queen.options import SCORES, Limits, Sentinel
+from queen.options import SCORES, Limits, Sentinel, check_sentinel
 from queen.policy import find_policy
 from queen.recipe import Recipe
 from queen.sentinel import evidence
@@ -120,7 +120,7 @@ class Bundle:
         find_policy(self.policy)
         if self.policy == "sentinel" and self.calibration is None:
             raise CalibrationError(NO_CALIBRATION)
-        check_settings(self.sentinel)
+        check_sentinel(self.sentinel)
         classes = self.geometry.classes
         for name in ("observe", "keep_label"):
             if not isinstance(getattr(self, name), bool):
@@ -175,30 +175,22 @@ class Bundle:
         """A class's name, or its number."""
         return self.class_names[label] if self.class_names else str(label)
 
-
-def check_settings(settings: object) -> Sentinel:
-    """The sentinel's settings, if they are some."""
-    if not isinstance(settings, Sentinel):
-        raise OptionError(f"sentinel must be queen.types.Sentinel, got {type(settings).__name__}")
-    return settings
-
-
-def with_options(bundle: Bundle, **changes: Any) -> Bundle:
-    """The same fit with other options."""
-    unknown = sorted(set(changes) - set(OPTIONS))
-    if unknown:
-        raise OptionError(f"no option '{unknown[0]}'; known: {', '.join(OPTIONS)}")
-    settings = {name: changes.pop(name) for name in SHORTCUTS if name in changes}
-    if settings:
-        changes["sentinel"] = replace(check_settings(changes.get("sentinel", bundle.sentinel)), **settings)
-    changed = replace(bundle, **changes)
-    report = bundle.report
-    if "limits" in changes:  # the budgets in the report are those of the limits
-        benign = bundle.calibration.benign if bundle.calibration else None
-        report = report | budget(changed.limits, report, benign)
-    if changed.sentinel != bundle.sentinel and "alarm_rates" in report:  # these were another test's
-        report = report | {"alarm_rates": {}}
-    return replace(changed, report=report)
+    def with_options(self, **changes: Any) -> Bundle:
+        """The same fit with other options (`OPTIONS`), and a report that follows them."""
+        unknown = sorted(set(changes) - set(OPTIONS))
+        if unknown:
+            raise OptionError(f"no option '{unknown[0]}'; known: {', '.join(OPTIONS)}")
+        settings = {name: changes.pop(name) for name in SHORTCUTS if name in changes}
+        if settings:
+            changes["sentinel"] = replace(check_sentinel(changes.get("sentinel", self.sentinel)), **settings)
+        changed = replace(self, **changes)
+        report = self.report
+        if "limits" in changes:  # the budgets in the report are those of the limits
+            benign = self.calibration.benign if self.calibration else None
+            report = report | budget(changed.limits, report, benign)
+        if changed.sentinel != self.sentinel and "alarm_rates" in report:  # these were another test's
+            report = report | {"alarm_rates": {}}
+        return replace(changed, report=report)
 
 
 def guard_tensors(bundle: Bundle) -> dict[str, Tensor]:

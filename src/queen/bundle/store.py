@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from queen.atomic import write_atomically
-from queen.bundle.bundle import Bundle, Calibration, Probe, guard_tensors, with_options
+from queen.bundle.bundle import Bundle, Calibration, Probe, guard_tensors
 from queen.bundle.report import Report
 from queen.core.geometry import Geometry
 from queen.core.inputs import find_device
@@ -122,7 +122,7 @@ def load_bundle(
         _check_shapes(bundle, guard)
         Report(**bundle.report)  # another version may have told other things
     _recognise(bundle)
-    return with_options(bundle, **changes)
+    return bundle.with_options(**changes)
 
 
 def _model_tensors(model: nn.Module) -> dict[str, Tensor]:

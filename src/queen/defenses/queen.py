@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from queen.bundle.bundle import Bundle, with_options
+from queen.bundle.bundle import Bundle
 from queen.bundle.store import load_bundle, save_bundle
 from queen.cache import fingerprint
 from queen.core.mapping import MapRecipe
@@ -77,7 +77,7 @@ def _without_refusals(bundle: Bundle) -> Bundle:
     """The bundle with endless budgets if the sentinel refuses spent ones: nobody learns from what is refused."""
     if bundle.policy != "sentinel" or bundle.sentinel.on_spent != "refuse":
         return bundle
-    return with_options(bundle, limits=Limits(radius=bundle.limits.radius, threshold=1e9, extra_answers=MAX_ANSWERS))
+    return bundle.with_options(limits=Limits(radius=bundle.limits.radius, threshold=1e9, extra_answers=MAX_ANSWERS))
 
 
 def _without_alarm(batch: Measured) -> Measured:
@@ -119,8 +119,7 @@ def _builder(policy: str) -> Callable[..., Endpoint]:
         seed: int = 0,
     ) -> Endpoint:
         recipe = {"map_epochs": map_epochs, "map_batch": map_batch, "shadow_models": shadow_models, "seed": seed}
-        bundle = with_options(
-            load_or_fit(victim, **recipe),
+        bundle = load_or_fit(victim, **recipe).with_options(
             policy=policy,
             limits=Limits(radius=radius, threshold=threshold, extra_answers=extra_answers),
             sentinel=Sentinel(alpha=alpha, on_alarm=on_alarm, on_spent=on_spent),

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queen.bundle.bundle import MODES, Bundle, Calibration, with_options
+from queen.bundle.bundle import MODES, Bundle, Calibration
 from queen.bundle.report import Report
 from queen.core.geometry import check_range
 from queen.core.sensitivity import Floats
@@ -201,7 +201,7 @@ def with_calibration(bundle: Bundle, found: Calibration, rates: dict[str, float]
         "warnings": [w for w in bundle.report["warnings"] if not w.startswith("calibration")]
         + _warnings(bundle, found),
     }
-    return with_options(replace(bundle, calibration=found, report=report), limits=bundle.limits)
+    return replace(bundle, calibration=found, report=report).with_options(limits=bundle.limits)
 
 
 def _warnings(bundle: Bundle, found: Calibration) -> list[str]:

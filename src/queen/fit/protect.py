@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from queen.bundle.bundle import NO_CALIBRATION, Bundle, Probe, check_settings, with_options
+from queen.bundle.bundle import NO_CALIBRATION, Bundle, Probe
 from queen.bundle.report import Benign, Report, mean_square_sensitivity
 from queen.core import inputs
 from queen.core.geometry import Geometry, check_labels, measure, nearest_centre
@@ -22,7 +22,7 @@ from queen.fit.data import Data, batches
 from queen.fit.features import ModelOutputs, look
 from queen.guard import Guard
 from queen.ledger import Ledger
-from queen.options import Limits, Sentinel
+from queen.options import Limits, Sentinel, check_sentinel
 from queen.policy import find_policy
 from queen.progress import Progress
 from queen.recipe import Recipe, recipe_of
@@ -125,7 +125,7 @@ def protect(
                     simulate=policy == "sentinel",
                     seed=seed,
                 )
-        bundle = with_options(bundle, policy=policy, limits=limits)
+        bundle = bundle.with_options(policy=policy, limits=limits)
     show.say(Report(**bundle.report).lines())
     return Guard(bundle, ledger=ledger, secret=secret)
 
@@ -144,7 +144,7 @@ def _check_options(
         raise CalibrationError(NO_CALIBRATION)
     if isinstance(calibration, str) and calibration != "train":
         raise OptionError(f"calibration must be held-out data or 'train', got '{calibration}'")
-    settings = Sentinel() if sentinel is None else check_settings(sentinel)
+    settings = Sentinel() if sentinel is None else check_sentinel(sentinel)
     settings = settings if alpha is None else replace(settings, alpha=alpha)
     if not isinstance(model, nn.Module):
         raise DtypeError(f"expected the model as a torch.nn.Module, got {type(model).__name__}")

@@ -1,4 +1,4 @@
-"""The only mutable thing: what each client has seen of each class."""
+"""The only mutable thing: what each client has asked and been answered, in memory, in SQLite or in Redis."""
 
 from queen.ledger.base import Budget, Event, Judgement, Ledger, Standing
 from queen.ledger.memory import MemoryLedger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from queen.core.sensitivity import Floats
-from queen.errors import LimitsError
+from queen.errors import LimitsError, OptionError
 from queen.ledger.rows import Rows, make_rows
 from queen.options import Limits
 from queen.types import Verdict
@@ -20,12 +21,12 @@ LETTERS = {verdict.value: verdict for verdict in Verdict}
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the ledger decided of every row: a letter, whether nothing is left to spend on it, whether it is alarmed.
+    """What the ledger decided about every row: a letter, whether no budget is left for it, whether it is alarmed.
 
     Without bets `spent` says that the row's class was spent before it came; with them, that no budget is left for it.
     `trusted` rows are those of clients on the allow-list. `failed` rows may not be answered: part of the store failed,
     so it is not certain that they are on record; their letter is B and they count as spent. (If all failed, the ledger
-    raises `LedgerError` instead.) `alarms` holds how each newly accused scope stood, and the client who asked.
+    raises `LedgerError` instead.) `alarms` holds the standing of each newly accused scope, and the client who asked.
     """
 
     letters: str
@@ -47,11 +48,12 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Event:
-    """Something an operator should know: an alarm, or what an operator did about one.
+    """Something an operator should know: an alarm, or what an operator did.
 
     `what` is alarm, pardon, allow, disallow or budget; `name` is the client or group it is about, `client` the one
     whose query raised the alarm, `wealth` the mean over scores and exponents (accused at 1 / alpha, times one more for
-    every group that shares alpha), `coverage` CQS by class.
+    every group that shares alpha), `coverage` CQS by class. The numbers are from the alarm, or from just before the
+    operator acted.
     """
 
     id: int
@@ -69,25 +71,25 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What an operator grants one client instead of the guard's limits; None leaves the guard's."""
+    """What an operator gives one client instead of the guard's limits; None leaves the guard's."""
 
     threshold: float | None = None
     extra_answers: int | None = None
 
     def __post_init__(self) -> None:
-        plain = self.over(Limits())  # says what is wrong with the numbers, and makes plain ones of them
+        plain = self.over(Limits())  # raises if a number is wrong, and turns all into plain Python numbers
         for name in ("threshold", "extra_answers"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, getattr(plain, name))
 
     def over(self, limits: Limits) -> Limits:
-        """The limits with this budget."""
+        """The limits, with the numbers of this budget where it has some."""
         return replace(limits, **{name: value for name, value in vars(self).items() if value is not None})
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a client or group stands: `queries` are those that it was asked about, under any policy.
+    """Where a client or group stands; `queries` counts all that were charged to it, under any policy.
 
     Wealth and extra answers are counted under the sentinel only.
     """
@@ -99,23 +101,26 @@ class Standing:
     alarmed: bool = False
     allowed: bool = False
     extra_answers: int = 0
-    budget: Budget | None = None  # its own, if an operator gave it one
+    budget: Budget | None = None  # its own, if an operator has given it one
     coverage: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def on_record(self) -> bool:
-        """Whether it asked, or an operator gave it something; one that operators only ever pardoned is not."""
+        """Whether the ledger knows this client or group: it asked, or an operator allowed it or gave it a budget.
+
+        All other numbers follow from queries, and a pardon alone puts nobody on record.
+        """
         return bool(self.queries or self.allowed or self.budget)
 
 
 class Ledger(Protocol):
-    """Judges rows in arrival order and remembers; several clients may mix in one call."""
+    """Judges rows in arrival order and remembers them; several clients may mix in one call."""
 
     def judge_rows(self, rows: Rows) -> Judgement:
         """Judge all rows and record the fresh ones, or raise `LedgerError`: then nobody may be answered.
 
-        A row is judged by its client's own scope and then by its groups' in order of kind. Each decides and charges by
-        itself; what one denies is not passed on, and what a trusted client asks concerns no group.
+        A row is judged in its client's own scope and then in its groups', in order of kind. Each decides and charges by
+        itself; what one denies is not passed on, and what a trusted client asks is charged to no group.
         """
         ...
 
@@ -124,19 +129,19 @@ class Ledger(Protocol):
         ...
 
     def coverage(self, client: str) -> dict[int, float]:
-        """CQS of every class this client has touched."""
+        """CQS of every class in which this client has records."""
         ...
 
     def records(self, client: str) -> dict[int, Floats]:
-        """The recorded points (m, 2) of every class this client has touched, oldest first."""
+        """The recorded points (m, 2) of every class in which this client has records, oldest first."""
         ...
 
     def clients(self) -> Iterable[str]:
-        """Names of all clients on record, sorted: those that asked, and those that an operator gave something."""
+        """The names of all clients on record (see `Standing.on_record`), sorted."""
         ...
 
     def standing(self, name: str, *, group: bool = False) -> Standing:
-        """Where a client (or group) stands; one nobody heard of stands at the beginning."""
+        """Where a client (or group) stands; one that is not on record has `Standing(name, group)`."""
         ...
 
     def standings(self) -> list[Standing]:
@@ -144,9 +149,9 @@ class Ledger(Protocol):
         ...
 
     def each_standing(self) -> Iterator[Standing]:
-        """The same in no order, one after the other, for whoever cannot hold a million of them.
+        """The same in no order, one after the other, for callers that cannot hold a million of them.
 
-        Each is as it was when it was read, and one may come twice (a Redis cluster moves them).
+        Each is as it was when it was read, and one may come twice (a Redis cluster may move it meanwhile).
         """
         ...
 
@@ -155,7 +160,7 @@ class Ledger(Protocol):
         ...
 
     def acknowledge(self, event: int, actor: str) -> None:
-        """Note that somebody has seen an event."""
+        """Note that somebody has read an event."""
         ...
 
     def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
@@ -163,15 +168,15 @@ class Ledger(Protocol):
         ...
 
     def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:
-        """Put a client on the allow-list (or take it off): always answered honestly, and no weight on its groups."""
+        """Put a client on the allow-list (or take it off): always answered honestly, and not charged to its groups."""
         ...
 
     def set_budget(self, client: str, budget: Budget | None, actor: str) -> None:
-        """Give a client a budget of its own, or (None) the guard's again."""
+        """Give a client its own budget, or (None) the guard's limits again."""
         ...
 
     def check(self) -> None:
-        """Raise `LedgerError` if nothing can be written now; for a server that wants to know before anybody asks."""
+        """Raise `LedgerError` if nothing can be written now, so that a server finds out before a client asks."""
         ...
 
     def close(self) -> None:
@@ -179,17 +184,53 @@ class Ledger(Protocol):
         ...
 
 
-class Derived:
-    """What every ledger makes of the rest of it."""
-
-    def standings(self: Ledger) -> list[Standing]:
-        """Where all stand, the highest wealth first, then by name."""
-        found = {(standing.group, standing.name): standing for standing in self.each_standing()}
-        return sorted(found.values(), key=lambda s: (-s.wealth, s.group, s.name))
+class LedgerBase:
+    """The methods of `Ledger` that follow from its others, and from `_operate`, which carries out operators' orders."""
 
     def judge(self: Ledger, client: str, labels: ArrayLike, points: ArrayLike, limits: Limits) -> Judgement:
         """Judge the rows of one client: labels (n,), points (n, 2) relative to the class disc."""
         return self.judge_rows(make_rows((client,), None, labels, points, limits))
+
+    def coverage(self: Ledger, client: str) -> dict[int, float]:
+        """CQS of every class in which this client has records."""
+        return dict(self.standing(client).coverage)
+
+    def clients(self: Ledger) -> Iterable[str]:
+        """The names of all clients on record, sorted."""
+        return sorted({standing.name for standing in self.each_standing() if not standing.group})
+
+    def standings(self: Ledger) -> list[Standing]:
+        """Where all stand, the highest wealth first, then by name."""
+        latest = {(standing.group, standing.name): standing for standing in self.each_standing()}
+        return sorted(latest.values(), key=lambda s: (-s.wealth, s.group, s.name))
+
+    def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
+        """Clear the alarm and the wealth of a client or group."""
+        self._operate("pardon", name, actor, group=group)
+
+    def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:
+        """Put a client on the allow-list, or take it off."""
+        self._operate("allow" if allowed else "disallow", client, actor)
+
+    def set_budget(self, client: str, budget: Budget | None, actor: str) -> None:
+        """Give a client its own budget, or the guard's limits again."""
+        self._operate("budget", client, actor, budget=check_budget(budget))
+
+    def _operate(self, order: str, name: str, actor: str, *, group: bool = False, budget: Budget | None = None) -> None:
+        """Carry out an order (pardon, allow, disallow or budget) and log it, with the standing from before it."""
+        raise NotImplementedError(f"{type(self).__name__} takes no orders from operators")
+
+
+def make_event(what: str, standing: Standing, *, client: str = "", actor: str = "") -> Event:
+    """An event that happens now to a client or group that stands like this; the store gives it its number."""
+    name, group, wealth = standing.name, standing.group, standing.wealth
+    return Event(0, what, name, group, client, wealth, standing.queries, standing.coverage, actor, time.time())
+
+
+def check_event(event: int, count: int) -> None:
+    """Events are numbered from 1 to their count."""
+    if not 1 <= event <= count:
+        raise OptionError(f"no event {event}; there are {count}")
 
 
 def check_budget(budget: object) -> Budget | None:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from queen.core.sensitivity import Floats
-from queen.errors import OptionError
-from queen.ledger.base import Budget, Derived, Event, Judgement, Standing, check_budget
-from queen.ledger.decide import Journal, ScopeState, scan
+from queen.ledger.base import Budget, Event, Judgement, LedgerBase, Standing, check_event, make_event
+from queen.ledger.decide import Journal, ScopeState, decide
 from queen.ledger.rows import Rows, Scope, check_client
 
-PAGE = 256
+PAGE = 256  # standings read under one lock; others may judge between two pages
 
 
-class MemoryLedger(Derived):
-    """Keeps every client in a dictionary; safe to share between threads."""
+class MemoryLedger(LedgerBase):
+    """All clients in one dictionary; safe to share between threads."""
 
     def __init__(self) -> None:
         self._states: dict[tuple[bool, str], ScopeState] = {}
@@ -30,44 +26,31 @@ class MemoryLedger(Derived):
         """Judge and record; see `Ledger`."""
         journal = Journal()
         with self._lock:
-            judgement = scan(rows, self._state, journal)
+            judgement = decide(rows, self._state_of, journal)
             for standing, client in journal.alarms:
-                self._note("alarm", standing, client=client)
+                self._log(make_event("alarm", standing, client=client))
         return judgement
 
-    def _state(self, scope: Scope) -> ScopeState:
-        return self._get(scope.name, group=scope.group)
+    def _state_of(self, scope: Scope) -> ScopeState:
+        return self._state(scope.name, group=scope.group)
 
-    def _get(self, name: str, *, group: bool = False) -> ScopeState:
+    def _state(self, name: str, *, group: bool) -> ScopeState:
         key = group, name
         state = self._states.get(key)
         if state is None:
             state = self._states[key] = ScopeState()
         return state
 
-    def _note(self, what: str, of: Standing, *, client: str = "", actor: str = "") -> None:
-        number, now = len(self._events) + 1, time.time()
-        self._events.append(
-            Event(number, what, of.name, of.group, client, of.wealth, of.queries, of.coverage, actor, now)
-        )
-
-    def coverage(self, client: str) -> dict[int, float]:
-        """CQS of every class this client has records in."""
-        with self._lock:
-            return self._peek(client).coverage()
+    def _log(self, event: Event) -> None:
+        self._events.append(replace(event, id=len(self._events) + 1))
 
     def records(self, client: str) -> dict[int, Floats]:
         """Recorded points (m, 2) by class, oldest first."""
         with self._lock:
-            classes = self._peek(client).classes
-            return {label: np.array(state.records) for label, state in sorted(classes.items()) if state.records}
+            return self._peek(client).points()
 
     def _peek(self, name: str, *, group: bool = False) -> ScopeState:
         return self._states.get((group, check_client(name))) or ScopeState()
-
-    def clients(self) -> Iterable[str]:
-        """Clients on record, sorted."""
-        return sorted(found.name for found in self.each_standing() if not found.group)
 
     def standing(self, name: str, *, group: bool = False) -> Standing:
         """Where a client or group stands."""
@@ -78,10 +61,10 @@ class MemoryLedger(Derived):
         """Where all stand, one after the other."""
         with self._lock:
             states = list(self._states.items())
-        for first in range(0, len(states), PAGE):  # judging goes on between two pages
+        for first in range(0, len(states), PAGE):
             with self._lock:
-                found = [s.standing(name, group=group) for (group, name), s in states[first : first + PAGE]]
-            yield from (standing for standing in found if standing.on_record)
+                page = [s.standing(name, group=group) for (group, name), s in states[first : first + PAGE]]
+            yield from (standing for standing in page if standing.on_record)
 
     def events(self) -> list[Event]:
         """Alarms and what operators did, oldest first."""
@@ -89,36 +72,18 @@ class MemoryLedger(Derived):
             return list(self._events)
 
     def acknowledge(self, event: int, actor: str) -> None:
-        """Note that somebody has seen an event."""
+        """Note that somebody has read an event."""
         check_client(actor)
         with self._lock:
-            if not 1 <= event <= len(self._events):
-                raise OptionError(f"no event {event}; there are {len(self._events)}")
+            check_event(event, len(self._events))
             self._events[event - 1] = replace(self._events[event - 1], acknowledged=actor)
 
-    def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
-        """Clear the alarm and wealth of a client or group."""
-        with self._lock:
-            self._operate("pardon", name, actor, group=group).pardon()
-
-    def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:
-        """Put a client on the allow-list, or take it off."""
-        with self._lock:
-            state = self._operate("allow" if allowed else "disallow", client, actor)
-            state.allowed = allowed
-
-    def set_budget(self, client: str, budget: Budget | None, actor: str) -> None:
-        """Give a client a budget of its own, or the guard's again."""
-        with self._lock:
-            check_budget(budget)
-            self._operate("budget", client, actor).budget = budget
-
-    def _operate(self, what: str, name: str, actor: str, *, group: bool = False) -> ScopeState:
-        """Log what an operator does to a client or group, with how it stood before."""
+    def _operate(self, order: str, name: str, actor: str, *, group: bool = False, budget: Budget | None = None) -> None:
         check_client(actor)
-        state = self._get(check_client(name), group=group)
-        self._note(what, state.standing(name, group=group), actor=actor)
-        return state
+        with self._lock:
+            state = self._state(check_client(name), group=group)
+            self._log(make_event(order, state.standing(name, group=group), actor=actor))
+            state.obey(order, budget)
 
     def check(self) -> None:
         """Memory can always be written."""

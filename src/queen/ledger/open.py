@@ -1,4 +1,4 @@
-"""Ledgers by address, as command lines and settings name them."""
+"""Ledgers by address, as they are named on command lines and in settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 def open_ledger(url: str | PathLike[str], **options: Any) -> Ledger:
-    """The ledger at an address; `options` are those of its kind.
+    """The ledger at an address; `options` are the keyword parameters of its class.
 
     >>> open_ledger("memory://").standings()
     []

@@ -1,10 +1,10 @@
--- What an operator does to one scope, and how it stood before (all fields of its hash; nothing if nobody heard of it).
--- KEYS  the scope's hash;  ARGV  what, name, is it a group (0 or 1), the budget (<Bdd, or nothing for the guard's)
-local scope, what, name, group, budget = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+-- Carries out an operator's order on one scope, as `ScopeState.obey` does; returns the fields its hash had before.
+-- KEYS  the scope's hash;  ARGV  order, name, is it a group (0 or 1), the budget (<Bdd, or nothing for the guard's)
+local scope, order, name, group, budget = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local STATE = '<BI4dddd'
 local before = redis.call('HGETALL', scope)
 local stored = redis.call('HGET', scope, 's')
-local gives = what == 'allow' or (what == 'budget' and budget ~= '')
+local gives = order == 'allow' or (order == 'budget' and budget ~= '')
 if not stored and not gives then return before end
 
 local flags, size, queries, bets, extra, count, test = 4 * group, 0, 0, 0, 0, 0, string.rep('\0', 8)
@@ -13,13 +13,13 @@ if stored then
   test = string.sub(stored, -8)
 end
 local alarmed, allowed = flags % 2, math.floor(flags / 2) % 2
-if what == 'pardon' then
+if order == 'pardon' then
   for i = 1, math.ceil(size / 8) do redis.call('HDEL', scope, 'w' .. i) end
   alarmed, size, bets = 0, 0, 0
-elseif what == 'budget' then
+elseif order == 'budget' then
   if budget == '' then redis.call('HDEL', scope, 'b') else redis.call('HSET', scope, 'b', budget) end
 else
-  allowed = what == 'allow' and 1 or 0
+  allowed = order == 'allow' and 1 or 0
 end
 local state = struct.pack(STATE, alarmed + 2 * allowed + 4 * group, size, queries, bets, extra, count) .. test
 redis.call('HSET', scope, 's', state, 'n', name)

@@ -1,4 +1,4 @@
-"""What operators see and do in a Redis ledger; judging is in redis.py."""
+"""What operators read and do in a Redis ledger; judging is in redis.py."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from queen.core.sensitivity import Floats
 from queen.errors import LedgerError, OptionError
-from queen.ledger.base import Budget, Derived, Event, Standing, check_budget
-from queen.ledger.redis_client import Script, ScriptCall, Shards
+from queen.ledger.base import Budget, Event, LedgerBase, Standing, check_event, make_event
+from queen.ledger.redis_client import RedisServers, Script, ScriptCall
 from queen.ledger.redis_codec import (
     STATE,
     pack_budget,
@@ -26,11 +26,11 @@ from queen.ledger.rows import check_client
 
 OPERATE = Script("operate.lua")
 GROUP_FLAG, ALLOWED_FLAG = 4, 2
-WAITING = 10_000  # events at most that wait for a server to come back
-PAGE = 1000  # keys asked for at a time
+MAX_WAITING = 10_000  # events that wait for a server to come back
+PAGE = 1000  # keys per SCAN
 
 
-class RedisAdmin(Derived):
+class RedisAdmin(LedgerBase):
     """Standings, events and operators' orders; a scope is the hash `PREFIX:{TAG}`, where TAG is a hash of its name."""
 
     def __init__(self, url: str, *, allow_volatile: bool = False, timeout: float = 2.0, prefix: str = "queen") -> None:
@@ -40,7 +40,7 @@ class RedisAdmin(Derived):
         self._allow_volatile = allow_volatile
         self._waiting: list[bytes] = []
         self._lock = threading.Lock()
-        self._shards = Shards(url, timeout)
+        self._servers = RedisServers(url, timeout)
         try:
             self.check()
         except BaseException:
@@ -49,22 +49,18 @@ class RedisAdmin(Derived):
 
     def check(self) -> None:
         """Raise `LedgerError` if nothing can be written, or if it would not last."""
-        self._shards.check(allow_volatile=self._allow_volatile, key=f"{self._prefix}:check")
-        self._say(())
-
-    def coverage(self, client: str) -> dict[int, float]:
-        """CQS of every class this client has records in."""
-        return dict(self.standing(client).coverage)
+        self._servers.check(allow_volatile=self._allow_volatile, key=f"{self._prefix}:check")
+        self._log(())
 
     def records(self, client: str) -> dict[int, Floats]:
         """Recorded points (m, 2) by class, oldest first."""
-        _, cells, _ = self._keys(check_client(client))
-        with self._shards.named_errors():
-            found = unpack_records(self._shards.client_of(cells).hgetall(cells))
-        return {label: np.array(points) for label, points in found.items()}
+        _, squares, _ = self._keys(check_client(client))
+        with self._servers.named_errors():
+            records = unpack_records(self._servers.client_of(squares).hgetall(squares))
+        return {label: np.array(points) for label, points in records.items()}
 
     def clients(self) -> Iterable[str]:
-        """Clients on record, sorted."""
+        """Clients on record, sorted; reads three fields of each."""
         names = set()
         for state, name, budget in self._scan("HMGET", "s", "n", "b"):
             flags, _, queries, *_ = STATE.unpack(state[: STATE.size])
@@ -75,8 +71,8 @@ class RedisAdmin(Derived):
     def standing(self, name: str, *, group: bool = False) -> Standing:
         """Where a client or group stands."""
         scope, _, _ = self._keys(check_client(name), group=group)
-        with self._shards.named_errors():
-            return unpack_standing(self._shards.client_of(scope).hgetall(scope), name, group=group)
+        with self._servers.named_errors():
+            return unpack_standing(self._servers.client_of(scope).hgetall(scope), name, group=group)
 
     def each_standing(self) -> Iterator[Standing]:
         """Where all stand, one after the other, each as it was when it was read."""
@@ -87,14 +83,14 @@ class RedisAdmin(Derived):
                 yield standing
 
     def _scan(self, command: str, *arguments: str) -> Iterator[Any]:
-        """What a command says of the hash of every scope."""
-        with self._shards.named_errors():
-            for client in self._shards.clients():
-                pages, cursor = set(), None
+        """The replies to a command on the hash of every scope."""
+        with self._servers.named_errors():
+            for client in self._servers.clients():
+                visited, cursor = set(), None
                 while cursor != 0:
                     cursor, keys = client.scan(cursor or 0, match=f"{self._prefix}:{{*}}", count=PAGE)
-                    fresh = [key for key in keys if key not in pages]
-                    pages.update(fresh)
+                    fresh = [key for key in keys if key not in visited]
+                    visited.update(fresh)
                     pipeline = client.pipeline(transaction=False)
                     for key in fresh:
                         pipeline.execute_command(command, key, *arguments)
@@ -102,64 +98,50 @@ class RedisAdmin(Derived):
 
     def events(self) -> list[Event]:
         """Alarms and what operators did, oldest first."""
-        log, seen = self._log_keys()
-        with self._shards.named_errors():
-            acknowledged = self._shards.client_of(seen).hgetall(seen)
-            listed = self._shards.client_of(log).lrange(log, 0, -1)
+        log, readers = self._log_keys()
+        with self._servers.named_errors():
+            acknowledged = self._servers.client_of(readers).hgetall(readers)
+            listed = self._servers.client_of(log).lrange(log, 0, -1)
         names = {int(number): actor.decode() for number, actor in acknowledged.items()}
         return [unpack_event(number, packed, names.get(number)) for number, packed in enumerate(listed, 1)]
 
     def acknowledge(self, event: int, actor: str) -> None:
-        """Note that somebody has seen an event."""
+        """Note that somebody has read an event."""
         check_client(actor)
-        log, seen = self._log_keys()
-        with self._shards.named_errors():
-            known = self._shards.client_of(log).llen(log)
-            if not 1 <= event <= known:
-                raise OptionError(f"no event {event}; there are {known}")
-            self._shards.client_of(seen).hset(seen, str(event), actor)
+        log, readers = self._log_keys()
+        with self._servers.named_errors():
+            check_event(event, self._servers.client_of(log).llen(log))
+            self._servers.client_of(readers).hset(readers, str(event), actor)
 
-    def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
-        """Clear the alarm and wealth of a client or group."""
-        self._operate("pardon", name, actor, group=group)
-
-    def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:
-        """Put a client on the allow-list, or take it off."""
-        self._operate("allow" if allowed else "disallow", client, actor)
-
-    def set_budget(self, client: str, budget: Budget | None, actor: str) -> None:
-        """Give a client a budget of its own, or the guard's again."""
-        self._operate("budget", client, actor, budget=pack_budget(check_budget(budget)))
-
-    def _operate(self, what: str, name: str, actor: str, *, group: bool = False, budget: bytes = b"") -> None:
-        """Change a scope at once, and log who did it with how it stood before."""
+    def _operate(self, order: str, name: str, actor: str, *, group: bool = False, budget: Budget | None = None) -> None:
         check_client(actor)
         scope, _, _ = self._keys(check_client(name), group=group)
-        (before,) = self._shards.run(OPERATE, [ScriptCall((scope,), (what, name, int(group), budget))])
-        if self._shards.is_error(before):
-            raise self._shards.error(before)
+        call = ScriptCall((scope,), (order, name, int(group), pack_budget(budget)))
+        (before,) = self._servers.run(OPERATE, [call])
+        if self._servers.is_error(before):
+            raise self._servers.error(before)
         fields = dict(zip(before[::2], before[1::2], strict=True))
-        if not self._say([pack_event(what, unpack_standing(fields, name, group=group), actor=actor)]):
-            raise LedgerError(f"'{what}' of '{name}' was done, but could not be logged yet; see that the log is back")
+        if not self._log([make_event(order, unpack_standing(fields, name, group=group), actor=actor)]):
+            raise LedgerError(f"'{order}' of '{name}' was done, but could not be logged yet; see that the log is back")
 
-    def _say(self, events: Sequence[bytes]) -> bool:
-        """Append events to the log; those that cannot be written wait for the next call."""
+    def _log(self, events: Sequence[Event]) -> bool:
+        """Append events to the log; those that cannot be written wait for the next call. Whether none waits."""
         with self._lock:
-            waiting, self._waiting = [*self._waiting, *events], []
+            waiting, self._waiting = [*self._waiting, *map(pack_event, events)], []
         if not waiting:
             return True
         log, _ = self._log_keys()
         try:
-            with self._shards.named_errors():
-                self._shards.client_of(log).rpush(log, *waiting)
+            with self._servers.named_errors():
+                self._servers.client_of(log).rpush(log, *waiting)
         except LedgerError:
             with self._lock:
-                self._waiting = [*waiting, *self._waiting][-WAITING:]
+                self._waiting = [*waiting, *self._waiting][-MAX_WAITING:]
             return False
         return True
 
     def _keys(self, name: str, *, group: bool = False) -> tuple[str, str, str]:
-        """The keys of a scope: its hash, its records by cell, its memory of repeats."""
+        """The keys of a scope: its hash, its records by square, its memory of queries."""
         scope = f"{self._prefix}:{{{tag(name, group=group)}}}"
         return scope, f"{scope}r", f"{scope}m"
 
@@ -168,4 +150,4 @@ class RedisAdmin(Derived):
 
     def close(self) -> None:
         """Give back connections."""
-        self._shards.close()
+        self._servers.close()

@@ -22,8 +22,8 @@ DURABLE = {
     "maxmemory-policy": ("noeviction", "clients would be forgotten when memory is short"),
 }
 SCHEMES = {"valkey": "redis", "valkeys": "rediss"}
-WORKERS = 16  # shards that are asked at the same time
-PATIENCE = 1.0  # seconds between two looks at where the slots of a cluster are
+WORKERS = 16  # servers of a cluster that are asked at the same time
+REFRESH_PAUSE = 1.0  # least seconds between two readings of a cluster's map of slots
 
 
 @dataclass(frozen=True)
@@ -34,25 +34,25 @@ class Script:
 
     @cached_property
     def text(self) -> str:
-        """What the server runs."""
+        """The source that the server runs."""
         return resources.files("queen.ledger").joinpath(self.name).read_text(encoding="utf-8")
 
     @cached_property
     def sha(self) -> str:
-        """What the server calls it."""
+        """The name by which the server knows it."""
         return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True)
 class ScriptCall:
-    """One run of a script: all keys are of one slot."""
+    """One run of a script; all its keys lie in one slot of a cluster."""
 
     keys: tuple[str, ...]
     arguments: tuple[bytes | str | int, ...]
 
 
-def library() -> Any:
-    """redis-py, which is an extra."""
+def _import_redis() -> Any:
+    """redis-py, which is installed with the extra `redis`."""
     try:
         import redis.backoff  # noqa: PLC0415
         import redis.cluster  # noqa: PLC0415
@@ -63,23 +63,23 @@ def library() -> Any:
     return redis
 
 
-class Shards:
-    """Sends scripts and commands to the server that holds their keys; nothing is ever sent twice on its own.
+class RedisServers:
+    """Sends scripts and commands to the server that holds their keys; nothing is ever resent automatically.
 
-    A script that was cut off may have run, and then running it again would be another query. Connections are opened
-    anew when they are found broken, so that a server that comes back is used again.
+    A script whose reply was lost may have run, and then running it again would count another query. Broken connections
+    are opened anew, so that a server that comes back is used again.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
         self.name, address = _parse(url)
-        self._redis = library()
+        self._redis = _import_redis()
         errors = self._redis.exceptions
         self._errors = (errors.RedisError, errors.RedisClusterException, OSError)
         retry = self._redis.retry.Retry(self._redis.backoff.NoBackoff(), 0)
         options = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "retry": retry, "protocol": 2}
         self._cluster: Any = None
         self._is_closed = False
-        self._is_stale, self._looked = False, -inf  # the map of the cluster, and when it was last drawn
+        self._is_stale, self._refreshed = False, -inf  # whether the map of slots may be wrong, and when it was read
         self._pool: ThreadPoolExecutor | None = None
         with self.named_errors():
             self._one = self._redis.Redis.from_url(address, **options)
@@ -87,7 +87,7 @@ class Shards:
                 self._one.close()
                 open_cluster = self._redis.cluster.RedisCluster.from_url
                 self._cluster = open_cluster(address, require_full_coverage=False, **options)
-                self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="shard")
+                self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="redis")
 
     def _is_clustered(self) -> bool:
         try:
@@ -96,7 +96,7 @@ class Shards:
             return False
 
     def run(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
-        """Run a script, for all calls in one round trip a shard: replies, or what kept a call from being answered.
+        """Run a script for all calls, in one round trip per server: for each call its reply, or the error it met.
 
         Calls that certainly did not run (the script was unknown, or the slot has moved) are sent once more.
         """
@@ -104,7 +104,7 @@ class Shards:
         replies = self._send(script, calls)
         again = [i for i, reply in enumerate(replies) if isinstance(reply, errors.NoScriptError | errors.MovedError)]
         if again:
-            self._looked = -inf
+            self._refreshed = -inf
             self._load(script)
             for i, reply in zip(again, self._send(script, [calls[i] for i in again]), strict=True):
                 replies[i] = reply
@@ -115,7 +115,7 @@ class Shards:
             try:
                 client.script_load(script.text)
             except self._errors:
-                continue  # the calls to this shard will say why
+                continue  # the calls to this server will meet the same error
 
     def _send(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
         replies: list[Any] = [None] * len(calls)
@@ -133,25 +133,25 @@ class Shards:
             for i in chosen:
                 pipeline.execute_command("EVALSHA", script.sha, len(calls[i].keys), *calls[i].keys, *calls[i].arguments)
             try:
-                found: list[Any] = pipeline.execute(raise_on_error=False)
+                answers: list[Any] = pipeline.execute(raise_on_error=False)
             except self._errors as error:
-                found = [error] * len(chosen)
-            return found
+                answers = [error] * len(chosen)
+            return answers
 
-        for (_, chosen), found in zip(by_client.values(), self._each(ask, list(by_client.values())), strict=True):
-            for i, reply in zip(chosen, found, strict=True):
+        for (_, chosen), answers in zip(by_client.values(), self._each(ask, list(by_client.values())), strict=True):
+            for i, reply in zip(chosen, answers, strict=True):
                 replies[i] = reply
         self._is_stale = self._is_stale or any(self.is_error(reply) for reply in replies)
         return replies
 
     def _each(self, ask: Callable[[Any, list[int]], list[Any]], asked: list[tuple[Any, list[int]]]) -> list[list[Any]]:
-        """All shards at the same time, so that one that hangs holds up nobody twice."""
+        """Ask all servers at the same time, so that one that hangs delays the others only once."""
         if self._pool is None or len(asked) == 1:
             return [ask(*one) for one in asked]
         return list(self._pool.map(lambda one: ask(*one), asked))
 
     def is_error(self, reply: object) -> bool:
-        """Whether a reply says that something went wrong."""
+        """Whether a reply is an error."""
         return isinstance(reply, self._errors)
 
     def client_of(self, key: str) -> Any:
@@ -175,9 +175,9 @@ class Shards:
             raise LedgerError(f"ledger '{self.name}' is closed")
 
     def _refresh(self) -> None:
-        """After an error slots may have moved; where nobody can be asked, the old map will do for a while."""
-        if self._is_stale and time.monotonic() > self._looked + PATIENCE:
-            self._looked = time.monotonic()
+        """Read the map of slots again after an error; if no server can be asked, use the old one for a while."""
+        if self._is_stale and time.monotonic() > self._refreshed + REFRESH_PAUSE:
+            self._refreshed = time.monotonic()
             try:
                 self._cluster.nodes_manager.initialize()
                 self._is_stale = False
@@ -185,9 +185,9 @@ class Shards:
                 return
 
     def check(self, *, allow_volatile: bool, key: str) -> None:
-        """Raise `LedgerError` if no server takes anything, or, unless allowed, if one would lose what it acknowledged.
+        """Raise `LedgerError` if no server answers, or, unless allowed, if one could lose what it acknowledged.
 
-        A single server is asked to write `key`; a cluster is of use as long as one of its shards answers.
+        A single server is asked to write `key`; a cluster is of use as long as one of its servers answers.
         """
         clients, problems, errors = self.clients(), [], []
         for client in clients:
@@ -209,25 +209,25 @@ class Shards:
     def _problem_of(self, client: Any) -> str:
         """What is wrong with a server's settings, and how to set them right."""
         try:
-            found = {name: client.config_get(name).get(name) for name in DURABLE}
+            settings = {name: client.config_get(name).get(name) for name in DURABLE}
         except self._redis.exceptions.ResponseError as error:
             names = ", ".join(f"{name} {wanted}" for name, (wanted, _) in DURABLE.items())
             return f"its settings cannot be read ({error}); if you are sure of {names}, say allow_volatile"
         return "; ".join(
-            f"{name} is '{found[name]}', so {why}: CONFIG SET {name} {wanted} (or '{name} {wanted}' in redis.conf)"
+            f"{name} is '{settings[name]}', so {why}: CONFIG SET {name} {wanted} (or '{name} {wanted}' in redis.conf)"
             for name, (wanted, why) in DURABLE.items()
-            if found[name] != wanted
+            if settings[name] != wanted
         )
 
     def error(self, error: object) -> LedgerError:
-        """What went wrong, without the password of the address."""
+        """The error for a client of the ledger, without the password in the address."""
         return LedgerError(
             f"ledger '{self.name}' failed: {error}. It is not certain what was recorded, so nothing may be answered"
         )
 
     @contextmanager
     def named_errors(self) -> Iterator[None]:
-        """Whatever the client raises becomes a `LedgerError`."""
+        """Whatever redis-py raises becomes a `LedgerError`."""
         try:
             yield
         except self._errors as error:
@@ -242,7 +242,7 @@ class Shards:
 
 
 def _parse(url: str) -> tuple[str, str]:
-    """An address as it may be shown, and as the client takes it."""
+    """An address as it may be shown, without a password, and as redis-py takes it."""
     parts = urlsplit(url)
     scheme = SCHEMES.get(parts.scheme, parts.scheme)
     if scheme not in ("redis", "rediss"):

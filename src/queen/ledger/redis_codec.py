@@ -1,11 +1,10 @@
-"""Rows as bytes for a store that judges by itself: numbers are packed, since its script would round them in text."""
+"""Rows as bytes for the scripts, and their hashes back to standings; packed, since numbers as text would be rounded."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import struct
-import time
 from collections.abc import Mapping, Sequence
 from itertools import product
 
@@ -27,10 +26,10 @@ BUDGET = struct.Struct("<Bdd")
 RECORD = struct.Struct("<Idd")
 TEST = struct.Struct("<q")
 
-KEYS = 4  # numbers of a sketch that name its cell
-WIDTH = 4.0  # of a cell, so that what is nearer than 1 lies in one of two; wide, so that mostly one is to be searched
-FAR = 2.0**40  # beyond, all cells are one
-SIDES = np.array(list(product((0, 1), repeat=KEYS)), np.uint64)  # (16, KEYS): the lower or the upper cell
+KEYS = 4  # the first numbers of a sketch, which choose its box
+WIDTH = 4.0  # of a box: what is nearer than 1 lies in it or in the next; wide, so that mostly one box is searched
+FAR = 2.0**40  # beyond it, all lies in one box
+SIDES = np.array(list(product((0, 1), repeat=KEYS)), np.uint64)  # (16, KEYS): the lower or the upper box
 MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], np.uint64)
 QUERY = np.dtype([
     ("digest", "<i8"), ("sketch", "<f4", SIZE), ("code", "<u4"), ("bets", "u1"), ("looks", "u1"),
@@ -39,21 +38,21 @@ QUERY = np.dtype([
 
 
 def tag(name: str, *, group: bool) -> str:
-    """What all keys of a scope have in common: a cluster keeps them together, and names may hold anything."""
-    told = f"{'group' if group else 'client'}\0{name}"
-    return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+    """The part that all keys of a scope share, so that a cluster keeps them together: a hash of its name."""
+    scope = f"{'group' if group else 'client'}\0{name}"
+    return hashlib.blake2b(scope.encode(), digest_size=16).hexdigest()
 
 
-class Packed:
-    """A batch, row by row as the script wants it."""
+class PackedRows:
+    """A batch as arguments of `judge.lua`, which may be cut into any rows."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._points: dict[int, list[bytes]] = {}
-        self._queries = _queries(rows.bets) if rows.bets else []
+        self._queries = _pack_queries(rows.bets) if rows.bets else []
 
     def arguments(self, scope: Scope, rows: Sequence[int]) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-        """What the script is told of these rows of a scope."""
+        """The arguments of the script for these rows of a scope."""
         bets, limits = self._rows.bets, scope.limits
         points = self._points.get(id(limits))
         if points is None:
@@ -83,8 +82,8 @@ class Packed:
         return packed
 
 
-def _queries(bets: Bets) -> list[bytes]:
-    """What the sentinel knows of every row, and its factors."""
+def _pack_queries(bets: Bets) -> list[bytes]:
+    """For every row its digest, sketch, codes and factors."""
     table = np.zeros(len(bets.digests), QUERY)
     sketches = np.array(bets.sketches, np.float32)
     table["digest"], table["sketch"] = bets.digests, sketches
@@ -99,12 +98,12 @@ def _queries(bets: Bets) -> list[bytes]:
 
 
 def _codes(sketches: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.uint32]]:
-    """The code (n,) of each sketch's cell, and how many codes (n,), and which (n, 16), all that is near may have."""
+    """The code (n,) of each sketch's box; the number (n,) and the list (n, 16) of codes that near sketches may have."""
     keys = sketches[:, :KEYS].astype(np.float64)
-    low, own, high = (_cells(numbers) for numbers in (keys - 1.0, keys, keys + 1.0))
+    low, own, high = (_boxes(numbers) for numbers in (keys - 1.0, keys, keys + 1.0))
     code = (own * MIX).sum(1, dtype=np.uint64) >> np.uint64(32)
     look = ((low * MIX) @ (1 - SIDES).T + (high * MIX) @ SIDES.T) >> np.uint64(32)
-    double = (low == high).astype(np.uint64) @ SIDES.T > 0  # the upper cell where there is but one
+    double = (low == high).astype(np.uint64) @ SIDES.T > 0  # the upper box where it is the lower one too
     order = np.argsort(double, axis=1, kind="stable")
     return (
         code.astype(np.uint32),
@@ -113,12 +112,12 @@ def _codes(sketches: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[n
     )
 
 
-def _cells(numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
+def _boxes(numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
     return np.floor(np.clip(numbers, -FAR, FAR) / WIDTH).astype(np.int64).view(np.uint64)
 
 
 def pack_budget(budget: Budget | None) -> bytes:
-    """A budget for the scope's hash; nothing for the guard's."""
+    """A budget as the scope's hash holds it; empty for the guard's limits."""
     if budget is None:
         return b""
     which = (budget.threshold is not None) + 2 * (budget.extra_answers is not None)
@@ -126,7 +125,7 @@ def pack_budget(budget: Budget | None) -> bytes:
 
 
 def unpack_standing(fields: Mapping[bytes, bytes], name: str, *, group: bool) -> Standing:
-    """Where a scope stands, from its hash; an empty one stands at the beginning."""
+    """Where a scope stands, from the fields of its hash."""
     if b"s" not in fields:
         return Standing(name, group)
     flags, size, queries, _, extra, _ = STATE.unpack(fields[b"s"][: STATE.size])
@@ -154,24 +153,23 @@ def unpack_coverage(packed: bytes) -> dict[int, float]:
     return dict(sorted(struct.iter_unpack("<Id", packed)))
 
 
-def pack_event(what: str, of: Standing, *, client: str = "", actor: str = "") -> bytes:
+def pack_event(event: Event) -> bytes:
     """An event as it is stored; its number is its place in the list."""
-    told = {"what": what, "name": of.name, "group": of.group, "client": client, "wealth": of.wealth}
-    told |= {"queries": of.queries, "coverage": of.coverage, "actor": actor, "at": time.time()}
-    return json.dumps(told).encode()
+    fields = {name: value for name, value in vars(event).items() if name not in ("id", "acknowledged")}
+    return json.dumps(fields).encode()
 
 
 def unpack_event(number: int, packed: bytes, acknowledged: str | None) -> Event:
     """An event from the list."""
-    told = json.loads(packed)
-    told["coverage"] = {int(label): cqs for label, cqs in told["coverage"].items()}
-    return Event(id=number, acknowledged=acknowledged, **told)
+    fields = json.loads(packed)
+    fields["coverage"] = {int(label): cqs for label, cqs in fields["coverage"].items()}
+    return Event(id=number, acknowledged=acknowledged, **fields)
 
 
 def unpack_records(fields: Mapping[bytes, bytes]) -> dict[int, list[tuple[float, float]]]:
-    """Points by class in the order in which they were recorded, from the hash of cells."""
-    found: dict[int, list[tuple[int, float, float]]] = {}
-    for cell, entries in fields.items():
-        (label,) = struct.unpack("<I", cell[:4])
-        found.setdefault(label, []).extend(RECORD.iter_unpack(entries))
-    return {label: [(x, y) for _, x, y in sorted(records)] for label, records in sorted(found.items())}
+    """Points by class in the order in which they were recorded, from the hash of squares."""
+    numbered: dict[int, list[tuple[int, float, float]]] = {}
+    for square, entries in fields.items():
+        (label,) = struct.unpack("<I", square[:4])
+        numbered.setdefault(label, []).extend(RECORD.iter_unpack(entries))
+    return {label: [(x, y) for _, x, y in sorted(records)] for label, records in sorted(numbered.items())}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import inf, isfinite
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -42,7 +43,7 @@ class Scope:
 
     @property
     def stage(self) -> tuple[bool, str]:
-        """When this account is asked: clients first, then groups by kind, which is what stands before the colon."""
+        """When this account is asked: clients first, then groups by kind, the part of their name before the colon."""
         return self.group, self.name.partition(":")[0] if self.group else ""
 
 
@@ -51,8 +52,8 @@ class Rows:
     """Checked queries in arrival order, as plain Python numbers: client index, label and point of every row.
 
     Points are relative to the class's disc. `scopes` holds, for every client, its own scope and then its groups' in
-    order of kind, at most one of a kind; so all scopes of one stage are different accounts, whatever the batch.
-    `bets` is what the sentinel adds; without it the ledger keeps coverage alone. Made by `make_rows`, never by hand.
+    order of kind, at most one per kind; so all scopes of one stage are different accounts, whatever the batch.
+    `bets` is what the sentinel adds; without it the ledger decides by coverage alone. Only `make_rows` makes these.
     """
 
     clients: tuple[str, ...]
@@ -89,7 +90,7 @@ def make_rows(
 ) -> Rows:
     """Check a batch: labels (n,), points (n, 2); `owner` (n,) indexes `clients` (None: all rows are the first's).
 
-    `groups` holds, for every client, the groups it belongs to by name, at most one of a kind: the kind of "tenant:7" is
+    `groups` holds, for every client, the groups it belongs to by name, at most one per kind; the kind of "tenant:7" is
     "tenant".
     """
     for client in clients:
@@ -133,7 +134,7 @@ def _scopes(
         raise OptionError(f"expected at most one group of a kind, got {sorted(groups)}")
     shared = [
         Scope(name, group=True, limits=group.limits, bar=bar, enforce=enforce and group.enforce_alarm)
-        for _, (name, group) in sorted(zip(kinds, groups.items(), strict=True), key=lambda found: found[0])
+        for _, (name, group) in sorted(zip(kinds, groups.items(), strict=True), key=itemgetter(0))
     ]
     for scope in shared:
         _check_limits(scope.limits, high)
@@ -150,12 +151,12 @@ def _check_limits(limits: Limits, high: int) -> None:
 def _owners(owner: ArrayLike | None, rows: int, clients: int) -> list[int]:
     if owner is None:
         return [0] * rows
-    who = np.asarray(owner)
-    if who.shape != (rows,):
-        raise ShapeError(f"expected an owner for each of {rows} rows, got shape {who.shape}")
-    if who.dtype.kind not in "iu":
-        raise DtypeError(f"expected integer owners, got {who.dtype}")
-    listed: list[int] = who.tolist()
+    indices = np.asarray(owner)
+    if indices.shape != (rows,):
+        raise ShapeError(f"expected an owner for each of {rows} rows, got shape {indices.shape}")
+    if indices.dtype.kind not in "iu":
+        raise DtypeError(f"expected integer owners, got {indices.dtype}")
+    listed: list[int] = indices.tolist()
     if min(listed) < 0 or max(listed) >= clients:
         raise ClientError(f"owners must lie between 0 and {clients - 1}, got {min(listed)} to {max(listed)}")
     return listed

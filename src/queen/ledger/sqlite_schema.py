@@ -1,4 +1,4 @@
-"""What the SQLite ledger's file looks like: opening it, and states to rows and back."""
+"""The tables of the SQLite ledger's file: how it is opened, and how states become rows and rows states."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ CREATE TABLE event (
 SLOTS = 1 << 10  # rows of `seen` are numbered scope * SLOTS + slot: one number takes less room than two
 SKETCH = struct.Struct(f"<{SIZE}f")
 Key = tuple[bool, str]  # is it a group, and its name
-Touched = dict[Key, tuple[ScopeState, int]]  # states that may have changed, and how many queries they had in mind
+Touched = dict[Key, tuple[ScopeState, int]]  # states that may have changed, and `remembered` from before
 
 
 def prepare(db: sqlite3.Connection, path: str, timeout: float) -> None:
-    """Make the tables of a new file, or refuse one that is not a ledger of this version and leave it alone."""
+    """Make the tables of a new file; refuse a file that is not a ledger of this version, and leave it alone."""
     db.execute("PRAGMA synchronous = FULL")
     db.execute("PRAGMA foreign_keys = ON")
     _refuse_others(db, path)  # before anything is changed in a file that may not be ours
@@ -65,7 +65,7 @@ def prepare(db: sqlite3.Connection, path: str, timeout: float) -> None:
 
 
 def _refuse_others(db: sqlite3.Connection, path: str) -> None:
-    """A file with tables must be a ledger of this version; tables first: another process may be making them."""
+    """A file with tables must be a ledger of this version; one without may be new, or another process is making it."""
     if number(db, "SELECT count(*) FROM sqlite_master") == 0:
         return
     if number(db, "PRAGMA application_id") != APPLICATION_ID:
@@ -91,21 +91,21 @@ def _use_log(db: sqlite3.Connection, path: str, timeout: float) -> None:
 
 
 def number(db: sqlite3.Connection, query: str) -> int:
-    """The one number that a query finds."""
+    """The one number that a query returns."""
     return int(db.execute(query).fetchone()[0])
 
 
 def load(db: sqlite3.Connection, name: str, *, group: bool, with_memory: bool = True) -> ScopeState:
-    """The state of a client or group; a new one if nobody heard of it."""
+    """The state of a client or group; a new one if there is none in the file."""
     state = ScopeState()
-    found = db.execute(
+    row = db.execute(
         "SELECT id, queries, bets, wealth, test, extra, alarmed, allowed, seen, budget "
         "FROM name JOIN scope ON scope.id = name.scope WHERE name = ? AND is_group = ?",
         (name, group),
     ).fetchone()
-    if found is not None:
+    if row is not None:
         try:
-            _fill(db, state, found, with_memory=with_memory)
+            _fill(db, state, row, with_memory=with_memory)
         except (struct.error, ValueError, TypeError) as error:
             raise LedgerError(
                 f"the entry of '{name}' is damaged ({error}): restore the ledger from a backup"
@@ -122,9 +122,9 @@ def each_standing(db: sqlite3.Connection) -> Iterator[Standing]:
             yield standing
 
 
-def _fill(db: sqlite3.Connection, state: ScopeState, found: tuple[Any, ...], *, with_memory: bool) -> None:
-    """Make of a row and those that belong to it what they were."""
-    state.id, state.queries, state.bets, wealth, state.test, state.extra, alarmed, allowed, seen, budget = found
+def _fill(db: sqlite3.Connection, state: ScopeState, row: tuple[Any, ...], *, with_memory: bool) -> None:
+    """Fill a new state from its row in `scope` and its rows in `record` and `seen`."""
+    state.id, state.queries, state.bets, wealth, state.test, state.extra, alarmed, allowed, remembered, budget = row
     state.wealth = list(struct.unpack(f"<{len(wealth) // 8}d", wealth))
     state.alarmed, state.allowed = bool(alarmed), bool(allowed)
     state.budget = Budget(**json.loads(budget)) if budget else None
@@ -135,16 +135,16 @@ def _fill(db: sqlite3.Connection, state: ScopeState, found: tuple[Any, ...], *, 
             of_class = state.classes[label] = ClassState()
         of_class.cqs += area
         of_class.records.append((x, y))
-    if seen and with_memory:
+    if remembered and with_memory:
         state.memory = Memory()
         slots = "SELECT digest, sketch FROM seen WHERE id >= ? AND id < ? ORDER BY id"
-        for digest, sketch in db.execute(slots, (found[0] * SLOTS, (found[0] + 1) * SLOTS)):
+        for digest, sketch in db.execute(slots, (row[0] * SLOTS, (row[0] + 1) * SLOTS)):
             state.memory.add(digest, SKETCH.unpack(sketch))
-        state.memory.count = seen
+        state.memory.count = remembered
 
 
 def write(db: sqlite3.Connection, touched: Touched, *, only_queries: bool = False) -> None:
-    """Store states: one statement a kind of change, so that a batch costs about the same whatever was decided."""
+    """Store states: one statement per kind of change, so that a batch costs about the same whatever was decided."""
     fresh = {key: state for key, (state, _) in touched.items() if state.id is None}
     if fresh:
         first = number(db, "SELECT coalesce(max(id), 0) + 1 FROM scope")
@@ -154,16 +154,16 @@ def write(db: sqlite3.Connection, touched: Touched, *, only_queries: bool = Fals
             (state.id, *_columns(state)) for state in fresh.values()
         ])  # fmt: skip
         db.executemany("INSERT INTO name VALUES (?, ?, ?)", [(name, group, s.id) for (group, name), s in fresh.items()])
-    known = [state for key, (state, _) in touched.items() if key not in fresh]
+    stored = [state for key, (state, _) in touched.items() if key not in fresh]
     if only_queries:
-        db.executemany("UPDATE scope SET queries = ? WHERE id = ?", [(state.queries, state.id) for state in known])
+        db.executemany("UPDATE scope SET queries = ? WHERE id = ?", [(state.queries, state.id) for state in stored])
         return
     db.executemany(
         "UPDATE scope SET queries = ?, bets = ?, wealth = ?, test = ?, extra = ?, alarmed = ?, allowed = ?, "
         "seen = ?, budget = ? WHERE id = ?",
-        [(*_columns(state), state.id) for state in known],
+        [(*_columns(state), state.id) for state in stored],
     )
-    db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", _learnt(touched))
+    db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", _new_slots(touched))
 
 
 def _columns(state: ScopeState) -> tuple[object, ...]:
@@ -175,13 +175,13 @@ def _columns(state: ScopeState) -> tuple[object, ...]:
         state.extra,
         state.alarmed,
         state.allowed,
-        state.memory.count if state.memory else 0,
+        state.remembered,
         json.dumps(vars(state.budget)) if state.budget else None,
     )
 
 
-def _learnt(touched: Touched) -> list[tuple[object, ...]]:
-    """What the memories have learnt, by slot."""
+def _new_slots(touched: Touched) -> list[tuple[object, ...]]:
+    """Rows of `seen` for the slots that the memories have filled since."""
     rows: list[tuple[object, ...]] = []
     for state, before in touched.values():
         if (memory := state.memory) is None or state.id is None:
@@ -193,7 +193,7 @@ def _learnt(touched: Touched) -> list[tuple[object, ...]]:
 
 
 def write_records(db: sqlite3.Connection, journal: Journal) -> None:
-    """Insert the new records; their states hold them already, so numbering goes backwards from the newest."""
+    """Insert the new records; their states contain them already, so they are numbered backwards from the newest."""
     values = []
     older: dict[tuple[int | None, int], int] = {}
     for state, label, x, y, area in reversed(journal.records):
@@ -203,22 +203,23 @@ def write_records(db: sqlite3.Connection, journal: Journal) -> None:
     db.executemany("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?)", values)
 
 
-def write_event(db: sqlite3.Connection, what: str, of: Standing, *, client: str = "", actor: str = "") -> None:
-    """Log an alarm, or what an operator does."""
+def write_event(db: sqlite3.Connection, event: Event) -> None:
+    """Log an event; the table numbers it."""
+    e = event
     db.execute(
         "INSERT INTO event (what, name, is_group, client, wealth, queries, coverage, actor, at) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (what, of.name, of.group, client, of.wealth, of.queries, json.dumps(of.coverage), actor, time.time()),
+        (e.what, e.name, e.group, e.client, e.wealth, e.queries, json.dumps(e.coverage), e.actor, e.at),
     )
 
 
 def read_events(db: sqlite3.Connection) -> list[Event]:
     """All events, oldest first."""
-    found: Iterable[tuple[int, str, str, int, str, float, int, str, str, float, str | None]]
-    found = db.execute("SELECT * FROM event ORDER BY id").fetchall()
+    rows: Iterable[tuple[int, str, str, int, str, float, int, str, str, float, str | None]]
+    rows = db.execute("SELECT * FROM event ORDER BY id").fetchall()
     return [
         Event(i, what, name, bool(group), client, wealth, queries, _coverage(text), actor, at, acknowledged)
-        for i, what, name, group, client, wealth, queries, text, actor, at, acknowledged in found
+        for i, what, name, group, client, wealth, queries, text, actor, at, acknowledged in rows
     ]
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from queen import secret as keyed
 from queen.bundle.bundle import Bundle
 from queen.core.inputs import is_finite
 from queen.errors import NotFiniteError, OptionError
 from queen.ledger.rows import check_client
 from queen.options import Group
+from queen.secret import derive, query_numbers
 from queen.sentinel.decoy import decoy
 from queen.sentinel.evidence import Bets, score
 from queen.sentinel.sketch import Sketch, directions
@@ -25,7 +25,7 @@ class Watch:
         self._settings, self._calibration = bundle.sentinel, bundle.calibration
         self._enforce = bundle.sentinel.on_alarm != "observe" and not bundle.observe
         self._evidence = bundle.evidence if bundle.policy == "sentinel" else None
-        self._key = keyed.derive(secret, f"sentinel {bundle.identity}")
+        self._key = derive(secret, f"sentinel {bundle.identity}")
         centres = bundle.geometry.feature_centres
         tolerance, cell = (bundle.calibration.tolerance, bundle.calibration.cell) if bundle.calibration else (1.0, 1.0)
         self._directions = directions(self._key, centres.shape[1], tolerance).to(centres.device)
@@ -56,7 +56,7 @@ class Watch:
         scores = [score(name, features, logits, honest, points, reference).tolist() for name in settings.scores]
         return Bets(
             factors=evidence.bets(labels, scores),
-            digests=keyed.query_numbers(self._key, x),
+            digests=query_numbers(self._key, x),
             sketches=self._sketch(features),
             form=settings.form,
             size=evidence.size,

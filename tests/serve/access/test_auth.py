@@ -23,7 +23,8 @@ from queen.serve.access.auth import Authenticator, UnknownKeyError
 from queen.serve.access.key import new_key, parse
 from queen.serve.access.key_store import FileKeys, RedisKeys
 from queen.serve.types import Caller, ServeError
-from tests.serve.access.test_key_store import HEX, URL_SAFE, redis_server  # noqa: F401  (a fixture)
+from tests.support.key_texts import IDS, SECRETS
+from tests.support.redis_server import redis_server
 
 LOCAL = "127.0.0.1"
 
@@ -114,15 +115,7 @@ def test_all_that_is_wrong_is_refused_with_the_same_words(store):
     assert (nothing.status, nothing.message) == (401, auth.NO_KEY)
 
 
-@given(
-    st.text()
-    | st.text().map(bearer)
-    | st.builds(
-        "Bearer qk_{}_{}".format,
-        st.text(HEX, min_size=16, max_size=16),
-        st.text(URL_SAFE, min_size=43, max_size=43),
-    )
-)
+@given(st.text() | st.text().map(bearer) | st.builds("Bearer qk_{}_{}".format, IDS, SECRETS))
 def test_no_other_header_opens_the_door(tmp_path_factory, header):
     door = Authenticator(FileKeys(tmp_path_factory.getbasetemp() / "property"))
     assert refusal(door, header).status == 401
@@ -410,22 +403,29 @@ def test_threads_that_wait_for_a_refresh_share_it(store, monkeypatch):
     assert len(reads) == 2  # what was under way when they came may have missed what they came for
 
 
-def test_replicas_that_share_a_redis_see_new_and_revoked_keys_and_its_death(redis_server):  # noqa: F811
-    redis_server.client().flushall()
-    here, there = RedisKeys(redis_server.url), RedisKeys(redis_server.url)
+@pytest.fixture
+def own_redis(tmp_path):
+    """A Redis that the test may kill."""
+    server = redis_server(tmp_path / "redis")
+    yield server
+    server.kill()
+
+
+def test_replicas_that_share_a_redis_see_new_and_revoked_keys_and_its_death(own_redis):
+    here, there = RedisKeys(own_redis.url), RedisKeys(own_redis.url)
     door = Authenticator(there, grace=0.2)
     text, _ = here.add("alice", ["tenant:7"])
     assert refusal(door, bearer(text)).retry
     assert door.refresh_once()
     assert door.caller(bearer(text)).groups == ("tenant:7",)
-    redis_server.kill()
+    own_redis.kill()
     try:
         assert not door.refresh_once()
         assert isinstance(door.failure, LedgerError)
         time.sleep(0.25)
         assert refusal(door, bearer(text)).status == 503
     finally:
-        redis_server.start()
+        own_redis.start()
     assert door.refresh_once()
     assert door.caller(bearer(text)).client == "alice"
     here.revoke("alice")

@@ -22,18 +22,15 @@ from queen.ledger import Budget
 from queen.ledger.redis import RedisLedger
 from queen.serve.access.key import Key, budgets, from_plain, new_key, parse, to_plain
 from queen.serve.access.key_store import FileKeys, KeyStore, RedisKeys, open_keys
+from tests.support.key_texts import IDS, SECRETS, URL_SAFE
 from tests.support.redis_server import redis_server as start_redis
 from tests.support.redis_server import shared_server
 from tests.support.waiting import wait_for
 
-HEX, URL_SAFE = "0123456789abcdef", "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-IDS = st.text(HEX, min_size=16, max_size=16)
-SECRETS = st.text(URL_SAFE, min_size=43, max_size=43)
-
 
 @pytest.fixture(scope="module")
 def redis_server(tmp_path_factory):
-    """A server of our own, to be killed."""
+    """A Redis that tests may kill."""
     server = start_redis(tmp_path_factory.mktemp("redis"))
     yield server
     server.kill()

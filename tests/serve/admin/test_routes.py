@@ -107,8 +107,8 @@ def test_the_lists_above_name_every_route(stub):
 
 
 def test_overview_tells_model_policy_server_and_totals(stub, http):
-    found = http.get("overview").json()
-    bundle, sentinel = found["bundle"], found["bundle"]["sentinel"]
+    content = http.get("overview").json()
+    bundle, sentinel = content["bundle"], content["bundle"]["sentinel"]
     assert (bundle["model"], bundle["version"], bundle["classes"], bundle["policy"]) == ("digits", "1", 10, "sentinel")
     assert bundle["limits"] == {"radius": 0.12, "threshold": 0.08, "extra_answers": 150}
     assert (sentinel["alpha"], sentinel["bar"], sentinel["on_alarm"]) == (1e-3, pytest.approx(1000), "decoy")
@@ -118,10 +118,10 @@ def test_overview_tells_model_policy_server_and_totals(stub, http):
     assert bundle["statement"].startswith("With confidence")
     assert stub.guard.bundle.identity.startswith(bundle["identity"])
     assert len(bundle["identity"]) == 12
-    server = found["server"]
+    server = content["server"]
     assert (server["ledger"], server["ready"]) == ("memory", True)
     assert server["uptime"] == pytest.approx(7_500, abs=60)
-    assert found["totals"] == {"clients": 12, "groups": 1, "alarmed": 1, "unacknowledged": 1}
+    assert content["totals"] == {"clients": 12, "groups": 1, "alarmed": 1, "unacknowledged": 1}
 
 
 def test_other_policies_have_no_bar_and_none_is_called_by_its_name(listener, tmp_path):
@@ -141,10 +141,10 @@ def test_clients_are_ranked_by_wealth_coverage_or_queries(stub, http):
         "coverage": lambda s: -max(s.coverage.values(), default=0.0),  # all have one threshold here
     }
     for sort, rank in ranks.items():
-        found = http.get("clients", params={"sort": sort}).json()
-        names = [line["name"] for line in found["clients"]]
+        content = http.get("clients", params={"sort": sort}).json()
+        names = [line["name"] for line in content["clients"]]
         assert names == [s.name for s in sorted(every, key=lambda s: (rank(s), s.group, s.name))], sort
-        assert found["total"] == len(every) == 13
+        assert content["total"] == len(every) == 13
     first = http.get("clients").json()["clients"][0]
     assert (first["name"], first["alarmed"], first["bar"]) == ("thief-7", True, pytest.approx(1000))
 
@@ -166,9 +166,9 @@ def test_search_and_limit(stub, http):
 def test_any_name_is_found_by_parameter_and_plain_ones_by_path(stub, http):
     for name in (*HOSTILE, "alice"):
         standing = stub.guard.ledger.standing(name)
-        found = http.get("client", params={"name": name}).json()
-        assert (found["name"], found["queries"], found["known"]) == (name, standing.queries, True)
-        assert {one["label"]: one["cqs"] for one in found["coverage"]} == standing.coverage
+        content = http.get("client", params={"name": name}).json()
+        assert (content["name"], content["queries"], content["known"]) == (name, standing.queries, True)
+        assert {one["label"]: one["cqs"] for one in content["coverage"]} == standing.coverage
     assert http.get("clients/alice").json() == http.get("client", params={"name": "alice"}).json()
     assert http.get("clients/%3Cscript%3Edocument.title='pwned'%3C/script%3E").json()["known"]
     assert not http.get("client?name=stranger").json()["known"]
@@ -178,34 +178,34 @@ def test_any_name_is_found_by_parameter_and_plain_ones_by_path(stub, http):
 
 def test_a_client_has_its_classes_events_and_keys(stub, http):
     key, made = stub.keys.add("thief-7", groups=("tenant:7",))
-    found = http.get("client?name=thief-7").json()
-    assert [one["what"] for one in found["events"]] == ["alarm"]
-    assert found["keys"] == [
+    content = http.get("client?name=thief-7").json()
+    assert [one["what"] for one in content["events"]] == ["alarm"]
+    assert content["keys"] == [
         {"id": made.id, "groups": ["tenant:7"], "admin": False, "created": made.created, "revoked": None}
     ]
-    assert key not in json.dumps(found)
-    assert made.digest.hex() not in json.dumps(found)
-    found = http.get("client?name=alice").json()
-    assert found["events"] == []
-    shares = [one["share"] for one in found["coverage"]]
+    assert key not in json.dumps(content)
+    assert made.digest.hex() not in json.dumps(content)
+    content = http.get("client?name=alice").json()
+    assert content["events"] == []
+    shares = [one["share"] for one in content["coverage"]]
     assert shares == sorted(shares, reverse=True)
-    assert found["most"] == found["coverage"][0]
-    assert found["coverage"][0]["name"] in ("four", "five")
+    assert content["most"] == content["coverage"][0]
+    assert content["coverage"][0]["name"] in ("four", "five")
 
 
 def test_a_group_is_measured_by_its_own_limits(stub, http):
-    found = http.get("client?name=tenant:7&group=1").json()
-    assert (found["group"], found["extra_limit"], found["keys"]) == (True, 900, [])
-    assert found["queries"] == stub.guard.ledger.standing("tenant:7", group=True).queries > 0
+    content = http.get("client?name=tenant:7&group=1").json()
+    assert (content["group"], content["extra_limit"], content["keys"]) == (True, 900, [])
+    assert content["queries"] == stub.guard.ledger.standing("tenant:7", group=True).queries > 0
     assert not http.get("client?name=tenant:7").json()["known"]  # there is no client of that name
 
 
 def test_own_budgets_count(stub, http):
     stub.guard.ledger.set_budget("alice", Budget(threshold=0.0), "test")
     stub.guard.ledger.set_budget("bob@example.org", Budget(threshold=100.0), "test")
-    found = http.get("clients", params={"sort": "coverage"}).json()["clients"]
-    assert (found[0]["name"], found[0]["most"]["share"], found[0]["most"]["spent"]) == ("alice", None, True)
-    bob = next(line for line in found if line["name"] == "bob@example.org")
+    lines = http.get("clients", params={"sort": "coverage"}).json()["clients"]
+    assert (lines[0]["name"], lines[0]["most"]["share"], lines[0]["most"]["spent"]) == ("alice", None, True)
+    bob = next(line for line in lines if line["name"] == "bob@example.org")
     assert (bob["most"]["spent"], bob["most"]["share"] < 0.001, bob["budget"]["threshold"]) == (False, True, 100.0)
 
 
@@ -213,9 +213,9 @@ def test_records_are_the_ledgers(stub, http):
     every = stub.guard.ledger.records("alice")
     assert len(every) > 5
     for label in range(10):
-        found = http.get("records", params={"name": "alice", "label": label}).json()
-        assert found["points"] == every.get(label, np.empty((0, 2))).tolist()
-        assert (found["radius"], found["total"]) == (LIMITS.radius, len(found["points"]))
+        content = http.get("records", params={"name": "alice", "label": label}).json()
+        assert content["points"] == every.get(label, np.empty((0, 2))).tolist()
+        assert (content["radius"], content["total"]) == (LIMITS.radius, len(content["points"]))
     assert http.get("records?name=tenant:7&group=1&label=0").json()["note"]
     for query in ("name=alice", "name=alice&label=10", "name=alice&label=-1", "label=1", "name=alice&label=1.5"):
         assert http.get(f"records?{query}").status_code == 400, query
@@ -224,16 +224,16 @@ def test_records_are_the_ledgers(stub, http):
 def test_only_the_newest_records_leave(stub, http, monkeypatch):
     many = np.arange(12_002, dtype=np.float64).reshape(-1, 2)
     monkeypatch.setattr(stub.guard.ledger, "records", lambda name: {3: many})
-    found = http.get("records?name=alice&label=3").json()
-    assert (len(found["points"]), found["total"], found["points"][-1]) == (5000, 6001, [12_000.0, 12_001.0])
+    content = http.get("records?name=alice&label=3").json()
+    assert (len(content["points"]), content["total"], content["points"][-1]) == (5000, 6001, [12_000.0, 12_001.0])
 
 
 def test_events_come_newest_first(stub, http):
     for i in range(5):
         stub.guard.ledger.allow("alice", f"actor {i}", allowed=bool(i % 2))
-    found = http.get("events").json()
-    assert [one["id"] for one in found["events"]] == [6, 5, 4, 3, 2, 1]
-    assert found["events"][0]["actor"] == "actor 4"
+    content = http.get("events").json()
+    assert [one["id"] for one in content["events"]] == [6, 5, 4, 3, 2, 1]
+    assert content["events"][0]["actor"] == "actor 4"
     assert [one["id"] for one in http.get("events?limit=2").json()["events"]] == [6, 5]
 
 
@@ -242,8 +242,8 @@ def test_series_are_those_of_the_server(stub, http):
     stub.series.request(0.01)
     stub.series.batch(4, {"A": 3, "C": 1}, alarmed=1)
     stub.series._clock = lambda: 1001.0
-    found = http.get("series?seconds=2").json()
-    assert (found["time"], found["requests"], found["A"], found["alarmed"]) == ([999, 1000], [0, 1], [0, 3], [0, 1])
+    facts = http.get("series?seconds=2").json()
+    assert (facts["time"], facts["requests"], facts["A"], facts["alarmed"]) == ([999, 1000], [0, 1], [0, 3], [0, 1])
     assert len(http.get("series").json()["time"]) == 899
     assert http.get("series?seconds=901").status_code == 400
 
@@ -254,10 +254,10 @@ def test_series_are_those_of_the_server(stub, http):
 def test_pardon_clears_alarm_and_wealth_and_says_who_did_it(stub, http):
     before = stub.guard.ledger.standing("thief-7")
     assert before.alarmed
-    found = http.post("pardon", json={"name": "thief-7"}).json()
+    content = http.post("pardon", json={"name": "thief-7"}).json()
     after = stub.guard.ledger.standing("thief-7")
     assert (after.alarmed, after.wealth, after.coverage) == (False, 0.0, before.coverage)
-    assert (found["alarmed"], found["wealth"], found["events"][0]["what"]) == (False, 0.0, "pardon")
+    assert (content["alarmed"], content["wealth"], content["events"][0]["what"]) == (False, 0.0, "pardon")
     assert (stub.guard.ledger.events()[-1].what, stub.guard.ledger.events()[-1].actor) == ("pardon", ACTOR)
     ranked = http.get("clients").json()["clients"]  # at once, although the list is kept for a second
     assert not next(line for line in ranked if line["name"] == "thief-7")["alarmed"]
@@ -276,9 +276,9 @@ def test_any_name_can_be_acted_on(stub, http, name):
 
 
 def test_budgets_are_given_and_taken_back(stub, http):
-    found = http.post("budget", json={"name": "alice", "extra_answers": 7, "threshold": None}).json()
+    content = http.post("budget", json={"name": "alice", "extra_answers": 7, "threshold": None}).json()
     assert stub.guard.ledger.standing("alice").budget == Budget(extra_answers=7)
-    assert (found["extra_limit"], found["budget"]) == (7, {"extra_answers": 7, "threshold": None})
+    assert (content["extra_limit"], content["budget"]) == (7, {"extra_answers": 7, "threshold": None})
     assert (
         http.post("budget", json={"name": "alice", "extra_answers": None, "threshold": None}).json()["budget"] is None
     )
@@ -474,14 +474,14 @@ def test_of_very_many_clients_the_first_by_each_order_are_right(monkeypatch):
         )
         for i in range(5_000)
     ]
-    found = Accounts.read(iter(many), bundle)
+    accounts = Accounts.read(iter(many), bundle)
     ranks = {"wealth": lambda s: s.wealth, "queries": lambda s: s.queries, "coverage": lambda s: s.coverage[3]}
     for order, rank in ranks.items():
         best = sorted(many, key=rank, reverse=True)[:50]
-        assert [a.standing for a in found.ranked(order, "", 50)] == best
-    assert found.totals == {"clients": 4_285, "groups": 715, "alarmed": 1_000}
-    assert not found.complete
-    assert len(found._accounts) <= 500
+        assert [a.standing for a in accounts.ranked(order, "", 50)] == best
+    assert accounts.totals == {"clients": 4_285, "groups": 715, "alarmed": 1_000}
+    assert not accounts.complete
+    assert len(accounts._accounts) <= 500
 
 
 def test_among_very_many_a_whole_name_is_found(stub, http, monkeypatch):

@@ -105,12 +105,12 @@ def test_it_is_what_the_live_sentinel_would_have_said(report, traffic):
 
 @pytest.mark.parametrize("batch", [1, 7, 10_000])
 def test_the_size_of_batches_changes_nothing(report, traffic, batch):
-    found = audit(small_guard(), traffic, batch=batch)
-    key = [(one.name, one.queries, one.accused, one.accused_at_query, one.honest_answers) for one in found.accounts]
+    result = audit(small_guard(), traffic, batch=batch)
+    key = [(one.name, one.queries, one.accused, one.accused_at_query, one.honest_answers) for one in result.accounts]
     assert key == [
         (one.name, one.queries, one.accused, one.accused_at_query, one.honest_answers) for one in report.accounts
     ]
-    assert [one.wealth for one in found.accounts] == pytest.approx([one.wealth for one in report.accounts], rel=1e-3)
+    assert [one.wealth for one in result.accounts] == pytest.approx([one.wealth for one in report.accounts], rel=1e-3)
 
 
 def test_honest_answers_are_those_that_the_policy_would_have_given():
@@ -129,9 +129,9 @@ def test_honest_answers_are_those_that_the_policy_would_have_given():
 
 def test_the_policy_and_mode_of_the_server_do_not_matter(report, traffic):
     for options in ({"policy": "paper"}, {"observe": True}):
-        found = audit(small_guard(**options), traffic)
-        assert [one.name for one in found.accused] == ["mallory"]
-        assert found.accounts[0].accused_at_query == report.accounts[0].accused_at_query
+        result = audit(small_guard(**options), traffic)
+        assert [one.name for one in result.accused] == ["mallory"]
+        assert result.accounts[0].accused_at_query == report.accounts[0].accused_at_query
     observed = audit(small_guard(on_alarm="observe"), traffic).accounts[0]
     assert observed.honest_answers == report.accounts[0].honest_answers  # only those before the alarm count
 
@@ -158,15 +158,15 @@ def test_groups_with_limits_are_judged_and_others_named():
     guard = small_guard(groups={"tenant": group})
     names = ("tenant:7", "net:10.0.0.0/24")
     thieves = [requests(f"m{k}", noise(10, seed=k), start=START + k / 9, groups=names) for k in range(8)]
-    found = audit(guard, mixed(*thieves, requests("alice", digits()[:50])))
-    assert found.unpooled == ("net",)
-    [first, *_] = found.accounts
+    result = audit(guard, mixed(*thieves, requests("alice", digits()[:50])))
+    assert result.unpooled == ("net",)
+    [first, *_] = result.accounts
     assert (first.name, first.group, first.accused) == ("tenant:7", True, True)
     assert first.queries == 80
     assert START < first.accused_at < START + 10
     exact = [entry.at for entry in mixed(*thieves)][first.accused_at_query - 1]
     assert first.accused_at == exact
-    assert not any(one.accused for one in found.accounts if one.name == "alice")
+    assert not any(one.accused for one in result.accounts if one.name == "alice")
 
 
 def test_queries_that_do_not_fit_are_skipped_with_the_reason(traffic):
@@ -176,12 +176,12 @@ def test_queries_that_do_not_fit_are_skipped_with_the_reason(traffic):
         LoggedRequest(START + 2, "odd", (), torch.full((1, 1, 8, 8), float("nan"))),
         LoggedRequest(START + 3, "odd", (), torch.zeros(1, 64)),
     ]
-    found = audit(small_guard(), mixed(odd, traffic))
-    assert found.skipped == 5
-    assert len(found.reasons) == 3  # enough to understand
-    assert "shape" in found.reasons[0]
-    assert [one.name for one in found.accused] == ["mallory"]
-    assert "odd" not in [one.name for one in found.accounts]
+    result = audit(small_guard(), mixed(odd, traffic))
+    assert result.skipped == 5
+    assert len(result.reasons) == 3  # enough to understand
+    assert "shape" in result.reasons[0]
+    assert [one.name for one in result.accused] == ["mallory"]
+    assert "odd" not in [one.name for one in result.accounts]
 
 
 def test_a_log_of_another_model_is_an_error():
@@ -192,9 +192,9 @@ def test_a_log_of_another_model_is_an_error():
 
 def test_other_precisions_and_double_images_mix(traffic):
     double = [LoggedRequest(e.at, e.client, e.groups, e.inputs.double()) for e in traffic[::2]]
-    found = audit(small_guard(), mixed(double, traffic[1::2]))
-    assert found.queries == 400
-    assert [one.name for one in found.accused] == ["mallory"]
+    result = audit(small_guard(), mixed(double, traffic[1::2]))
+    assert result.queries == 400
+    assert [one.name for one in result.accused] == ["mallory"]
 
 
 def test_named_tensors_are_joined_by_name_if_they_have_one_length():
@@ -266,10 +266,10 @@ def test_the_command_prints_a_table_with_the_thief_first(log, report):
 def test_the_command_prints_json_and_can_fail(log, report):
     done = run("audit", small_bundle(), log, "--json", "--fail")
     assert done.exit_code == 1
-    found = json.loads(done.stdout)
-    assert [one["name"] for one in found["found"] if one["accused"]] == ["mallory"]
-    assert found["found"][0]["accused_at_query"] == report.accounts[0].accused_at_query
-    assert found["damaged"] == 0
+    printed = json.loads(done.stdout)
+    assert [one["name"] for one in printed["found"] if one["accused"]] == ["mallory"]
+    assert printed["found"][0]["accused_at_query"] == report.accounts[0].accused_at_query
+    assert printed["damaged"] == 0
     before = datetime.fromtimestamp(START + 3, UTC).isoformat()
     quiet = run("audit", small_bundle(), log, "--json", "--fail", "--until", before)
     assert quiet.exit_code == 0, quiet.output
@@ -278,9 +278,9 @@ def test_the_command_prints_json_and_can_fail(log, report):
 
 def test_the_command_reads_a_span_of_time(log):
     since, until = (datetime.fromtimestamp(START + s, UTC).isoformat() for s in (10, 20))
-    found = json.loads(run("audit", small_bundle(), log, "--json", "--since", since, "--until", until).stdout)
-    assert START + 10 <= found["first"] < found["last"] < START + 20
-    assert found["requests"] == 30
+    printed = json.loads(run("audit", small_bundle(), log, "--json", "--since", since, "--until", until).stdout)
+    assert START + 10 <= printed["first"] < printed["last"] < START + 20
+    assert printed["requests"] == 30
     local = datetime.fromtimestamp(START + 10).isoformat()  # without an offset it is local time
     assert json.loads(run("audit", small_bundle(), log, "--json", "--since", local).stdout)["first"] == START + 10
 

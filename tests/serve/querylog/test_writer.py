@@ -75,8 +75,8 @@ def same(one: LoggedRequest, other: LoggedRequest) -> bool:
     )
 
 
-def all_same(found: list[LoggedRequest], expected: list[LoggedRequest]) -> bool:
-    return len(found) == len(expected) and all(map(same, found, expected))
+def all_same(entries: list[LoggedRequest], expected: list[LoggedRequest]) -> bool:
+    return len(entries) == len(expected) and all(map(same, entries, expected))
 
 
 def files(folder: Path) -> list[Path]:
@@ -184,8 +184,8 @@ def test_queries_are_read_in_order_of_time_over_files_and_servers(tmp_path):
         write(tmp_path, *first[half], segment_bytes=700)
         write(tmp_path, *second[half], segment_bytes=700)
     assert len(files(tmp_path)) > 8
-    found = list(read_log(tmp_path))
-    assert all_same(found, sorted(first + second, key=lambda entry: entry.at))
+    entries = list(read_log(tmp_path))
+    assert all_same(entries, sorted(first + second, key=lambda entry: entry.at))
 
 
 def test_a_clock_that_was_set_back_does_not_change_the_order_of_arrival(tmp_path):
@@ -241,11 +241,11 @@ def test_every_single_flipped_bit_is_noticed_and_never_becomes_data(tmp_path):
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
         path.write_bytes(changed)
-        found, damage = read_file(path)
-        assert all(any(same(one, entry) for entry in expected) for one in found), bit
+        entries, damage = read_file(path)
+        assert all(any(same(one, entry) for entry in expected) for one in entries), bit
         if bit >= 8 * header:
             assert damage, bit
-            assert len(found) == 2, bit  # the other two records are still there
+            assert len(entries) == 2, bit  # the other two records are still there
     path.write_bytes(data)
     assert read_file(path)[1] == []
 
@@ -260,9 +260,9 @@ def test_a_file_cut_anywhere_gives_all_records_before_the_cut(tmp_path):
     assert ends[0] == data.index(b"\n") + 1
     for cut in range(len(data)):
         path.write_bytes(data[:cut])
-        found, damage = read_file(path)
+        entries, damage = read_file(path)
         whole = sum(end <= cut for end in ends[1:])
-        assert all_same(found, expected[:whole]), cut
+        assert all_same(entries, expected[:whole]), cut
         assert bool(damage) == (cut not in ends), cut
 
 
@@ -272,7 +272,7 @@ def test_random_damage_never_becomes_data(tmp_path):
     write(tmp_path, *expected)
     [path] = files(tmp_path)
     data = path.read_bytes()
-    kept = 0
+    survivors = 0
     for _ in range(300):
         changed = bytearray(data)
         for _ in range(rng.randint(1, 4)):
@@ -285,11 +285,11 @@ def test_random_damage_never_becomes_data(tmp_path):
             else:
                 changed[at:at] = data[: rng.randint(1, 400)]  # a header in the middle
         path.write_bytes(changed)
-        found, _ = read_file(path)
-        kept += len(found)
-        numbers = [int(entry.client[1:]) for entry in found]
-        assert all(same(entry, expected[n]) for n, entry in zip(numbers, found, strict=True))
-    assert kept > 300 * 10  # most records survive damage elsewhere
+        entries, _ = read_file(path)
+        survivors += len(entries)
+        numbers = [int(entry.client[1:]) for entry in entries]
+        assert all(same(entry, expected[n]) for n, entry in zip(numbers, entries, strict=True))
+    assert survivors > 300 * 10  # most records survive damage elsewhere
 
 
 def test_a_query_cannot_smuggle_in_a_record_of_somebody_else(tmp_path):
@@ -327,8 +327,8 @@ def test_a_record_that_contradicts_itself_is_skipped_whatever_its_checksum(tmp_p
     forged.append(_signed(record_[PREFIX:].replace(b'"zlib":false', b'"zlib":true')))
     path = tmp_path / f"{0:013d}-{'0' * 16}-000000.queries"
     path.write_bytes(make_header(b"marker!!", 0.0) + b"".join(forged) + record_)
-    found, damage = read_file(path)
-    assert all_same(found, [good])
+    entries, damage = read_file(path)
+    assert all_same(entries, [good])
     assert len(damage) == len(forged)
 
 
@@ -403,10 +403,10 @@ def test_a_server_that_is_killed_leaves_a_readable_log(tmp_path):
     written = ["20", *process.stdout.read().split()]
     process.wait(timeout=60)
     damage: list[Damage] = []
-    found = list(read_log(tmp_path, on_damage=damage.append))
-    assert len(found) >= int(written[-1])  # all that was written is there
-    assert [entry.client for entry in found] == [f"c{i}" for i in range(len(found))]
-    assert all(entry.inputs.equal(torch.full((1, 50), float(i))) for i, entry in enumerate(found))
+    entries = list(read_log(tmp_path, on_damage=damage.append))
+    assert len(entries) >= int(written[-1])  # all that was written is there
+    assert [entry.client for entry in entries] == [f"c{i}" for i in range(len(entries))]
+    assert all(entry.inputs.equal(torch.full((1, 50), float(i))) for i, entry in enumerate(entries))
     assert len(damage) <= 1  # at most the tail
     write(tmp_path, LoggedRequest(3e9, "later", (), BATCH))  # and the next server goes on
     assert next(reversed(list(read_log(tmp_path)))).client == "later"
@@ -423,9 +423,9 @@ def test_the_log_never_takes_more_room_than_allowed_and_the_newest_stay(tmp_path
             if int(entry.client[1:]) % 10 == 0:
                 assert log.flush()
                 assert sum(path.stat().st_size for path in files(tmp_path)) <= limit
-    found = [int(entry.client[1:]) for entry in read_log(tmp_path)]
-    assert found == list(range(found[0], 400))  # no holes
-    assert 40 < len(found) < 200
+    numbers = [int(entry.client[1:]) for entry in read_log(tmp_path)]
+    assert numbers == list(range(numbers[0], 400))  # no holes
+    assert 40 < len(numbers) < 200
 
 
 def test_files_are_rotated_by_size_and_age(tmp_path):
@@ -595,8 +595,8 @@ def test_recording_stops_on_a_full_disk_says_so_and_goes_on_when_there_is_room(t
     assert [line["event"] for line in lines] == ["recording_incomplete", "recording_stopped", "recording_resumed"]
     assert lines[1]["why"] == "File too large"
     assert lines[1]["level"] == "error"
-    found = [entry.client for entry in read_log(tmp_path, on_damage=lambda damage: None)]
-    assert found == ["again"]
+    clients = [entry.client for entry in read_log(tmp_path, on_damage=lambda damage: None)]
+    assert clients == ["again"]
     assert len(files(tmp_path)) == 1
 
 
@@ -625,10 +625,10 @@ def test_threads_may_write_at_once_and_each_keeps_its_order(tmp_path):
             thread.start()
         for thread in threads:
             thread.join()
-    found = list(read_log(tmp_path))
-    assert len(found) == 800
+    entries = list(read_log(tmp_path))
+    assert len(entries) == 800
     for k in range(4):
-        numbers = [int(entry.groups[0]) for entry in found if entry.client == f"t{k}"]
+        numbers = [int(entry.groups[0]) for entry in entries if entry.client == f"t{k}"]
         assert all(b == a + 1 for a, b in pairwise(numbers))
 
 

@@ -34,6 +34,8 @@ NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 PATIENCE = 180.0  # seconds for what must happen sooner or later
 START = 240.0  # seconds for a dozen processes to start on a busy machine
 NET = "net:127.0.0.0/24"
+WORKERS = tuple(f"worker-{i}" for i in range(6))
+CLIENTS = ("early", "thief", "traveller", "leaver", *WORKERS, "later", "patient")
 Answer = tuple[int, np.ndarray]
 
 
@@ -67,37 +69,32 @@ def nodes() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def server(nodes, redis, tmp_path_factory) -> Iterator[Server]:
+def keys(redis) -> dict[str, str]:
+    """A key for each client, made before the server starts, so that no test must wait until all replicas know it."""
+    key_store = open_keys(Path("unused"), redis)
+    keys = {name: key_store.add(name)[0] for name in CLIENTS}
+    key_store.close()
+    return keys
+
+
+@pytest.fixture(scope="module")
+def server(nodes, redis, keys, tmp_path_factory) -> Iterator[Server]:
     """`queen serve --ray` beside the cluster; it pools clients by network, too."""
     folder = tmp_path_factory.mktemp("server")
-    with started(folder, patience=START, ledger=redis, ray=True, replicas=2, groups='{"net": {}}') as found:
-        yield found
+    with started(folder, patience=START, ledger=redis, ray=True, replicas=2, groups='{"net": {}}') as server:
+        assert len(counted(server, "queen_rows_total")) == 2  # the second proxy may listen a moment later
+        yield server
 
 
 @pytest.fixture
 def ledger(redis) -> Iterator[Any]:
-    found = open_ledger(redis)
-    yield found
-    found.close()
+    ledger = open_ledger(redis)
+    yield ledger
+    ledger.close()
 
 
-@pytest.fixture
-def new_key(server, redis) -> Callable[[str], str]:
-    """Makes a key that all replicas know."""
-
-    def make(name: str) -> str:
-        keys = open_keys(Path("unused"), redis)
-        text, _ = keys.add(name)
-        keys.close()
-        client = Asking(server, text)
-        assert until(lambda: all(client.get("/v2/models")[0] == 200 for _ in range(10)))
-        return text
-
-    return make
-
-
-class Asking:
-    """One client, with a connection for each request: a connection has one proxy, which prefers its node's replica."""
+class RestClient:
+    """One client, with a connection per request: a connection has one proxy, which prefers its node's replica."""
 
     def __init__(self, server: Server, key: str, **headers: str) -> None:
         self.server, self.headers = server, {"Authorization": f"Bearer {key}", **headers}
@@ -125,19 +122,19 @@ class Asking:
 
 
 def counted(server: Server, name: str, label: str = "") -> dict[str, float]:
-    """A counter of every replica: each asking finds one of them."""
-    found: dict[str, float] = {}
-    client = Asking(server, server.admin)
+    """A counter of every replica: each request reaches one of them."""
+    counts: dict[str, float] = {}
+    client = RestClient(server, server.admin)
     deadline = time.monotonic() + PATIENCE
     for tries in range(10_000):
         status, body = client.get("/metrics")
         assert status == 200
         [replica] = set(re.findall(rb'replica="(\w+)"', body))
         lines = [line.split() for line in body.decode().splitlines() if line.startswith(name) and label in line]
-        found[replica.decode()] = sum(float(line[-1]) for line in lines)
-        if (len(found) == 2 and tries >= 10) or time.monotonic() > deadline:
+        counts[replica.decode()] = sum(float(line[-1]) for line in lines)
+        if (len(counts) == 2 and tries >= 10) or time.monotonic() > deadline:
             break
-    return found
+    return counts
 
 
 def replicas() -> dict[str, Any]:
@@ -150,18 +147,19 @@ def replicas() -> dict[str, Any]:
     return {one["replica_id"]: one for one in deployment["replicas"] if one["state"] == "RUNNING"}
 
 
-def until(true: Callable[[], bool]) -> bool:
+def until(condition: Callable[[], bool]) -> bool:
+    """Wait for the condition; returns whether it came true in time."""
     deadline = time.monotonic() + PATIENCE
-    while not true():
+    while not condition():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.2)
     return True
 
 
-def test_there_is_one_replica_on_each_node_and_both_answer(server, new_key):
+def test_there_is_one_replica_on_each_node_and_both_answer(server, keys):
     assert len({one["node_id"] for one in replicas().values()}) == 2
-    client = Asking(server, new_key("early"))
+    client = RestClient(server, keys["early"])
     x = digits()[:20]
     for i in range(20):
         status, answer = client.infer(x[i : i + 1])
@@ -172,11 +170,11 @@ def test_there_is_one_replica_on_each_node_and_both_answer(server, new_key):
     assert all(rows.values())
 
 
-def test_decisions_are_those_of_one_guard_and_an_alarm_is_one_for_all(server, new_key, ledger):
+def test_decisions_are_those_of_one_guard_and_an_alarm_is_one_for_all(server, keys, ledger):
     """Digits and then noise, one after the other: whichever replica answers, it says what a lone guard would."""
     guard = small_guard(groups={"net": Group(limits=WIDE)})
     x = torch.cat([digits()[:30], noise(120)])
-    client = Asking(server, new_key("thief"))
+    client = RestClient(server, keys["thief"])
     before = counted(server, "queen_alarmed_rows_total")
     lies = 0
     for i in range(len(x)):
@@ -194,21 +192,21 @@ def test_decisions_are_those_of_one_guard_and_an_alarm_is_one_for_all(server, ne
     assert len(alarms) == 1
 
 
-def test_nobody_chooses_the_network_that_it_comes_from(server, new_key, ledger):
+def test_nobody_chooses_the_network_that_it_comes_from(server, keys, ledger):
     """Ray's proxies would believe the header of whoever connects from their own machine."""
     before = ledger.standing(NET, group=True).queries
-    client = Asking(server, new_key("traveller"), **{"X-Forwarded-For": "203.0.113.9"})
+    client = RestClient(server, keys["traveller"], **{"X-Forwarded-For": "203.0.113.9"})
     assert client.infer(digits()[:3])[0] == 200
     assert ledger.standing(NET, group=True).queries == before + 3
     assert ledger.standing("net:203.0.113.0/24", group=True).queries == 0
 
 
-def test_a_revoked_key_is_soon_dead_in_every_replica(server, new_key, redis):
-    client = Asking(server, new_key("leaver"))
+def test_a_revoked_key_is_soon_dead_in_every_replica(server, keys, redis):
+    client = RestClient(server, keys["leaver"])
     assert {client.infer(digits()[:1])[0] for _ in range(20)} == {200}
-    keys = open_keys(Path("unused"), redis)
-    keys.revoke("leaver")
-    keys.close()
+    key_store = open_keys(Path("unused"), redis)
+    key_store.revoke("leaver")
+    key_store.close()
     assert until(lambda: {client.infer(digits()[:1])[0] for _ in range(20)} == {401})
     before = counted(server, "queen_rows_total")
     assert {client.infer(digits()[:1])[0] for _ in range(60)} == {401}
@@ -218,14 +216,13 @@ def test_a_revoked_key_is_soon_dead_in_every_replica(server, new_key, redis):
     assert all(denied.values())  # both were asked
 
 
-def test_what_is_answered_is_on_record_when_a_replica_is_killed(server, new_key, ledger):
-    stop, told = threading.Event(), {f"worker-{i}": Counter() for i in range(6)}
+def test_what_is_answered_is_on_record_when_a_replica_is_killed(server, keys, ledger):
+    stop, statuses = threading.Event(), {name: Counter() for name in WORKERS}
     wrong: list[str] = []
-    keys = {name: new_key(name) for name in told}
     x, expected = digits(), honest(digits()).numpy()
 
     def work(name: str, number: int) -> None:
-        client = Asking(server, keys[name])
+        client = RestClient(server, keys[name])
         for i in range(number, 10_000):
             if stop.is_set():
                 break
@@ -234,14 +231,14 @@ def test_what_is_answered_is_on_record_when_a_replica_is_killed(server, new_key,
                 status, answer = client.infer(x[row : row + 1])
             except (OSError, http.client.HTTPException) as error:
                 status, answer = type(error).__name__, np.empty((0, 10))
-            told[name][status] += 1
+            statuses[name][status] += 1
             if status == 200 and not np.allclose(answer, expected[row], atol=1e-4):
                 wrong.append(f"{name} {i}")
 
-    threads = [threading.Thread(target=work, args=(name, 7 * i), daemon=True) for i, name in enumerate(told)]
+    threads = [threading.Thread(target=work, args=(name, 7 * i), daemon=True) for i, name in enumerate(WORKERS)]
     for thread in threads:
         thread.start()
-    assert until(lambda: all(counts[200] > 10 for counts in told.values()))
+    assert until(lambda: all(counts[200] > 10 for counts in statuses.values()))
     before = replicas()
     victim = next(iter(before.values()))
     os.kill(victim["pid"], signal.SIGKILL)
@@ -251,15 +248,15 @@ def test_what_is_answered_is_on_record_when_a_replica_is_killed(server, new_key,
         thread.join(PATIENCE)
     assert recovered
     assert wrong == []
-    assert set().union(*told.values()) <= {200, 500, 503}
-    for name, counts in told.items():
+    assert set().union(*statuses.values()) <= {200, 500, 503}
+    for name, counts in statuses.items():
         assert counts[200] <= ledger.standing(name).queries <= counts.total()
-    client = Asking(server, new_key("later"))
+    client = RestClient(server, keys["later"])
     assert {client.infer(x[:1])[0] for _ in range(20)} == {200}
 
 
-def test_without_the_ledger_nobody_is_answered_and_with_it_all_is_well_again(server, new_key, store):
-    client = Asking(server, new_key("patient"))
+def test_without_the_ledger_nobody_is_answered_and_with_it_all_is_well_again(server, keys, store):
+    client = RestClient(server, keys["patient"])
     before = set(replicas())
     store.kill()
     try:
@@ -273,7 +270,7 @@ def test_without_the_ledger_nobody_is_answered_and_with_it_all_is_well_again(ser
 
 
 def test_health_and_a_mistake_need_no_ray_to_be_understood(server):
-    client = Asking(server, server.key)
+    client = RestClient(server, server.key)
     assert client.get("/v2/health/ready") == (200, b'{"ready":true}')
     assert client.get("/v2/models")[1] == b'{"models":[{"name":"digits"}]}'
     status, body = client.get("/v2/models/other")
@@ -290,7 +287,7 @@ def test_it_goes_when_told_to_and_leaves_the_cluster(server, nodes):
     assert ray.util.list_named_actors(all_namespaces=True) == []
     assert sum(node["Alive"] for node in ray.nodes()) == 2
     with pytest.raises(ConnectionRefusedError):
-        Asking(server, server.key).get("/v2/health/live")
+        RestClient(server, server.key).get("/v2/health/live")
 
 
 def test_a_cluster_of_its_own_ends_with_it(redis, tmp_path, monkeypatch):
@@ -298,7 +295,7 @@ def test_a_cluster_of_its_own_ends_with_it(redis, tmp_path, monkeypatch):
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as short:  # the names of sockets must be
         monkeypatch.setenv("RAY_TMPDIR", short)
         with started(tmp_path, patience=START, ledger=redis, ray=True, replicas=1) as server:
-            assert Asking(server, server.key).infer(digits()[:2])[0] == 200
+            assert RestClient(server, server.key).infer(digits()[:2])[0] == 200
             assert processes(short)
             assert server.stop(timeout=PATIENCE) == 0, server.stderr()
         assert until(lambda: not processes(short))
@@ -306,12 +303,12 @@ def test_a_cluster_of_its_own_ends_with_it(redis, tmp_path, monkeypatch):
         assert '"event":"replica stopped"' in logs  # in order, not killed
 
 
-def processes(mark: str) -> list[bytes]:
-    """Command lines that name the mark."""
-    found = []
+def processes(folder: str) -> list[bytes]:
+    """The command lines of all processes that name the folder."""
+    lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            found.append(path.read_bytes())
+            lines.append(path.read_bytes())
         except OSError:
             continue
-    return [line for line in found if mark.encode() in line]
+    return [line for line in lines if folder.encode() in line]

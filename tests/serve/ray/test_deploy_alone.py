@@ -69,27 +69,27 @@ def test_a_replica_works_as_long_as_its_lifespan_and_is_unhealthy_without_its_th
         replica.check()
 
     async def ask() -> int:
-        told: list[Any] = []
+        messages: list[Any] = []
 
         async def receive() -> Any:
             return request
 
         async def send(message: Any) -> None:
-            told.append(message)
+            messages.append(message)
 
         scope = {"type": "http", "method": "POST", "path": "/v2/models/digits/infer", "headers": [], "client": None}
         await replica(scope, receive, send)
-        return told[0]["status"]
+        return messages[0]["status"]
 
     async def live() -> tuple[int, list[str]]:
-        asked, told = asyncio.Queue(), asyncio.Queue()
-        life = asyncio.create_task(replica({"type": "lifespan"}, asked.get, told.put))
-        await asked.put({"type": "lifespan.startup"})
-        said = [(await told.get())["type"]]
+        incoming, outgoing = asyncio.Queue(), asyncio.Queue()
+        life = asyncio.create_task(replica({"type": "lifespan"}, incoming.get, outgoing.put))
+        await incoming.put({"type": "lifespan.startup"})
+        said = [(await outgoing.get())["type"]]
         status = await ask()
         replica.check()
-        await asked.put({"type": "lifespan.shutdown"})
-        said.append((await told.get())["type"])
+        await incoming.put({"type": "lifespan.shutdown"})
+        said.append((await outgoing.get())["type"])
         await life
         return status, said
 
@@ -117,8 +117,8 @@ class FakeServe:
         self.statuses, self.shut = list(statuses), 0
 
     def status(self) -> Any:
-        found = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
-        return SimpleNamespace(applications=found)
+        applications = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+        return SimpleNamespace(applications=applications)
 
     def shutdown(self) -> None:
         self.shut += 1
@@ -129,12 +129,12 @@ def state(status: str, why: str = "") -> Any:
 
 
 def watch(monkeypatch, serve: FakeServe, seconds: float = 0.3) -> list[str]:
-    """The addresses that were told until somebody stopped it."""
+    """The addresses that `on_start` got until somebody stopped it."""
     monkeypatch.setattr(scale, "POLL", 0.01)
-    stop, told = threading.Event(), []
+    stop, addresses = threading.Event(), []
     threading.Timer(seconds, stop.set).start()
-    scale._wait_and_watch(serve, "queen-1", settings(), stop, told.append)
-    return told
+    scale._wait_and_watch(serve, "queen-1", settings(), stop, addresses.append)
+    return addresses
 
 
 def test_the_address_is_told_once_when_all_replicas_run(monkeypatch):

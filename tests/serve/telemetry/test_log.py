@@ -80,8 +80,8 @@ def test_only_what_is_bad_enough_is_said(lines):
     log("loud", level="error")
     logging.getLogger("uvicorn.error").info("quiet")
     logging.getLogger("uvicorn.error").warning("loud %s", "too")
-    found = lines()
-    assert [(one["event"], one.get("logger")) for one in found] == [("loud", None), ("loud too", "uvicorn.error")]
+    logged = lines()
+    assert [(one["event"], one.get("logger")) for one in logged] == [("loud", None), ("loud too", "uvicorn.error")]
 
 
 def test_a_second_setup_replaces_the_first(lines):
@@ -118,15 +118,15 @@ def test_nothing_can_start_a_line_of_its_own(event, name, value, as_json):
     assert line.isprintable()
     assert len(line.splitlines()) == 1
     if as_json:
-        found = json.loads(line, parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
-        assert found["level"] == "info"  # whatever the fields are called
-        assert len(found) == 4
+        fields = json.loads(line, parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
+        assert fields["level"] == "info"  # whatever the fields are called
+        assert len(fields) == 4
 
 
 def test_a_field_cannot_pass_for_time_level_or_event():
-    found = json.loads(formatted(**{"time": "never", "level_": 1}))
-    assert found["time"] != "never"
-    assert found["time_"] == "never"
+    fields = json.loads(formatted(**{"time": "never", "level_": 1}))
+    assert fields["time"] != "never"
+    assert fields["time_"] == "never"
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,9 @@ def test_exceptions_are_told_in_one_line_without_keys(lines):
     except ValueError:
         log("failed", level="error", id="7")
         logging.getLogger("elsewhere").exception("oh")
-    found = lines()
-    assert [line["event"] for line in found] == ["failed", "oh"]
-    for line in found:
+    logged = lines()
+    assert [line["event"] for line in logged] == ["failed", "oh"]
+    for line in logged:
         assert "ValueError: bad key" in line["traceback"]
         assert SECRET not in json.dumps(line)
     log("calm", level="error")
@@ -185,10 +185,10 @@ def test_exceptions_are_told_in_one_line_without_keys(lines):
 
 
 def test_long_and_deep_things_are_cut():
-    found = json.loads(formatted(text="x" * 10**6, deep=[[[[[["x" * 10**6]]]]]]))
-    assert found["text"].startswith("x" * MAX_TEXT)
-    assert len(found["text"]) < MAX_TEXT + 50
-    assert found["deep"] == [[[["..."]]]]
+    fields = json.loads(formatted(text="x" * 10**6, deep=[[[[[["x" * 10**6]]]]]]))
+    assert fields["text"].startswith("x" * MAX_TEXT)
+    assert len(fields["text"]) < MAX_TEXT + 50
+    assert fields["deep"] == [[[["..."]]]]
     assert sanitize(float("nan")) == "nan"
 
 

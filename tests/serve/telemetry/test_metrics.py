@@ -40,14 +40,14 @@ def test_the_names_and_types_are_those_that_dashboards_rely_on():
 
 
 def test_everything_starts_at_nought_and_is_there_from_the_start():
-    found = values(Metrics())
-    build = [name for name in found if name.startswith("queen_build_info")]
-    assert [found.pop(name) for name in build] == [1]
-    assert set(found.values()) == {0}
+    figures = values(Metrics())
+    build = [name for name in figures if name.startswith("queen_build_info")]
+    assert [figures.pop(name) for name in build] == [1]
+    assert set(figures.values()) == {0}
     for verdict in ("outside", "spent", "fresh", "repeat"):
-        assert f"queen_verdicts_total{{verdict={verdict}}}" in found
-    assert "queen_requests_total{protocol=grpc,status=200}" in found
-    assert {f"queen_alarms_total{{kind={kind}}}" for kind in ("client", "group")} <= set(found)
+        assert f"queen_verdicts_total{{verdict={verdict}}}" in figures
+    assert "queen_requests_total{protocol=grpc,status=200}" in figures
+    assert {f"queen_alarms_total{{kind={kind}}}" for kind in ("client", "group")} <= set(figures)
 
 
 def test_requests_are_counted_by_protocol_and_status():
@@ -55,32 +55,32 @@ def test_requests_are_counted_by_protocol_and_status():
     for status in (200, 200, 503):
         metrics.observe_request("rest", status, 0.003)
     metrics.observe_request("grpc", 200, 30.0)
-    found = values(metrics)
-    assert found["queen_requests_total{protocol=rest,status=200}"] == 2
-    assert found["queen_requests_total{protocol=rest,status=503}"] == 1
-    assert found["queen_requests_total{protocol=grpc,status=200}"] == 1
-    assert found["queen_request_seconds_count{protocol=rest}"] == 3
-    assert found["queen_request_seconds_sum{protocol=rest}"] == pytest.approx(0.009)
-    assert found["queen_request_seconds_bucket{le=0.002,protocol=rest}"] == 0
-    assert found["queen_request_seconds_bucket{le=0.005,protocol=rest}"] == 3
-    assert found["queen_request_seconds_bucket{le=5.0,protocol=grpc}"] == 0
-    assert found["queen_request_seconds_bucket{le=+Inf,protocol=grpc}"] == 1
+    figures = values(metrics)
+    assert figures["queen_requests_total{protocol=rest,status=200}"] == 2
+    assert figures["queen_requests_total{protocol=rest,status=503}"] == 1
+    assert figures["queen_requests_total{protocol=grpc,status=200}"] == 1
+    assert figures["queen_request_seconds_count{protocol=rest}"] == 3
+    assert figures["queen_request_seconds_sum{protocol=rest}"] == pytest.approx(0.009)
+    assert figures["queen_request_seconds_bucket{le=0.002,protocol=rest}"] == 0
+    assert figures["queen_request_seconds_bucket{le=0.005,protocol=rest}"] == 3
+    assert figures["queen_request_seconds_bucket{le=5.0,protocol=grpc}"] == 0
+    assert figures["queen_request_seconds_bucket{le=+Inf,protocol=grpc}"] == 1
 
 
 def test_batches_are_counted_row_by_row():
     metrics = Metrics()
     metrics.observe_batch(7, 0.01, 0.002, "AABCCCD", 2, 1)
     metrics.observe_batch(1, 0.03, 0.004, "D", 0, 0)
-    found = values(metrics)
-    assert found["queen_rows_total"] == 8
+    figures = values(metrics)
+    assert figures["queen_rows_total"] == 8
     expected = {"outside": 2, "spent": 1, "fresh": 3, "repeat": 2}
-    assert {v: found[f"queen_verdicts_total{{verdict={v}}}"] for v in expected} == expected
-    assert (found["queen_alarmed_rows_total"], found["queen_refused_rows_total"]) == (2, 1)
-    assert (found["queen_batch_rows_count"], found["queen_batch_rows_sum"]) == (2, 8)
-    assert found["queen_batch_rows_bucket{le=4.0}"] == 1
-    assert found["queen_model_seconds_sum"] == pytest.approx(0.04)
-    assert found["queen_ledger_seconds_sum"] == pytest.approx(0.006)
-    assert found["queen_model_seconds_count"] == found["queen_ledger_seconds_count"] == 2
+    assert {v: figures[f"queen_verdicts_total{{verdict={v}}}"] for v in expected} == expected
+    assert (figures["queen_alarmed_rows_total"], figures["queen_refused_rows_total"]) == (2, 1)
+    assert (figures["queen_batch_rows_count"], figures["queen_batch_rows_sum"]) == (2, 8)
+    assert figures["queen_batch_rows_bucket{le=4.0}"] == 1
+    assert figures["queen_model_seconds_sum"] == pytest.approx(0.04)
+    assert figures["queen_ledger_seconds_sum"] == pytest.approx(0.006)
+    assert figures["queen_model_seconds_count"] == figures["queen_ledger_seconds_count"] == 2
 
 
 def test_the_rest_is_counted_too():
@@ -94,12 +94,12 @@ def test_the_rest_is_counted_too():
     metrics.set_recording(True)
     metrics.record_dropped(5)
     metrics.webhook("sent")
-    found = values(metrics)
-    assert (found["queen_alarms_total{kind=client}"], found["queen_alarms_total{kind=group}"]) == (1, 2)
-    assert (found["queen_ledger_errors_total"], found["queen_ready"], found["queen_queue_rows"]) == (1, 1, 17)
-    assert (found["queen_recording"], found["queen_record_dropped_rows_total"]) == (1, 5)
-    assert found["queen_webhook_total{outcome=sent}"] == 1
-    assert found[f"queen_build_info{{model=digits,policy=sentinel,version={queen.__version__}}}"] == 1
+    figures = values(metrics)
+    assert (figures["queen_alarms_total{kind=client}"], figures["queen_alarms_total{kind=group}"]) == (1, 2)
+    assert (figures["queen_ledger_errors_total"], figures["queen_ready"], figures["queen_queue_rows"]) == (1, 1, 17)
+    assert (figures["queen_recording"], figures["queen_record_dropped_rows_total"]) == (1, 5)
+    assert figures["queen_webhook_total{outcome=sent}"] == 1
+    assert figures[f"queen_build_info{{model=digits,policy=sentinel,version={queen.__version__}}}"] == 1
     metrics.set_ready(False)
     metrics.set_queue(0)
     assert (values(metrics)["queen_ready"], values(metrics)["queen_queue_rows"]) == (0, 0)
@@ -159,8 +159,8 @@ def test_threads_lose_no_count():
         thread.start()
     for thread in threads:
         thread.join()
-    found = values(metrics)
-    assert found["queen_requests_total{protocol=grpc,status=429}"] == 8000
-    assert found["queen_rows_total"] == 16000
-    assert found["queen_verdicts_total{verdict=outside}"] == 8000
-    assert found["queen_request_seconds_count{protocol=grpc}"] == 8000
+    figures = values(metrics)
+    assert figures["queen_requests_total{protocol=grpc,status=429}"] == 8000
+    assert figures["queen_rows_total"] == 16000
+    assert figures["queen_verdicts_total{verdict=outside}"] == 8000
+    assert figures["queen_request_seconds_count{protocol=grpc}"] == 8000

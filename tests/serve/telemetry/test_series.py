@@ -36,10 +36,10 @@ def test_counts_are_those_of_the_last_seconds_and_older_ones_are_forgotten(strea
         more = {"requests": 1, "rows": len(letters), "alarmed": alarmed, "refused": refused, "errors": int(error)}
         expected[int(clock.now)] += Counter(letters) + Counter(more)
     clock.now += 1
-    found = series.read()
-    assert found["time"] == list(range(int(clock.now) - 11, int(clock.now)))
+    content = series.read()
+    assert content["time"] == list(range(int(clock.now) - 11, int(clock.now)))
     for name in COUNTS:
-        assert found[name] == [expected[second][name] for second in found["time"]]
+        assert content[name] == [expected[second][name] for second in content["time"]]
 
 
 @given(st.lists(st.floats(0.0005, 30.0), min_size=1, max_size=200))
@@ -49,10 +49,10 @@ def test_latencies_are_right_to_within_an_eighth(latencies):
     for seconds in latencies:
         series.request(seconds)
     clock.now += 1
-    found = series.read(1)
+    content = series.read(1)
     for name, share in (("p50", 0.5), ("p99", 0.99)):
         exact = 1e3 * float(np.quantile(latencies, share, method="inverted_cdf"))
-        assert found[name] == [pytest.approx(exact, rel=0.126)]
+        assert content[name] == [pytest.approx(exact, rel=0.126)]
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.0, 1e-9, 1e9, float("inf"), float("nan")])

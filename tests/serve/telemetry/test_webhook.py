@@ -112,9 +112,9 @@ def test_an_alarm_arrives_as_signed_json():
         send(Webhook(server.url, secret=SECRET, server="guard-1"), alarm())
     [(headers, body)] = server.posts
     assert server.paths == ["/hook?x=1"]
-    found = json.loads(body)
-    key = found.pop("idempotency_key")
-    assert found == {
+    content = json.loads(body)
+    key = content.pop("idempotency_key")
+    assert content == {
         "event": "alarm",
         "id": 1,
         "name": "mallory",

@@ -59,13 +59,13 @@ def answers(client: InferenceServerClient, ask: Any, job: Job, report: Report) -
 
 
 def _called_back(client: InferenceServerClient, job: Job) -> Array:
-    told: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    results: queue.Queue[tuple[Any, Any]] = queue.Queue()
 
     def note(result: Any, error: Any) -> None:
-        told.put((result, error))
+        results.put((result, error))
 
     client.async_infer(job.model, tensor(job.images), note, headers=job.bearer)
-    result, error = told.get(timeout=30)
+    result, error = results.get(timeout=30)
     if error is not None:
         raise error
     return result.as_numpy("probabilities")

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from queen.atomic import write_atomically
 from queen.errors import LedgerError, OptionError, SecretError
 from queen.ledger.base import Budget
-from queen.ledger.redis_client import Shards
+from queen.ledger.redis_client import RedisServers
 from queen.serve.access.key import Key, from_plain, mark_revoked, new_key, to_plain
 
 FORMAT = 1
@@ -139,8 +139,8 @@ class RedisKeys:
         self._table = f"{{{prefix}:keys}}"  # the part in braces decides the slot in a cluster: the same for both
         self._counter = f"{self._table}:version"
         self._url = url
-        self._shards: Shards | None = Shards(url, REDIS_TIMEOUT)
-        self._where = self._shards.name
+        self._servers: RedisServers | None = RedisServers(url, REDIS_TIMEOUT)
+        self._where = self._servers.name
 
     def keys(self) -> dict[str, Key]:
         """All keys by id, revoked ones too."""
@@ -172,8 +172,8 @@ class RedisKeys:
 
     def close(self) -> None:
         """Close the connections."""
-        if self._shards is not None:
-            self._shards.close()
+        if self._servers is not None:
+            self._servers.close()
 
     def _write(self, keys: Sequence[Key]) -> None:
         with self._client() as client, client.pipeline(transaction=True) as pipe:
@@ -184,14 +184,14 @@ class RedisKeys:
     @contextmanager
     def _client(self) -> Iterator[Any]:
         """A connection to the Redis server that has the keys; after an error, that server is looked up again."""
-        if self._shards is None:
-            self._shards = Shards(self._url, REDIS_TIMEOUT)
-        shards = self._shards
+        if self._servers is None:
+            self._servers = RedisServers(self._url, REDIS_TIMEOUT)
+        servers = self._servers
         try:
-            with shards.named_errors():
-                yield shards.client_of(self._table)
+            with servers.named_errors():
+                yield servers.client_of(self._table)
         except LedgerError:
-            self._shards = None
+            self._servers = None
             raise
 
 

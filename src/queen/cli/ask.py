@@ -1,0 +1,68 @@
+"""`queen ask`: one query to a bundle, as a client sends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from queen.cli.shared import Device, Folder, Json, ModelOption, app, out, print_json, table
+from queen.errors import RefusedError
+
+
+@app.command(epilog="Example: `queen ask build/demo/bundle build/demo/digit.png --explain`")
+def ask(
+    folder: Folder,
+    query: Annotated[Path, typer.Argument(help="An image, or .npy with one query or a batch.", show_default=False)],
+    client: Annotated[str, typer.Option(help="Who asks.")] = "cli",
+    ledger: Annotated[Path | None, typer.Option(help="SQLite ledger that remembers between calls.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the honest answer beside the returned one.")] = False,
+    group: Annotated[list[str] | None, typer.Option(help="A group the client belongs to, such as tenant:7.")] = None,
+    model: ModelOption = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Ask a bundle as a client would."""
+    from queen.fit.files import read_query
+    from queen.guard import load
+    from queen.ledger import SqliteLedger
+
+    guard = load(folder, model, device=device)
+    x = read_query(query, guard.bundle)
+    store = SqliteLedger(ledger) if ledger else None
+    guard.ledger = store or guard.ledger
+    refusal = None
+    try:
+        reply = guard.answer(x, client=client, groups=group or ())
+    except RefusedError as error:
+        reply, refusal = error.reply, error
+    finally:
+        if store:
+            store.close()
+    honest = guard.fresh(observe=True).answer(x, client=client).probabilities if explain else None
+    if as_json:
+        result: dict[str, Any] = {
+            "labels": reply.probabilities.argmax(1).tolist(),
+            "probabilities": reply.probabilities.tolist(),
+            "verdicts": [verdict.value for verdict in reply.verdicts],
+            "alarmed": reply.alarmed.tolist(),
+            "refused": reply.refused.tolist(),
+        }
+        print_json(result | ({"honest": honest.tolist()} if honest is not None else {}))
+    for row, verdict in enumerate(() if as_json else reply.verdicts):
+        if reply.refused[row]:
+            out.print(f"query {row}, refused")
+            continue
+        returned = reply.probabilities[row]
+        header = ["class", "returned", *(["honest"] if honest is not None else [])]
+        order = returned.argsort(descending=True)[:10].tolist()
+        lines = [
+            (guard.bundle.name_of(k), f"{returned[k]:.4f}", *([f"{honest[row, k]:.4f}"] if honest is not None else []))
+            for k in order
+        ]
+        accused = ", the client stands accused" if reply.alarmed[row] else ""
+        out.print(f"query {row}" + (f", verdict {verdict.value} ({verdict.name.lower()}){accused}" if explain else ""))
+        out.print(table(header, lines, left=1))
+    if refusal is not None:
+        raise refusal

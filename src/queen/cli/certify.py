@@ -1,0 +1,98 @@
+"""`queen certify`: what limits promise, by themselves or for a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queen.cli.shared import Json, ModelOption, app, out, print_json, table
+from queen.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from queen.bundle.bundle import Bundle
+
+
+@app.command(epilog="Example: `queen certify --epsilon .1 --delta .05 --threshold .2`")
+def certify(
+    folder: Annotated[Path | None, typer.Argument(help="A bundle, to add what its data says.")] = None,
+    epsilon: Annotated[float, typer.Option(help="Allowed error of a thief in the paper's Theorem 2.")] = 0.1,
+    delta: Annotated[float, typer.Option(help="Its probability.")] = 0.05,
+    threshold: Annotated[float | None, typer.Option(help="t; the bundle's, or .2.")] = None,
+    radius: Annotated[
+        float | None, typer.Option(help="Relative radius; the bundle's smallest, or the sound one.")
+    ] = None,
+    queries: Annotated[
+        Path | None, typer.Option(help=".npy of queries: estimate Theorem 3 on them (needs a bundle).")
+    ] = None,
+    model: ModelOption = None,
+    as_json: Json = False,
+) -> None:
+    """What limits promise: Theorem 2 as printed and made sound, the record bound, Theorem 3's estimate."""
+    from queen.bench.recovery import recovery_by_verdict
+    from queen.core import certify as maths
+    from queen.fit.files import read_query
+    from queen.guard import load
+
+    guard = load(folder, model) if folder else None
+    if guard:
+        limits = guard.bundle.limits
+        threshold = limits.threshold if threshold is None else threshold
+        smallest = min(limits.radius) if isinstance(limits.radius, tuple) else limits.radius
+        radius = smallest if radius is None else radius
+    elif queries:
+        raise OptionError("--queries needs a bundle: queen certify BUNDLE --queries file.npy")
+    certificate = maths.certify(epsilon, delta, 0.2 if threshold is None else threshold, radius=radius)
+    result: dict[str, Any] = vars(certificate) | {"statements": list(certificate.statements)}
+    if guard:
+        result["benign_queries_before_first_spent_class"] = guard.report["calibration_first_spent"]
+        result["benign_queries_before_first_refusal"] = guard.report["calibration_first_refused"]
+        result["benign_queries_replayed"] = guard.report["calibration_images"]
+        if guard.bundle.policy == "sentinel":
+            result["honest_answers_per_client"] = guard.report["honest_answers"]
+            result["alpha"] = guard.bundle.sentinel.alpha
+            result["sentinel"] = list(_sentinel_statements(guard.bundle))
+    if guard and queries:
+        found = recovery_by_verdict(guard, read_query(queries, guard.bundle))
+        result["theorem3"] = {letter: vars(one) for letter, one in found.items()}
+    if as_json:
+        print_json(result)
+        return
+    names = ("eta_hat", "rho_paper", "rho_sound", "radius", "records_per_class")
+    out.print(table(("quantity", "value"), [(name, f"{result[name]:.6g}") for name in names], left=1))
+    for statement in certificate.statements:
+        out.print(f"- {statement}")
+    if guard and guard.bundle.calibration:
+        spent = guard.report["calibration_first_spent"]
+        when = f"a first class is spent after {spent} of them" if spent is not None else "no class is spent"
+        out.print(f"- Replaying {guard.report['calibration_images']} held-out images: {when}.")
+    for statement in result.get("sentinel", ()):
+        out.print(f"- {statement}")
+    for letter, one in result.get("theorem3", {}).items():
+        out.print(
+            f"- Verdict {letter}, {one['rows']} queries: no recovery below {one['bound']:.5f} (Theorem 3, estimated), "
+            f"best recovery fitted {one['fitted']:.5f}, in squared error per query."
+        )
+
+
+def _sentinel_statements(bundle: Bundle) -> Iterator[str]:
+    """What the sentinel promises, and what it does not say."""
+    report = bundle.report
+    yield bundle.statement
+    yield (
+        f"Honest answers per client under the sentinel: at most {report['honest_answers']} distinct ones, "
+        f"{sum(report['records_per_class'])} recorded in the discs and {bundle.limits.extra_answers} others."
+    )
+    if bundle.sentinel.on_alarm in ("label-only", "observe"):
+        yield f"Labels are NOT bounded: accused clients still get them (on_alarm {bundle.sentinel.on_alarm})."
+    refused = report["calibration_first_refused"]
+    when = f"a client is first refused after {refused} of them" if refused is not None else "none is refused"
+    yield f"Replaying {report['calibration_images']} held-out images: {when}."
+    yield (
+        "Alpha is per client: of many benign clients a share of up to alpha may be accused. Not covered: clients whose "
+        "images differ from the calibration images, thieves with many accounts outside any group, thieves whose "
+        "queries look like benign ones (bounded by the honest answers above), and thieves with labels of their own."
+    )

@@ -1,0 +1,82 @@
+"""`queen protect`: from trained weights and data to a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from queen.cli.shared import Device, Json, app, out, print_json
+
+
+@app.command(
+    epilog="Example: `queen protect vgg16_bn --arg classes=10 --weights vgg.safetensors --data train.npz "
+    "--calibration held_out.npz --out bundle`"
+)
+def protect(
+    factory: Annotated[str, typer.Argument(help="package.module:factory, or a network of queen.zoo.")],
+    weights: Annotated[Path, typer.Option(help="Trained weights, .safetensors.")],
+    data: Annotated[Path, typer.Option(help="Training data, .npz with x and y.")],
+    folder: Annotated[Path, typer.Option("--out", help="Bundle folder to write.")],
+    calibration: Annotated[
+        Path | None, typer.Option(help="Held-out benign data, .npz with x and y; 'train': none, so no certificate.")
+    ] = None,
+    arg: Annotated[list[str] | None, typer.Option(help="Factory argument, name=value (value in JSON).")] = None,
+    head: Annotated[str | None, typer.Option(help="Last layer, if not the last Linear.")] = None,
+    policy: Annotated[str, typer.Option(help="paper, strict, sentinel or artifact.")] = "paper",
+    alpha: Annotated[float, typer.Option(help="Sentinel: chance to ever accuse a benign client.")] = 1e-3,
+    on_alarm: Annotated[
+        str, typer.Option(help="Sentinel: decoy, reverse, label-only, refuse or observe accused clients.")
+    ] = "decoy",
+    on_spent: Annotated[
+        str, typer.Option(help="Sentinel: refuse, decoy or reverse for clients without budget.")
+    ] = "refuse",
+    observe: Annotated[bool, typer.Option("--observe", help="Decide and count, but answer honestly.")] = False,
+    radius: Annotated[float, typer.Option(help="Radius of a query, relative to its class's spread.")] = 0.02,
+    threshold: Annotated[float, typer.Option(help="Share of a disc after which a class is spent.")] = 0.2,
+    extra_answers: Annotated[
+        int, typer.Option(help="Sentinel: honest answers outside the discs or near a record.")
+    ] = 2000,
+    shadows: Annotated[str, typer.Option(help="head or network.")] = "head",
+    seed: Annotated[int, typer.Option(help="Seed of map and shadows.")] = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Fit a defense around a trained model and write it as a bundle."""
+    import queen
+    from queen.core.inputs import find_device
+    from queen.fit.files import attempt, check_folder, factory_args, read_data, read_weights
+    from queen.fit.protect import ShadowRecipe
+    from queen.options import Limits, Sentinel
+    from queen.recipe import Recipe
+    from queen.zoo import NETWORKS
+
+    where = find_device(device)
+    args = factory_args(arg or [])
+    recipe = Recipe("queen.zoo:build", {"name": factory, **args}) if factory in NETWORKS else Recipe(factory, args)
+    model = attempt(recipe.build, f"cannot build '{factory}'", TypeError, ValueError, RuntimeError)
+    state = read_weights(weights)
+    attempt(lambda: model.load_state_dict(state), f"'{weights}' does not fit '{factory}'", RuntimeError)
+    check_folder(folder)  # before the work, not after it
+    held_out: Any = "train" if calibration == Path("train") else read_data(calibration) if calibration else None
+    guard = queen.protect(
+        model.to(where),
+        read_data(data),
+        calibration=held_out,
+        head=head,
+        policy=policy,
+        sentinel=Sentinel(alpha=alpha, on_alarm=on_alarm, on_spent=on_spent),
+        observe=observe,
+        limits=Limits(radius=radius, threshold=threshold, extra_answers=extra_answers),
+        shadows=ShadowRecipe(kind=shadows),  # type: ignore[arg-type]  # protect() says which kinds there are
+        factory=recipe.factory,
+        factory_args=recipe.args,
+        seed=seed,
+        progress=None if as_json else True,
+    )
+    guard.save(folder)
+    if as_json:
+        print_json({"bundle": str(folder), "identity": guard.bundle.identity, "report": guard.report})
+    else:
+        out.print(f"bundle {folder} written, identity {guard.bundle.identity[:16]}")
