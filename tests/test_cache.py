@@ -150,7 +150,7 @@ print(network.weight.sum().item(), network.bias.tolist(), cache.facts("b", find)
 def test_two_processes_at_once_teach_only_once(tmp_path):
     command = [sys.executable, "-c", TEACHER, str(tmp_path)]
     started = [subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True) for i in range(2)]
-    said = [process.communicate(timeout=60)[0] for process in started]
+    said = [process.communicate(timeout=120)[0] for process in started]
     assert [process.returncode for process in started] == [0, 0]
     assert said[0] == said[1] != ""
     assert sorted((tmp_path / "lessons.txt").read_text().split()) == ["fact", "one"]
@@ -171,7 +171,7 @@ Cache(Path(sys.argv[1])).network("a", torch.nn.Linear(3, 2), teach)
 
 
 def test_a_killed_process_holds_no_lock(tmp_path):
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=120)
     assert done.returncode == -9
     network = Cache(tmp_path).network("a", nn.Linear(3, 2), lambda network: network)
     assert isinstance(network, nn.Linear)

@@ -208,12 +208,12 @@ def program(*words: object, cwd: Path) -> subprocess.Popen[str]:
 
 def kill_when(process: subprocess.Popen[str], reached: Callable[[], bool]) -> None:
     """Kill the program and all it started as soon as it got somewhere."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while not reached() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.002)
     assert process.poll() is None, process.communicate()
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL
 
 

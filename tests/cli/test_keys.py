@@ -178,7 +178,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(here):
     (here / ".queen" / "keys.json").write_text("{")
     (here / ".queen" / "keys.json").chmod(0o600)
     done = subprocess.run(
-        [sys.executable, "-m", "queen", "keys", "list"], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "queen", "keys", "list"], capture_output=True, text=True, check=False, timeout=120
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")

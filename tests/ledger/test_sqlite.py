@@ -124,7 +124,7 @@ def test_kill_minus_nine_loses_no_acknowledged_record(path, child):
         acknowledged = [json.loads(child.stdout.readline())[0] for _ in range(60)]
         os.kill(child.pid, signal.SIGKILL)
         acknowledged += [json.loads(line)[0] for line in child.stdout if line.endswith("\n")]
-        sender.join(30)
+        sender.join(120)
     assert 60 <= len(acknowledged) < 3000
     expected = MemoryLedger()
     letters = expected.judge("a", labels[: len(acknowledged)], points[: len(acknowledged)], limits).letters
@@ -426,7 +426,7 @@ def test_reading_everybodys_standing_keeps_nobody_from_being_judged(tmp_path, mo
     def interrupted(state, name, *, group):
         thread = threading.Thread(target=judge)  # would wait for ever if reading held the lock
         thread.start()
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
         return plain(state, name, group=group)
 

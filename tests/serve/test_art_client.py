@@ -60,7 +60,7 @@ def thief() -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.stdin.close()
-        process.wait(30)
+        process.wait(120)
 
 
 @pytest.fixture(scope="module")

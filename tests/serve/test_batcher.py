@@ -186,7 +186,7 @@ def test_overload_is_answered_at_once():
     measure = guard.measure
 
     def slow(x):
-        blocked.wait(5)
+        blocked.wait(60)
         return measure(x)
 
     guard.measure = slow

@@ -170,7 +170,7 @@ def test_a_thief_was_accused_and_its_neighbour_was_not(client, report_of, server
 
     report_of(client)
     stand = {
-        name: requests.get(f"{server.url}/admin/clients/{name}", headers=server.admin_bearer, timeout=30).json()
+        name: requests.get(f"{server.url}/admin/clients/{name}", headers=server.admin_bearer, timeout=60).json()
         for name in (client, f"{client}-thief")
     }
     assert stand[f"{client}-thief"]["alarmed"]
@@ -191,7 +191,7 @@ def example(server: Server, folder: Path, name: str, key: str) -> subprocess.Com
     else:
         command = [sys.executable, f"examples/{name}", str(request), "--server", address, "--model", "digits"]
     env = {**os.environ, "KEY": key}
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 PYTHON_EXAMPLES = ["client_triton.py", "client_kserve.py", "client_requests.py"]

@@ -174,7 +174,7 @@ def attack(door: Authenticator, known: str, count: int, seed: int) -> int:
 
 
 def growth(door: Authenticator, known: str, count: int) -> int:
-    """Bytes that stay behind after an attack."""
+    """Bytes of Python objects that stay behind after an attack: a count, the same on every machine."""
     attack(door, known, 200, 0)
     gc.collect()
     tracemalloc.start()
@@ -188,12 +188,11 @@ def growth(door: Authenticator, known: str, count: int) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.slow
 def test_bogus_keys_leave_nothing_behind(store):
     text, key = store.add("alice")
     door = Authenticator(store, net_groups=True, anonymous=True)
     before = sizes(door)
-    assert growth(door, key.id, 50_000) < 4096
+    assert growth(door, key.id, 2000) < 4096
     assert sizes(door) == before
     assert door.caller(bearer(text)).client == "alice"
 
@@ -385,21 +384,21 @@ def test_threads_that_wait_for_a_refresh_share_it(store, monkeypatch):
     def slow(self):
         reads.append(1)
         entered.set()
-        gate.wait(10)
+        gate.wait(60)
         return version(self)
 
     monkeypatch.setattr(FileKeys, "version", slow)
     results: list[bool] = []
     first = threading.Thread(target=lambda: results.append(door.refresh_once()))
     first.start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     others = [threading.Thread(target=lambda: results.append(door.refresh_once())) for _ in range(20)]
     for thread in others:
         thread.start()
     time.sleep(0.05)
     gate.set()
     for thread in (first, *others):
-        thread.join(10)
+        thread.join(60)
     assert results == [True] * 21
     assert len(reads) == 2  # what was under way when they came may have missed what they came for
 

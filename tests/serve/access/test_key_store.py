@@ -388,7 +388,7 @@ def test_without_the_lock_keys_would_be_lost(home, files, monkeypatch):
 
     def keys(self):
         found = read(self)
-        together.wait(10)
+        together.wait(60)
         return found
 
     monkeypatch.setattr(FileKeys, "keys", keys)
@@ -396,7 +396,7 @@ def test_without_the_lock_keys_would_be_lost(home, files, monkeypatch):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     monkeypatch.undo()
     assert len(files.keys()) == 1
 

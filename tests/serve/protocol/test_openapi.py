@@ -28,7 +28,7 @@ from tests.support.serving import digits
 pytestmark = pytest.mark.real
 
 EXAMPLES = 50  # an operation
-TIMEOUT = 30
+TIMEOUT = 60
 
 SPEC = ModelSpec("digits", "1", (TensorSpec("input", "FP32", (-1, 1, 8, 8)),), 10)
 described = schemathesis.openapi.from_dict(openapi(SPEC, max_rows=1024))

@@ -288,7 +288,7 @@ json.dump([{"ask": asked, "tell": told}[mode](case) for case in cases], sys.stdo
 def _client(mode: str, cases: list[Any]) -> list[Any]:
     said = json.dumps([mode, cases])
     command = [sys.executable, "-c", CLIENT]
-    done = subprocess.run(command, input=said, text=True, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, input=said, text=True, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
 

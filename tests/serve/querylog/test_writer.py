@@ -588,7 +588,7 @@ assert b"queen_record_dropped_rows_total 101.0" in metrics.render()[0]
 @pytest.mark.slow
 def test_recording_stops_on_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stderr.splitlines()]
