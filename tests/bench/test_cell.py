@@ -16,7 +16,7 @@ from queen.attacks import ATTACKS
 from queen.attacks.base import Attack, BudgetError, Knowledge, Sizes, Transcript, train_thief
 from queen.attacks.strategies.labels import top_label
 from queen.bench import cell as cell_module
-from queen.bench.cell import Run, run_cell
+from queen.bench.cell import Trial, run_trial
 from queen.bench.spec import Utility
 from queen.cache import Cache
 from queen.defenses import DEFENSES
@@ -24,7 +24,7 @@ from queen.defenses.base import Defense, Mapped, Victim
 from queen.errors import RefusedError
 from queen.training import Schedule, predict
 from queen.types import Reply, Verdict
-from tests.support.benchmarks import setting, tiny_spec
+from tests.support.benchmarks import tiny_protectee, tiny_spec
 
 FIELDS = {
     "version", "protectee", "column", "defense", "query", "attack", "seed", "oracle_prior", "knows", "queries",
@@ -35,10 +35,10 @@ UTILITY = Utility(clients=3, queries=20)
 
 
 def run(tmp_path, defense="none", attack="direct", *, budget=300, around=None, **changes: Any) -> dict[str, Any]:
-    wanted = Run(
+    wanted = Trial(
         column="mine", defense=defense, query="knockoff", attack=attack, budget=budget, sizes=SIZES, utility=UTILITY
     )
-    return run_cell(replace(wanted, **changes), around or setting(), Cache(tmp_path))
+    return run_trial(replace(wanted, **changes), around or tiny_protectee(), Cache(tmp_path))
 
 
 @pytest.fixture
@@ -81,9 +81,9 @@ def test_a_result_has_all_its_fields_and_json_can_say_them(tmp_path, defense):
 
 
 def test_the_victim_is_described_by_what_it_is(tmp_path):
-    x, y = setting().test
+    x, y = tiny_protectee().test
     found = run(tmp_path)["protectee"]
-    assert found["accuracy"] == (predict(setting().victim.model, x) == y).double().mean().item()
+    assert found["accuracy"] == (predict(tiny_protectee().victim.model, x) == y).double().mean().item()
     assert found["chance"] == max(y.tolist().count(k) for k in range(10)) / len(y)
     assert found["images"] == {"train": 900, "test": 200, "pool": 600, "calibration": 400}
     assert found["sources"] == ["scikit-learn digits"]
@@ -102,16 +102,16 @@ def test_an_equal_run_gives_equal_numbers_and_another_seed_others(tmp_path):
 
 def test_a_run_of_a_cell_is_what_the_spec_says():
     spec = tiny_spec(defenses={"coarse": {"defense": "rounding", "decimals": 0}}, seeds=[4])
-    wanted = Run.of(next(spec.cells()))
+    wanted = Trial.of(next(spec.cells()))
     assert (wanted.column, wanted.defense, wanted.options) == ("coarse", "rounding", {"decimals": 0})
     assert (wanted.query, wanted.attack, wanted.budget, wanted.seed) == ("knockoff", "direct", 300, 4)
     assert (wanted.sizes, wanted.utility) == (spec.sizes, spec.utility)
 
 
 def test_purposes_and_seeds_have_random_numbers_of_their_own_but_defenses_do_not(tmp_path):
-    wanted = Run(column="a", defense="none", query="knockoff", attack="direct", budget=1)
+    wanted = Trial(column="a", defense="none", query="knockoff", attack="direct", budget=1)
 
-    def first(run: Run, purpose: str) -> int:
+    def first(run: Trial, purpose: str) -> int:
         return int(torch.randint(2**62, (1,), generator=run.generator(purpose)))
 
     others = [first(wanted, "query"), first(wanted, "thief"), first(replace(wanted, seed=1), "query")]
@@ -268,7 +268,7 @@ def test_a_collapsed_thief_gets_a_second_careful_chance(tmp_path, plant):
     def fragile(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
         rates.append((knowledge.schedule.lr, knowledge.schedule.clip, found.answers.sum(1).mean().item()))
         if len(rates) > 1:
-            return train_thief(found, replace(knowledge, schedule=setting().schedule), generator)
+            return train_thief(found, replace(knowledge, schedule=tiny_protectee().schedule), generator)
         return untaught(found.take(torch.arange(1)), knowledge, generator) and one_class(found, knowledge)
 
     def one_class(found: Transcript, knowledge: Knowledge) -> nn.Module:
@@ -280,7 +280,7 @@ def test_a_collapsed_thief_gets_a_second_careful_chance(tmp_path, plant):
 
     plant(lambda y, x: 2 * y, attacks={"fragile": Attack(learn=fragile)})
     result = run(tmp_path, "planted", "fragile")
-    lr = setting().schedule.lr
+    lr = tiny_protectee().schedule.lr
     assert rates == [(lr, 2.0, pytest.approx(2)), (lr / 10, 1.0, pytest.approx(1))]  # renormalised the second time
     assert result["thief"]["retried"]
     assert result["thief"]["tries"] == [pytest.approx(0.1, abs=0.06), result["thief"]["accuracy"]]
@@ -304,7 +304,7 @@ def test_an_honest_thief_is_not_trained_twice(tmp_path, plant):
     assert same["thief"] == first["thief"]
     run(tmp_path, "none", "counted")
     run(tmp_path, "label_only", "counted", seed=1)
-    other = replace(setting(), schedule=Schedule(epochs=15, lr=0.1, batch=16))
+    other = replace(tiny_protectee(), schedule=Schedule(epochs=15, lr=0.1, batch=16))
     run(tmp_path, "label_only", "counted", around=other)
     assert calls == [300] * 4
 

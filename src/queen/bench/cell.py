@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import Attack, CountedOracle, Knowledge, Sizes, Transcript
-from queen.bench.protectee import Setting
+from queen.bench.protectee import Protectee
 from queen.bench.spec import VERSION, Cell, Utility, as_json, digest
 from queen.bench.utility import distances, measure_utility
 from queen.cache import Cache, fingerprint
@@ -33,8 +33,8 @@ PROBE = 32  # queries that are asked twice
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """What to run against a setting."""
+class Trial:
+    """What to run against a protectee."""
 
     column: str
     defense: str
@@ -47,7 +47,7 @@ class Run:
     utility: Utility = field(default_factory=Utility)
 
     @classmethod
-    def of(cls, cell: Cell) -> Run:
+    def of(cls, cell: Cell) -> Trial:
         """The run of a cell of a spec."""
         spec = cell.spec
         return cls(
@@ -67,58 +67,58 @@ class Run:
         return torch.Generator().manual_seed(int(digest([self.seed, purpose]), 16) % 2**63)
 
 
-def run_cell(run: Run, setting: Setting, cache: Cache) -> dict[str, Any]:
+def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any]:
     """Everything measured, as plain JSON."""
     start = time.perf_counter()
-    defense, attack = DEFENSES[run.defense], ATTACKS[run.attack]
-    utility = _utility(run, setting, cache)
-    service = _serve(run, setting)
-    desk = CountedOracle(service.client, run.budget * attack.overspend(run.sizes), run.sizes.ask_batch)
-    knowledge = know(run, setting, service, defense)
-    found = QUERIES[run.query](desk, attack, knowledge, run.budget, run.generator("query"))
+    defense, attack = DEFENSES[trial.defense], ATTACKS[trial.attack]
+    utility = _utility(trial, protectee, cache)
+    service = _serve(trial, protectee)
+    desk = CountedOracle(service.client, trial.budget * attack.overspend(trial.sizes), trial.sizes.ask_batch)
+    knowledge = know(trial, protectee, service, defense)
+    found = QUERIES[trial.query](desk, attack, knowledge, trial.budget, trial.generator("query"))
     verdicts = service.verdicts if isinstance(service, Guarded) else {}
     asked = time.perf_counter()
-    believed = attack.believe(found, knowledge, run.generator("believe"))
+    believed = attack.believe(found, knowledge, trial.generator("believe"))
     recovered = time.perf_counter()
-    clean = setting.victim.clean(found.x)
-    label_right = _share(believed.answers.argmax(1) == setting.victim.clean(believed.x).argmax(1))
-    thief = _thief(attack, believed, knowledge, run, setting, cache, should_learn=label_right > HONEST)
+    clean = protectee.victim.clean(found.x)
+    label_right = _share(believed.answers.argmax(1) == protectee.victim.clean(believed.x).argmax(1))
+    thief = _thief(attack, believed, knowledge, trial, protectee, cache, should_learn=label_right > HONEST)
     answers = _answers(found, clean)
     flags = [
-        *_answer_flags(found, defense, service, run, setting),
-        *_thief_flags(thief, label_right, answers["label_kept"], setting),
-        *(["budget exceeded, as published"] if desk.used > run.budget else []),
+        *_answer_flags(found, defense, service, trial, protectee),
+        *_thief_flags(thief, label_right, answers["label_kept"], protectee),
+        *(["budget exceeded, as published"] if desk.used > trial.budget else []),
     ]
     return {
         "version": VERSION,
-        "protectee": setting.facts(),
-        "column": run.column,
+        "protectee": protectee.facts(),
+        "column": trial.column,
         "defense": {
-            "name": run.defense,
-            "options": {**defense.options, **run.options},
+            "name": trial.defense,
+            "options": {**defense.options, **trial.options},
             "keeps_label": defense.keeps_label,
             "needs": sorted(defense.needs),
         },
-        "query": run.query,
-        "attack": run.attack,
-        "seed": run.seed,
+        "query": trial.query,
+        "attack": trial.attack,
+        "seed": trial.seed,
         "oracle_prior": "prior" in attack.knows,
         "knows": list(attack.knows),
-        "queries": {"budget": run.budget, "sent": desk.used, "answered": len(found)},
+        "queries": {"budget": trial.budget, "sent": desk.used, "answered": len(found)},
         "verdicts": {name: count / desk.used for name, count in verdicts.items()},
         "answers": answers,
         "believed": {"label_right": label_right},
         "utility": utility,
         "thief": thief,
         "flags": flags,
-        "sizes": as_json(run.sizes),
+        "sizes": as_json(trial.sizes),
         "seconds": {
             "ask": round(asked - start, 3),
             "recover": round(recovered - asked, 3),
             "train": round(time.perf_counter() - recovered, 3),
         },
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "hardware": hardware(setting.pool.device),
+        "hardware": hardware(protectee.pool.device),
     }
 
 
@@ -128,43 +128,43 @@ def hardware(device: torch.device) -> dict[str, Any]:
     return {"device": name, "threads": torch.get_num_threads()}
 
 
-def know(run: Run, setting: Setting, service: Endpoint, defense: Defense) -> Knowledge:
+def know(trial: Trial, protectee: Protectee, service: Endpoint, defense: Defense) -> Knowledge:
     """What attackers may know here; each attack takes what it declares."""
 
     def rebuild(model: nn.Module, x: Tensor, labels: Tensor, generator: torch.Generator) -> Endpoint:
         third = max(1, len(x) // 3)
         own = replace(
-            setting.victim, model=model, train=(x[third:], labels[third:]), calibration=(x[:third], labels[:third])
+            protectee.victim, model=model, train=(x[third:], labels[third:]), calibration=(x[:third], labels[:third])
         )
-        return defense.start(replace(own, cache=None), generator, **run.options)
+        return defense.start(replace(own, cache=None), generator, **trial.options)
 
     return Knowledge(
-        classes=setting.classes,
-        pool=setting.pool,
-        pool_labels=setting.pool_labels,
-        make_thief=setting.make_thief,
-        schedule=setting.schedule,
-        sizes=run.sizes,
+        classes=protectee.classes,
+        pool=protectee.pool,
+        pool_labels=protectee.pool_labels,
+        make_thief=protectee.make_thief,
+        schedule=protectee.schedule,
+        sizes=trial.sizes,
         keeps_label=defense.keeps_label,
         simulate=service.simulate,
-        clean=setting.victim.clean,
-        benign=setting.benign,
+        clean=protectee.victim.clean,
+        benign=protectee.benign,
         rebuild=rebuild,
-        cache=setting.victim.cache,
-        key=setting.key,
-        seed=run.seed,
+        cache=protectee.victim.cache,
+        key=protectee.key,
+        seed=trial.seed,
     )
 
 
-def _serve(run: Run, setting: Setting) -> Endpoint:
+def _serve(trial: Trial, protectee: Protectee) -> Endpoint:
     """The victim behind its defense, with nobody known yet."""
-    return DEFENSES[run.defense].start(setting.victim, run.generator("defense"), **run.options)
+    return DEFENSES[trial.defense].start(protectee.victim, trial.generator("defense"), **trial.options)
 
 
-def _utility(run: Run, setting: Setting, cache: Cache) -> dict[str, Any]:
-    what = ["utility", setting.key, run.defense, dict(run.options), as_json(run.utility), run.seed]
+def _utility(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any]:
+    what = ["utility", protectee.key, trial.defense, dict(trial.options), as_json(trial.utility), trial.seed]
     found: dict[str, Any] = cache.facts(
-        f"utility-{digest(what)}", lambda: measure_utility(_serve(run, setting), setting, run.utility)
+        f"utility-{digest(what)}", lambda: measure_utility(_serve(trial, protectee), protectee, trial.utility)
     )
     return found
 
@@ -173,8 +173,8 @@ def _thief(
     attack: Attack,
     believed: Transcript,
     knowledge: Knowledge,
-    run: Run,
-    setting: Setting,
+    trial: Trial,
+    protectee: Protectee,
     cache: Cache,
     *,
     should_learn: bool,
@@ -183,26 +183,32 @@ def _thief(
     if len(believed) == 0:
         return {"accuracy": None, "epochs": {}, "why": "nothing was answered"}
     method = [attack.learn.__module__, attack.learn.__qualname__]
-    blank = setting.make_thief(torch.Generator().manual_seed(0))
+    blank = protectee.make_thief(torch.Generator().manual_seed(0))
     schedule, made = as_json(knowledge.schedule), fingerprint(repr(blank).encode(), *blank.state_dict().values())
-    what = [setting.key, method, schedule, made, run.seed, as_json(run.sizes)]
+    what = [protectee.key, method, schedule, made, trial.seed, as_json(trial.sizes)]
     name = f"thief-{digest([*what, fingerprint(believed.x, believed.answers)])}"
     found: dict[str, Any] = cache.facts(
-        name, lambda: _trained(attack, believed, knowledge, run, setting, should_learn=should_learn)
+        name, lambda: _trained(attack, believed, knowledge, trial, protectee, should_learn=should_learn)
     )
     return found
 
 
 def _trained(
-    attack: Attack, believed: Transcript, knowledge: Knowledge, run: Run, setting: Setting, *, should_learn: bool
+    attack: Attack,
+    believed: Transcript,
+    knowledge: Knowledge,
+    trial: Trial,
+    protectee: Protectee,
+    *,
+    should_learn: bool,
 ) -> dict[str, Any]:
     """Before a failed training counts as a defense's success, the thief gets two more chances.
 
     It failed if it is NaN, collapsed to one class, or at chance though the labels it believes are right
     (`should_learn`). Then it goes on with a tenth of the rate, and with more patience.
     """
-    tries = [_try(attack, believed, knowledge, run, setting)]
-    if _failed(tries[0], setting, should_learn=should_learn):
+    tries = [_try(attack, believed, knowledge, trial, protectee)]
+    if _failed(tries[0], protectee, should_learn=should_learn):
         plain = knowledge.schedule
         sums = believed.answers.clamp(min=0).sum(1, keepdim=True).clamp(min=1e-12)
         sane = believed.believing(believed.answers.clamp(min=0) / sums)
@@ -210,24 +216,26 @@ def _trained(
             replace(plain, lr=plain.lr / 10, clip=1.0),
             replace(plain, epochs=3 * plain.epochs, lr=2 * plain.lr, clip=1.0),
         ):
-            if _failed(tries[-1], setting, should_learn=should_learn):
-                tries.append(_try(attack, sane, replace(knowledge, schedule=schedule), run, setting))
+            if _failed(tries[-1], protectee, should_learn=should_learn):
+                tries.append(_try(attack, sane, replace(knowledge, schedule=schedule), trial, protectee))
     best = max(tries, key=lambda found: (not found["nan"], found["accuracy"]))
     return {**best, "retried": len(tries) > 1, "tries": [found["accuracy"] for found in tries]}
 
 
-def _failed(thief: Mapping[str, Any], setting: Setting, *, should_learn: bool) -> bool:
-    at_chance = thief["best_accuracy"] < _chance(setting) + LUCK
+def _failed(thief: Mapping[str, Any], protectee: Protectee, *, should_learn: bool) -> bool:
+    at_chance = thief["best_accuracy"] < _chance(protectee) + LUCK
     return bool(thief["nan"] or thief["collapsed"] or (should_learn and at_chance))
 
 
-def _chance(setting: Setting) -> float:
-    return setting.test[1].bincount().max().item() / len(setting.test[1])
+def _chance(protectee: Protectee) -> float:
+    return protectee.test[1].bincount().max().item() / len(protectee.test[1])
 
 
-def _try(attack: Attack, believed: Transcript, knowledge: Knowledge, run: Run, setting: Setting) -> dict[str, Any]:
-    x, y = setting.test
-    original = setting.victim.clean(x).argmax(1)
+def _try(
+    attack: Attack, believed: Transcript, knowledge: Knowledge, trial: Trial, protectee: Protectee
+) -> dict[str, Any]:
+    x, y = protectee.test
+    original = protectee.victim.clean(x).argmax(1)
     total, _ = knowledge.schedule.plan(len(believed))
     stride = max(1, total // LOOKS)
     epochs: dict[str, list[float]] = {"epoch": [], "accuracy": [], "agreement": []}
@@ -249,7 +257,7 @@ def _try(attack: Attack, believed: Transcript, knowledge: Knowledge, run: Run, s
         epochs["agreement"].append(_share(guess == original))
 
     start = time.perf_counter()
-    attack.learn(believed, replace(knowledge, on_epoch=look), run.generator("thief"))
+    attack.learn(believed, replace(knowledge, on_epoch=look), trial.generator("thief"))
     seconds = time.perf_counter() - start
     [logits] = last
     return {
@@ -276,7 +284,9 @@ def _answers(found: Transcript, clean: Tensor) -> dict[str, float]:
     }
 
 
-def _answer_flags(found: Transcript, defense: Defense, service: Endpoint, run: Run, setting: Setting) -> list[str]:
+def _answer_flags(
+    found: Transcript, defense: Defense, service: Endpoint, trial: Trial, protectee: Protectee
+) -> list[str]:
     flags = []
     answers = found.answers
     if not answers.isfinite().all():
@@ -284,15 +294,15 @@ def _answer_flags(found: Transcript, defense: Defense, service: Endpoint, run: R
     off = ((answers.sum(1) - 1).abs() > 1e-3) | (answers < -1e-6).any(1)
     if off.any() and defense.on_simplex:
         flags.append(f"{_share(off):.0%} of the answers are off the simplex")
-    if not _repeats_itself(defense, run, setting):
+    if not _repeats_itself(defense, trial, protectee):
         flags.append("a query repeated in the same client state gets another answer")
     return flags
 
 
-def _repeats_itself(defense: Defense, run: Run, setting: Setting) -> bool:
+def _repeats_itself(defense: Defense, trial: Trial, protectee: Protectee) -> bool:
     """Whether a new client is told the same whatever others asked before, and twice the same by a stateless defense."""
-    probe, other = setting.pool[:PROBE], setting.pool[-PROBE:]
-    desks = [CountedOracle(_serve(run, setting).client, 4 * PROBE) for _ in range(2)]
+    probe, other = protectee.pool[:PROBE], protectee.pool[-PROBE:]
+    desks = [CountedOracle(_serve(trial, protectee).client, 4 * PROBE) for _ in range(2)]
     desks[1].ask(other, "somebody else")
     told = [desk.ask(probe, "probe")[0] for desk in desks]
     if not defense.stateful:
@@ -300,7 +310,7 @@ def _repeats_itself(defense: Defense, run: Run, setting: Setting) -> bool:
     return all(torch.equal(told[0], again) for again in told[1:])
 
 
-def _thief_flags(thief: Mapping[str, Any], label_right: float, label_kept: float, setting: Setting) -> list[str]:
+def _thief_flags(thief: Mapping[str, Any], label_right: float, label_kept: float, protectee: Protectee) -> list[str]:
     if thief["accuracy"] is None:
         return ["no thief: nothing was answered"]
     flags = []
@@ -308,7 +318,7 @@ def _thief_flags(thief: Mapping[str, Any], label_right: float, label_kept: float
         flags.append("the thief's answers are NaN")
     elif thief["collapsed"]:
         flags.append("the thief collapsed to one class")
-    elif label_right > HONEST and thief["best_accuracy"] < _chance(setting) + LUCK:
+    elif label_right > HONEST and thief["best_accuracy"] < _chance(protectee) + LUCK:
         flags.append("the thief is at chance though the labels it learnt from are right: its training failed")
     if label_right < (1 - LOST) * label_kept:
         flags.append("recovery made the labels much worse: the attack failed, not the thief")

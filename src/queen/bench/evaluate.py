@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from queen.attacks import find_attack, find_queries
 from queen.attacks.base import Sizes
-from queen.bench.cell import Run, run_cell
-from queen.bench.protectee import Labelled, Setting
+from queen.bench.cell import Trial, run_trial
+from queen.bench.protectee import Labelled, Protectee
 from queen.bench.spec import Utility
 from queen.bench.table import Table, tables, to_markdown
 from queen.cache import Cache, fingerprint
@@ -89,7 +89,7 @@ def evaluate(
     with torch.inference_mode():
         classes = run_model(model, test[0][:2]).shape[1]
     runs = [
-        Run(
+        Trial(
             column=defense,
             defense=defense,
             query=query,
@@ -107,7 +107,7 @@ def evaluate(
     ]
     with tempfile.TemporaryDirectory() as folder, Progress(progress) as show:
         cache = Cache(Path(folder))
-        setting = Setting(
+        protectee = Protectee(
             name="own model",
             key=fingerprint(*model.state_dict().values(), test[0], images),
             victim=Victim(model, train, make, calibration=calibration, cache=cache),
@@ -120,7 +120,7 @@ def evaluate(
             benign=benign,
             sources=("own images",),
         )
-        return Evaluation([run_cell(run, setting, cache) for run in show.each("attacks", runs, len(runs))])
+        return Evaluation([run_trial(run, protectee, cache) for run in show.each("attacks", runs, len(runs))])
 
 
 def fresh_copy(model: nn.Module, generator: torch.Generator) -> nn.Module:

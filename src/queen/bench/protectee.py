@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from queen.bench.datasets.load import Images, load_set
-from queen.bench.spec import DEFAULT_NETWORK, ImageSet, Protectee, SpecError, Thief, as_json, digest
+from queen.bench.spec import DEFAULT_NETWORK, ImageSet, ProtecteeSpec, SpecError, Thief, as_json, digest
 from queen.cache import Cache, fingerprint
 from queen.defenses.base import Victim
 from queen.training import Schedule, predict, train
@@ -22,7 +22,7 @@ Labelled = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Setting:
+class Protectee:
     """Who is attacked with what: the victim, images to try everybody on, and all that an attacker owns.
 
     `key` names the victim and its data, for whatever is kept about them.
@@ -55,7 +55,7 @@ class Setting:
         }
 
 
-def make_setting(protectee: Protectee, thief: Thief, cache: Cache, device: str, root: Path | None) -> Setting:
+def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str, root: Path | None) -> Protectee:
     """Load, split and train; the victim is trained once and kept in the cache."""
 
     def load(wanted: ImageSet) -> Images:
@@ -65,48 +65,48 @@ def make_setting(protectee: Protectee, thief: Thief, cache: Cache, device: str, 
         count = len(images.y) if wanted.count is None else wanted.count
         if count > len(images.y):
             raise SpecError(f"set '{wanted.set}' has {len(images.y)} images ({wanted.split}), {count} are asked for")
-        rows = torch.randperm(len(images.y), generator=torch.Generator().manual_seed(protectee.seed))[:count]
+        rows = torch.randperm(len(images.y), generator=torch.Generator().manual_seed(spec.seed))[:count]
         x = F.pad(images.x[rows], (wanted.margin,) * 4)
         return Images(x.to(device), images.y[rows].to(device), images.classes, images.source)
 
-    owned, pool = load(protectee.data), load(protectee.pool)
-    outliers = load(protectee.outliers) if protectee.outliers else None
-    sizes = [protectee.train, protectee.calibration, protectee.benign]
-    if isinstance(protectee.test, int):
-        sizes.append(protectee.test)
+    owned, pool = load(spec.data), load(spec.pool)
+    outliers = load(spec.outliers) if spec.outliers else None
+    sizes = [spec.train, spec.calibration, spec.benign]
+    if isinstance(spec.test, int):
+        sizes.append(spec.test)
     if sum(sizes) > len(owned.y):
-        raise SpecError(f"set '{protectee.data.set}' has {len(owned.y)} images, {sum(sizes)} are asked for")
+        raise SpecError(f"set '{spec.data.set}' has {len(owned.y)} images, {sum(sizes)} are asked for")
     rows = torch.arange(sum(sizes)).split_with_sizes(sizes)  # `load` has shuffled them
     parts = [(owned.x[part], owned.y[part]) for part in rows]
-    if isinstance(protectee.test, int):
+    if isinstance(spec.test, int):
         test = parts[3]
     else:
-        tried = load(protectee.test)
+        tried = load(spec.test)
         test = (tried.x, tried.y)
     classes = len(owned.classes)
     sources = list(dict.fromkeys(found.source for found in (owned, pool, outliers) if found))
     images = fingerprint(*(part for found in (owned, pool, outliers) if found for part in (found.x, found.y)), *test)
-    key = f"victim-{digest([as_json(protectee), images, device.partition(':')[0]])}"
+    key = f"victim-{digest([as_json(spec), images, device.partition(':')[0]])}"
     victim = Victim(
-        model=_victim(protectee, classes, parts[0], outliers.x if outliers else None, cache, key).to(device),
+        model=_victim(spec, classes, parts[0], outliers.x if outliers else None, cache, key).to(device),
         train=parts[0],
-        make_network=maker(protectee.network, classes, owned.x.shape[1]),
-        schedule=protectee.schedule,
-        calibration=parts[1] if protectee.calibration else None,
+        make_network=maker(spec.network, classes, owned.x.shape[1]),
+        schedule=spec.schedule,
+        calibration=parts[1] if spec.calibration else None,
         outliers=outliers.x if outliers else None,
         cache=cache,
     )
-    return Setting(
-        name=protectee.name,
+    return Protectee(
+        name=spec.name,
         key=key,
         victim=victim,
         test=test,
         pool=pool.x,
-        make_thief=maker(thief.network or protectee.network, classes, owned.x.shape[1]),
+        make_thief=maker(thief.network or spec.network, classes, owned.x.shape[1]),
         schedule=thief.schedule,
         classes=classes,
         pool_labels=pool.y,
-        benign=parts[2] if protectee.benign else None,
+        benign=parts[2] if spec.benign else None,
         sources=tuple(sources),
     )
 
@@ -123,13 +123,13 @@ def maker(network: Mapping[str, Any], classes: int, channels: int) -> Callable[[
 
 
 def _victim(
-    protectee: Protectee, classes: int, data: Labelled, outliers: Tensor | None, cache: Cache, key: str
+    spec: ProtecteeSpec, classes: int, data: Labelled, outliers: Tensor | None, cache: Cache, key: str
 ) -> nn.Module:
-    generator = torch.Generator().manual_seed(protectee.seed)
-    blank = maker(protectee.network, classes, data[0].shape[1])(generator)
+    generator = torch.Generator().manual_seed(spec.seed)
+    blank = maker(spec.network, classes, data[0].shape[1])(generator)
 
     def teach(network: nn.Module) -> nn.Module:
-        weight = protectee.outlier_weight
-        return train(network, *data, protectee.schedule, generator, outliers=outliers, outlier_weight=weight)
+        weight = spec.outlier_weight
+        return train(network, *data, spec.schedule, generator, outliers=outliers, outlier_weight=weight)
 
     return cache.network(key, blank, teach)

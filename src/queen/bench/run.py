@@ -14,8 +14,8 @@ import torch
 
 from queen.atomic import make_folder, write_atomically
 from queen.attacks import ATTACKS
-from queen.bench.cell import Run, run_cell
-from queen.bench.protectee import Setting, make_setting
+from queen.bench.cell import Trial, run_trial
+from queen.bench.protectee import Protectee, make_protectee
 from queen.bench.ray import Found, Place, Task, on_ray
 from queen.bench.spec import VERSION, Cell, Spec, SpecError, as_json, make_spec
 from queen.cache import Cache
@@ -80,14 +80,14 @@ def run_spec(
 def _prepare(content: dict[str, Any], place: Place) -> None:
     """Train the victim and say what is wrong with the spec before any worker starts."""
     with one_thread():
-        spec, setting, _ = _prepared(json.dumps(content), place)
+        spec, protectee, _ = _prepared(json.dumps(content), place)
     _prepared.cache_clear()  # workers have their own, and a GPU's memory is theirs
     for cell in spec.cells():
         _check_needs(cell)
         images = spec.budget // ATTACKS[cell.attack].cost(spec.sizes)
-        if cell.query == "knockoff" and images > len(setting.pool):
+        if cell.query == "knockoff" and images > len(protectee.pool):
             raise SpecError(
-                f"a budget of {spec.budget} queries is larger than the pool of {len(setting.pool)} images "
+                f"a budget of {spec.budget} queries is larger than the pool of {len(protectee.pool)} images "
                 f"(attack '{cell.attack}'): lower budget, or give a larger pool"
             )
 
@@ -166,9 +166,9 @@ def work(task: Task, place: Place) -> Found:
     content, index = task
     torch.set_num_threads(1)  # so that a restart gives the same numbers
     try:
-        spec, setting, cache = _prepared(json.dumps(content), place)
+        spec, protectee, cache = _prepared(json.dumps(content), place)
         cell = list(spec.cells())[index]
-        return index, run_cell(Run.of(cell), setting, cache)
+        return index, run_trial(Trial.of(cell), protectee, cache)
     except QueenError as error:
         return index, {"error": " ".join(str(error).split())}
     except Exception as error:
@@ -176,11 +176,11 @@ def work(task: Task, place: Place) -> Found:
 
 
 @lru_cache(maxsize=1)
-def _prepared(content: str, place: Place) -> tuple[Spec, Setting, Cache]:
+def _prepared(content: str, place: Place) -> tuple[Spec, Protectee, Cache]:
     """A worker prepares the protectee once for all its cells."""
     spec, cache = make_spec(json.loads(content)), Cache(Path(place.cache))
     root = Path(place.root) if place.root else None
-    return spec, make_setting(spec.protectee, spec.thief, cache, place.device, root), cache
+    return spec, make_protectee(spec.protectee, spec.thief, cache, place.device, root), cache
 
 
 def _on_cores(tasks: list[Task], place: Place, jobs: int | None) -> Iterator[Found]:

@@ -48,7 +48,7 @@ class ImageSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Protectee:
+class ProtecteeSpec:
     """The victim and its surroundings.
 
     `data` gives the owner's images: `train` of them train the victim, `calibration` are held out for it, `benign` go to
@@ -104,7 +104,7 @@ class Spec:
     that one method can have several columns."""
 
     name: str
-    protectee: Protectee
+    protectee: ProtecteeSpec
     thief: Thief
     budget: int
     defenses: Mapping[str, Mapping[str, Any]]

@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 from queen.attacks.base import CountedOracle
-from queen.bench.protectee import Setting
+from queen.bench.protectee import Protectee
 from queen.bench.spec import Utility
 from queen.defenses.base import Endpoint
 
 BINS = 15
 
 
-def measure_utility(service: Endpoint, setting: Setting, utility: Utility) -> dict[str, Any]:
+def measure_utility(service: Endpoint, protectee: Protectee, utility: Utility) -> dict[str, Any]:
     """One client who sends the whole test set, and many who send a part of it each.
 
     A refused query is a wrong one; distances are over the answers that came.
     """
-    x, y = setting.test
-    clean = setting.victim.clean(x)
+    x, y = protectee.test
+    clean = protectee.victim.clean(x)
     everything = CountedOracle(service.client, len(x))
     answers, answered = everything.ask(x, "one client")
     right, agreeing = [], []

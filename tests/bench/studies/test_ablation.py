@@ -20,12 +20,12 @@ SMALL = {"defenses": ("queen",), "attacks": ("direct",), "pools": ("own_kind",)}
 def letters_by_hand(lab, options: dict[str, float]) -> Counter[str]:
     """Verdicts of the attacker's queries, asked one at a time."""
     run = lab.plan("queen", seed=0, options=options)
-    setting = lab.asking("own_kind")
-    service = DEFENSES["queen"].start(setting.victim, run.generator("defense"), **run.options)
-    rows = torch.randperm(len(setting.pool), generator=run.generator("query"))[: lab.spec.budget]
+    protectee = lab.asking("own_kind")
+    service = DEFENSES["queen"].start(protectee.victim, run.generator("defense"), **run.options)
+    rows = torch.randperm(len(protectee.pool), generator=run.generator("query"))[: lab.spec.budget]
     oracle = service.client("by hand")
     for row in rows:
-        oracle(setting.pool[row : row + 1])
+        oracle(protectee.pool[row : row + 1])
     return Counter(service.verdicts)
 
 
@@ -59,7 +59,7 @@ def test_a_larger_threshold_records_more_and_spends_less_whatever_the_policy(lab
 def test_what_was_found_for_a_value_is_not_found_again(lab, monkeypatch):
     asked = Radius(radii=(0.02,), threshold=0.2, **SMALL)
     first = measure_radius(lab, asked)
-    monkeypatch.setattr("queen.bench.studies.base.run_cell", None)
+    monkeypatch.setattr("queen.bench.studies.base.run_trial", None)
     assert measure_radius(lab, asked) == first
     with pytest.raises(TypeError):
         measure_radius(lab, Radius(radii=(0.03,), threshold=0.2, **SMALL))

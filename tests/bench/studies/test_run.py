@@ -103,7 +103,7 @@ def test_unknown_names_in_parameters_are_answered_with_the_nearest(lab):
 
 
 def test_own_kind_images_must_be_there(lab):
-    poor = replace(lab, setting=replace(lab.setting, benign=None))
+    poor = replace(lab, protectee=replace(lab.protectee, benign=None))
     with pytest.raises(SpecError, match="protectee: benign: 600"):
         poor.asking("own_kind")
 

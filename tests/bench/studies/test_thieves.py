@@ -49,13 +49,13 @@ def test_a_thief_is_like_itself_and_not_like_one_trained_on_poison(lab):
 
 
 def test_long_trainings_are_looked_at_now_and_then_and_at_the_end(lab):
-    longer = replace(lab, setting=replace(lab.setting, key="longer", schedule=Schedule(epochs=45, batch=100)))
+    longer = replace(lab, protectee=replace(lab.protectee, key="longer", schedule=Schedule(epochs=45, batch=100)))
     looks = forget_quality.measure(longer, ForgetQuality(defenses=("none",), control=False))["rows"][CLEAN]
     assert [look["epoch"] for look in looks] == [*range(2, 45, 2), 45]
 
 
 def test_a_thief_of_nothing_is_refused(lab, monkeypatch):
-    nothing = Transcript(lab.setting.pool[:0], torch.empty(0, 10))
+    nothing = Transcript(lab.protectee.pool[:0], torch.empty(0, 10))
     monkeypatch.setattr(forget_quality, "_ask", lambda *_: nothing)
     with pytest.raises(OptionError, match="'none' answered nothing"):
         forget_quality.measure(lab, ForgetQuality(seed=7))
@@ -106,14 +106,14 @@ def test_thieves_of_quartiles_have_farther_and_farther_images(lab):
 
 
 def test_distances_are_those_the_guard_measures(lab):
-    bundle = fitted(lab.setting.victim, **quartiles.recipe(lab))
+    bundle = fitted(lab.protectee.victim, **quartiles.recipe(lab))
     (x, y), labels, far = ranked(lab, bundle, "own_kind", "map")
     run = lab.plan("queen", seed=0, options={"threshold": 100.0, "radius": 1e-6})
-    service = DEFENSES[run.defense].start(lab.setting.victim, run.generator("defense"), **run.options)
+    service = DEFENSES[run.defense].start(lab.protectee.victim, run.generator("defense"), **run.options)
     service.client("c")(x)
-    assert torch.equal(y, lab.setting.benign[1])
+    assert torch.equal(y, lab.protectee.benign[1])
     assert service.verdicts["A"] == int((far >= 1).sum())
-    assert torch.equal(labels, lab.setting.victim.clean(x).argmax(1))
+    assert torch.equal(labels, lab.protectee.victim.clean(x).argmax(1))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from queen.attacks import find_attack
-from queen.bench.cell import Run, run_cell
-from queen.bench.protectee import Labelled, Setting
+from queen.bench.cell import Trial, run_trial
+from queen.bench.protectee import Labelled, Protectee
 from queen.bench.spec import (
     VERSION,
     Spec,
@@ -51,26 +51,26 @@ class Lab:
     """Where studies are made: the spec they borrow protectee, thief, budget and sizes from, made real."""
 
     spec: Spec
-    setting: Setting
+    protectee: Protectee
     cache: Cache
     show: Progress
 
-    def asking(self, pool: str) -> Setting:
-        """The setting with the attacker's images: those of the spec ("foreign") or of the victim's own kind."""
+    def asking(self, pool: str) -> Protectee:
+        """The protectee with the attacker's images: those of the spec ("foreign") or of the victim's own kind."""
         if pool not in POOLS:
             raise OptionError(f"no pool '{pool}'{nearest(pool, dict.fromkeys(POOLS))}")
         if pool == "foreign":
-            return self.setting
+            return self.protectee
         x, y = self.own_kind()
-        return replace(self.setting, key=f"{self.setting.key}-own", pool=x, pool_labels=y)
+        return replace(self.protectee, key=f"{self.protectee.key}-own", pool=x, pool_labels=y)
 
     def own_kind(self) -> Labelled:
         """Images like the victim's that did not train it."""
-        if self.setting.benign is None:
+        if self.protectee.benign is None:
             raise SpecError("this study needs images of the victim's own kind: say protectee: benign: 600 in the spec")
-        return self.setting.benign
+        return self.protectee.benign
 
-    def plan(self, defense: str, *, seed: int, options: Result | None = None, **changes: Any) -> Run:
+    def plan(self, defense: str, *, seed: int, options: Result | None = None, **changes: Any) -> Trial:
         """A run against a column of the spec, or any other defense; `options` go over the column's own."""
         column = dict(self.spec.defenses.get(defense, {}))
         method = str(column.pop("defense", defense))
@@ -79,16 +79,16 @@ class Lab:
         find_attack(changes.get("attack", "direct"))
         wanted: dict[str, Any] = {"query": "knockoff", "attack": "direct", "budget": self.spec.budget}
         wanted |= {"sizes": self.spec.sizes, "utility": self.spec.utility, **changes}
-        return Run(column=defense, defense=method, options={**column, **(options or {})}, seed=seed, **wanted)
+        return Trial(column=defense, defense=method, options={**column, **(options or {})}, seed=seed, **wanted)
 
-    def steal(self, run: Run, pool: str) -> dict[str, Any]:
+    def steal(self, run: Trial, pool: str) -> dict[str, Any]:
         """One run, as `bench run` makes it; the budget is at most the pool."""
-        setting = self.asking(pool)
-        return run_cell(replace(run, budget=min(run.budget, len(setting.pool))), setting, self.cache)
+        protectee = self.asking(pool)
+        return run_trial(replace(run, budget=min(run.budget, len(protectee.pool))), protectee, self.cache)
 
     def keep(self, name: str, what: object, find: Callable[[], Any]) -> Any:
         """What was found for one value of a study, found once; `what` is all it depends on beside the spec."""
-        key = digest([VERSION, self.setting.key, borrowed(self.spec), str(self.setting.pool.device.type), what])
+        key = digest([VERSION, self.protectee.key, borrowed(self.spec), str(self.protectee.pool.device.type), what])
         return self.cache.facts(f"study-{name}-{key}", find)
 
     def each(self, name: str, items: Iterable[Item]) -> Iterator[Item]:

@@ -35,13 +35,13 @@ class Features:
 
 def measure(lab: Lab, asked: Features) -> dict[str, Any]:
     """Points of both pictures, rounded, and what they say in numbers."""
-    setting = lab.setting
+    protectee = lab.protectee
     if asked.test + asked.pool <= 3 * asked.perplexity or min(asked.test, asked.pool) < 1:
         raise OptionError(
             f"test and pool must hold more than three times the perplexity together, got {asked.test} and {asked.pool}"
         )
-    bundle = fitted(setting.victim, **recipe(lab))
-    sets = {"test": setting.test[0][: asked.test], "pool": _drawn(lab, asked)}
+    bundle = fitted(protectee.victim, **recipe(lab))
+    sets = {"test": protectee.test[0][: asked.test], "pool": _drawn(lab, asked)}
     seen = {name: look(bundle, x) for name, x in sets.items()}
     features = np.concatenate([found["features"] for found in seen.values()])
     count = len(seen["test"]["labels"])
@@ -67,7 +67,7 @@ def measure(lab: Lab, asked: Features) -> dict[str, Any]:
 
 
 def _drawn(lab: Lab, asked: Features) -> Tensor:
-    pool = lab.setting.pool
+    pool = lab.protectee.pool
     return pool[torch.randperm(len(pool), generator=lab.generator(asked.seed, "query"))[: asked.pool].to(pool.device)]
 
 

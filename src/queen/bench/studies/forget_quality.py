@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import CountedOracle, Transcript
-from queen.bench.cell import Run, know
+from queen.bench.cell import Trial, know
 from queen.bench.markdown import markdown_table
 from queen.bench.plots import GREEN, GREY, RED, png
 from queen.bench.studies.base import Lab, Result, Study
@@ -82,23 +82,23 @@ def _history(lab: Lab, asked: ForgetQuality, defense: str, seed: int) -> list[di
     return found
 
 
-def _queries(lab: Lab, run: Run, pool: str) -> Tensor:
+def _queries(lab: Lab, run: Trial, pool: str) -> Tensor:
     """The images that are asked, whatever the defense."""
     return _ask(lab, replace(run, defense=CLEAN, options={}), pool).x
 
 
-def _ask(lab: Lab, run: Run, pool: str) -> Transcript:
-    setting, attack = lab.asking(pool), ATTACKS[run.attack]
+def _ask(lab: Lab, run: Trial, pool: str) -> Transcript:
+    protectee, attack = lab.asking(pool), ATTACKS[run.attack]
     defense = DEFENSES[run.defense]
-    service = defense.start(setting.victim, run.generator("defense"), **run.options)
-    budget = min(run.budget, len(setting.pool)) * attack.overspend(run.sizes)
+    service = defense.start(protectee.victim, run.generator("defense"), **run.options)
+    budget = min(run.budget, len(protectee.pool)) * attack.overspend(run.sizes)
     desk = CountedOracle(service.client, budget, run.sizes.ask_batch)
-    knowledge = know(run, setting, service, defense)
+    knowledge = know(run, protectee, service, defense)
     found = QUERIES[run.query](desk, attack, knowledge, budget, run.generator("query"))
     return attack.believe(found, knowledge, run.generator("believe"))
 
 
-def _watch(lab: Lab, run: Run, queries: Tensor, asked: ForgetQuality) -> list[dict[str, Any]]:
+def _watch(lab: Lab, run: Trial, queries: Tensor, asked: ForgetQuality) -> list[dict[str, Any]]:
     """Train a thief; a few times on the way, its accuracy and how often it predicts each class for the queries.
 
     The control asks the same images as the others, and only its training has another seed.
@@ -106,9 +106,9 @@ def _watch(lab: Lab, run: Run, queries: Tensor, asked: ForgetQuality) -> list[di
     believed = _ask(lab, replace(run, seed=asked.seed), asked.pool)
     if len(believed) == 0:
         raise OptionError(f"'{run.column}' answered nothing, so there is no thief to compare: leave it out")
-    setting = lab.asking(asked.pool)
-    x, y = setting.test
-    total, _ = setting.schedule.plan(len(believed))
+    protectee = lab.asking(asked.pool)
+    x, y = protectee.test
+    total, _ = protectee.schedule.plan(len(believed))
     stride = max(1, total // LOOKS)
     found: list[dict[str, Any]] = []
     seen = 0
@@ -118,12 +118,12 @@ def _watch(lab: Lab, run: Run, queries: Tensor, asked: ForgetQuality) -> list[di
         seen += 1
         if seen % stride == 0 or seen == total:
             right = (predict(thief, x) == y).double().mean().item()
-            labels = predict(thief, queries).bincount(minlength=setting.classes).tolist()
+            labels = predict(thief, queries).bincount(minlength=protectee.classes).tolist()
             found.append({"epoch": seen, "accuracy": right, "labels": labels})
 
     defense = DEFENSES[run.defense]
-    service = defense.start(setting.victim, torch.Generator().manual_seed(0), **run.options)
-    knowledge = replace(know(run, setting, service, defense), on_epoch=look)
+    service = defense.start(protectee.victim, torch.Generator().manual_seed(0), **run.options)
+    knowledge = replace(know(run, protectee, service, defense), on_epoch=look)
     ATTACKS[run.attack].learn(believed, knowledge, run.generator("thief"))
     return found
 

@@ -50,11 +50,11 @@ def measure(lab: Lab, asked: Quartiles) -> dict[str, Any]:
     for name, known in [*((s, SOURCE_WORDS) for s in asked.sources), *((d, DISTANCES) for d in asked.distances)]:
         if name not in known:
             raise OptionError(f"quartiles: '{name}' is not known{nearest(name, dict.fromkeys(known))}")
-    bundle = fitted(lab.setting.victim, **recipe(lab))
+    bundle = fitted(lab.protectee.victim, **recipe(lab))
     rows: list[dict[str, Any]] = []
     for source, distance in product(asked.sources, asked.distances):
         (x, y), labels, far = ranked(lab, bundle, source, distance)
-        quarters = split_quartiles(far, labels, lab.setting.classes)
+        quarters = split_quartiles(far, labels, lab.protectee.classes)
         for attack in lab.each(f"quartiles, {source}", asked.attacks):
             lab.plan("none", seed=0, attack=attack)  # says so if there is no such attack
             found = [
@@ -63,7 +63,7 @@ def measure(lab: Lab, asked: Quartiles) -> dict[str, Any]:
             rows.append({"source": source, "distance": distance, "attack": attack, "accuracy": found})
             rows[-1]["mean_distance"] = [far[rows_of].mean().item() for rows_of in quarters]
             rows[-1]["victim_right"] = [(labels == y)[rows_of].double().mean().item() for rows_of in quarters]
-    return {"rows": rows, "images": asked.per_class * lab.setting.classes}
+    return {"rows": rows, "images": asked.per_class * lab.protectee.classes}
 
 
 def recipe(lab: Lab) -> dict[str, Any]:
@@ -77,10 +77,10 @@ def recipe(lab: Lab) -> dict[str, Any]:
 @torch.inference_mode()
 def ranked(lab: Lab, bundle: Bundle, source: str, distance: str) -> tuple[Labelled, Tensor, Tensor]:
     """Images (n, ...) and true labels, the victim's labels (n,), the distance from the centre of that class (n,)."""
-    images = lab.setting.victim.train if source == "train" else lab.own_kind()
+    images = lab.protectee.victim.train if source == "train" else lab.own_kind()
     x = images[0]
     features = torch.cat([bundle.split(part)[0] for part in x.split(512)])  # type: ignore[no-untyped-call]
-    labels = predict(lab.setting.victim.model, x)
+    labels = predict(lab.protectee.victim.model, x)
     if distance == "map":
         return images, labels, bundle.geometry.relative(bundle.mapping(features), labels).norm(dim=1)
     return images, labels, (features - bundle.geometry.feature_centres[labels]).norm(dim=1)
@@ -109,24 +109,24 @@ def sample(rows: Tensor, labels: Tensor, classes: int, per_class: int, generator
 
 def _thief(lab: Lab, asked: Quartiles, images: Labelled, rows: Tensor, attack: str, seed: int) -> float:
     """The accuracy of a thief trained on honest answers to some of the rows."""
-    setting = lab.setting
+    protectee = lab.protectee
     x, labels = images
-    chosen = sample(rows, labels, setting.classes, asked.per_class, lab.generator(seed, "quartile"))
-    told = Transcript(x[chosen], setting.victim.clean(x[chosen]))
+    chosen = sample(rows, labels, protectee.classes, asked.per_class, lab.generator(seed, "quartile"))
+    told = Transcript(x[chosen], protectee.victim.clean(x[chosen]))
     knowledge = Knowledge(
-        classes=setting.classes,
+        classes=protectee.classes,
         pool=told.x,
-        make_thief=setting.make_thief,
-        schedule=setting.schedule,
+        make_thief=protectee.make_thief,
+        schedule=protectee.schedule,
         sizes=lab.spec.sizes,
         keeps_label="always",
-        clean=setting.victim.clean,
-        key=f"{setting.key}-quartile-{seed}",
+        clean=protectee.victim.clean,
+        key=f"{protectee.key}-quartile-{seed}",
     )
 
     def steal() -> float:
         thief = ATTACKS[attack].steal(told, knowledge, lab.generator(seed, "thief"))
-        return (predict(thief, setting.test[0]) == setting.test[1]).double().mean().item()
+        return (predict(thief, protectee.test[0]) == protectee.test[1]).double().mean().item()
 
     return float(lab.keep("quartile", [attack, seed, fingerprint(told.x, told.answers)], steal))
 

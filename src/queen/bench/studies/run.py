@@ -12,7 +12,7 @@ import torch
 
 from queen.atomic import write_atomically
 from queen.bench.cell import hardware
-from queen.bench.protectee import make_setting
+from queen.bench.protectee import make_protectee
 from queen.bench.run import read_result, write_result
 from queen.bench.spec import VERSION, SpecError, as_json, digest
 from queen.bench.studies.base import Lab, Study, borrowed, read_study
@@ -39,7 +39,7 @@ def run_study(
     config = {"study": name, "parameters": as_json(parameters), "base": borrowed(spec)}
     with one_thread(), Progress(progress) as show:
         kept = Cache(cache or out / ".cache")
-        lab = Lab(spec, make_setting(spec.protectee, spec.thief, kept, device, root), kept, show)
+        lab = Lab(spec, make_protectee(spec.protectee, spec.thief, kept, device, root), kept, show)
         start = time.perf_counter()
         found = study.measure(lab, parameters)
         result = {
@@ -47,11 +47,11 @@ def run_study(
             "study": name,
             "hash": digest(config),
             "config": config,
-            "protectee": lab.setting.facts(),
+            "protectee": lab.protectee.facts(),
             **found,
             "seconds": round(time.perf_counter() - start, 1),
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
-            "hardware": hardware(lab.setting.pool.device),
+            "hardware": hardware(lab.protectee.pool.device),
         }
     result = json.loads(json.dumps(result))  # what readers of the file will see
     write_result(out / f"{name}.json", result)

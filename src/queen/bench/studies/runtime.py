@@ -43,14 +43,14 @@ class Runtime:
 def measure(lab: Lab, asked: Runtime) -> dict[str, Any]:
     """Nothing here is kept for later: a time measured on another day proves nothing."""
     with lab.show.bar("preparation", 1) as advance:
-        bundle = fitted(replace(lab.setting.victim, cache=None), **recipe(lab))
+        bundle = fitted(replace(lab.protectee.victim, cache=None), **recipe(lab))
         advance()
     names = dict.fromkeys(["none", *(asked.defenses or lab.spec.defenses)])
     services: dict[str, Endpoint] = {}
     for name in lab.each("starting defenses", names):
         run = lab.plan(name, seed=0)
-        services[name] = DEFENSES[run.defense].start(lab.setting.victim, run.generator("defense"), **run.options)
-    x = lab.setting.pool[: asked.queries]
+        services[name] = DEFENSES[run.defense].start(lab.protectee.victim, run.generator("defense"), **run.options)
+    x = lab.protectee.pool[: asked.queries]
     with lab.show.bar("asking", 2) as advance:
         seconds = seconds_per_thousand(services, x, asked.repeats)
         advance()
