@@ -25,7 +25,7 @@ Labelled = tuple[Tensor, Tensor]
 class Protectee:
     """Who is attacked with what: the victim, images to try everybody on, and all that an attacker owns.
 
-    `key` names the victim and its data, for whatever is kept about them.
+    `key` names the victim and all images, for caches.
     """
 
     name: str
@@ -56,12 +56,12 @@ class Protectee:
 
 
 def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str, root: Path | None) -> Protectee:
-    """Load, split and train; the victim is trained once and kept in the cache."""
+    """Load and split the images, and train the victim or take it from the cache."""
 
     def load(wanted: ImageSet) -> Images:
         inner = wanted.size - 2 * wanted.margin if wanted.size else None
-        kept = cache.folder / "sets"
-        images = load_set(wanted.set, wanted.split, root=root, size=inner, channels=wanted.channels, cache=kept)
+        folder = cache.folder / "sets"
+        images = load_set(wanted.set, wanted.split, root=root, size=inner, channels=wanted.channels, cache=folder)
         count = len(images.y) if wanted.count is None else wanted.count
         if count > len(images.y):
             raise SpecError(f"set '{wanted.set}' has {len(images.y)} images ({wanted.split}), {count} are asked for")
@@ -69,36 +69,32 @@ def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str,
         x = F.pad(images.x[rows], (wanted.margin,) * 4)
         return Images(x.to(device), images.y[rows].to(device), images.classes, images.source)
 
-    owned, pool = load(spec.data), load(spec.pool)
-    outliers = load(spec.outliers) if spec.outliers else None
-    sizes = [spec.train, spec.calibration, spec.benign]
-    if isinstance(spec.test, int):
-        sizes.append(spec.test)
+    owned = load(spec.data)
+    sizes = [spec.train, spec.calibration, spec.benign, spec.test if isinstance(spec.test, int) else 0]
     if sum(sizes) > len(owned.y):
         raise SpecError(f"set '{spec.data.set}' has {len(owned.y)} images, {sum(sizes)} are asked for")
     rows = torch.arange(sum(sizes)).split_with_sizes(sizes)  # `load` has shuffled them
-    parts = [(owned.x[part], owned.y[part]) for part in rows]
-    if isinstance(spec.test, int):
-        test = parts[3]
-    else:
-        tried = load(spec.test)
-        test = (tried.x, tried.y)
+    train_set, calibration, benign, test = ((owned.x[part], owned.y[part]) for part in rows)
+    if isinstance(spec.test, ImageSet):
+        tests = load(spec.test)
+        test = (tests.x, tests.y)
+    pool = load(spec.pool) if isinstance(spec.pool, ImageSet) else Images(*benign, owned.classes, owned.source)
+    outliers = load(spec.outliers) if spec.outliers else None
+    used = [images for images in (owned, pool, outliers) if images]
+    images = fingerprint(*(part for images in used for part in (images.x, images.y)), *test)
     classes = len(owned.classes)
-    sources = list(dict.fromkeys(found.source for found in (owned, pool, outliers) if found))
-    images = fingerprint(*(part for found in (owned, pool, outliers) if found for part in (found.x, found.y)), *test)
-    key = f"victim-{digest([as_json(spec), images, device.partition(':')[0]])}"
     victim = Victim(
-        model=_victim(spec, classes, parts[0], outliers.x if outliers else None, cache, key).to(device),
-        train=parts[0],
+        model=_victim(spec, classes, train_set, outliers.x if outliers else None, cache).to(device),
+        train=train_set,
         make_network=maker(spec.network, classes, owned.x.shape[1]),
         schedule=spec.schedule,
-        calibration=parts[1] if spec.calibration else None,
+        calibration=calibration if spec.calibration else None,
         outliers=outliers.x if outliers else None,
         cache=cache,
     )
     return Protectee(
         name=spec.name,
-        key=key,
+        key=f"protectee-{digest([as_json(spec), images, device.partition(':')[0]])}",
         victim=victim,
         test=test,
         pool=pool.x,
@@ -106,8 +102,8 @@ def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str,
         schedule=thief.schedule,
         classes=classes,
         pool_labels=pool.y,
-        benign=parts[2] if spec.benign else None,
-        sources=tuple(sources),
+        benign=benign if spec.benign else None,
+        sources=tuple(dict.fromkeys(images.source for images in used)),
     )
 
 
@@ -122,9 +118,8 @@ def maker(network: Mapping[str, Any], classes: int, channels: int) -> Callable[[
     return make
 
 
-def _victim(
-    spec: ProtecteeSpec, classes: int, data: Labelled, outliers: Tensor | None, cache: Cache, key: str
-) -> nn.Module:
+def _victim(spec: ProtecteeSpec, classes: int, data: Labelled, outliers: Tensor | None, cache: Cache) -> nn.Module:
+    """The trained victim; protectees that differ in the attacker's images alone share it."""
     generator = torch.Generator().manual_seed(spec.seed)
     blank = maker(spec.network, classes, data[0].shape[1])(generator)
 
@@ -132,4 +127,6 @@ def _victim(
         weight = spec.outlier_weight
         return train(network, *data, spec.schedule, generator, outliers=outliers, outlier_weight=weight)
 
-    return cache.network(key, blank, teach)
+    recipe = [as_json(spec.network), as_json(spec.schedule), spec.outlier_weight, spec.seed, classes]
+    images = fingerprint(*data, *([] if outliers is None else [outliers]))
+    return cache.network(f"victim-{digest([*recipe, images, data[0].device.type])}", blank, teach)

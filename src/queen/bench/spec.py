@@ -24,6 +24,7 @@ from queen.training import Schedule
 
 VERSION = 1  # of specs and results; results of another version are refused
 DEFAULT_NETWORK = "small_cnn"
+BENIGN = "benign"  # as a pool: the images that `benign` sets aside
 FOLDER = re.compile(r"[^\W_][\w ()+.-]*")
 Made = TypeVar("Made")
 
@@ -51,9 +52,10 @@ class ImageSet:
 class ProtecteeSpec:
     """The victim and its surroundings.
 
-    `data` gives the owner's images: `train` of them train the victim, `calibration` are held out for it, `benign` go to
-    attackers who own images of its kind, all by a fixed shuffle; `test` (a set of its own, or how many of `data`) is
-    what everybody is tried on. `pool` is the attacker's. With `outliers` the victim also learns to be unsure of those.
+    `data` are the owner's images, split by a fixed shuffle: `train` of them train the victim, `calibration` are held
+    out for it, and attackers who own images like the victim's get `benign` of them. Everybody is tried on `test`: an
+    image set, or how many of `data`. `pool` are the attacker's images, or "benign": those of the line before. With
+    `outliers` the victim also learns to be unsure of these images.
     """
 
     name: str
@@ -61,7 +63,7 @@ class ProtecteeSpec:
     train: int
     calibration: int
     test: ImageSet | int
-    pool: ImageSet
+    pool: ImageSet | str
     benign: int = 0
     outliers: ImageSet | None = None
     outlier_weight: float = 1.0
@@ -71,6 +73,8 @@ class ProtecteeSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "network", {"name": DEFAULT_NETWORK, **self.network})
+        if isinstance(self.pool, str) and (self.pool != BENIGN or not self.benign):
+            raise OptionError(f"pool must be an image set, or '{BENIGN}' where benign is above 0, got {self.pool!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

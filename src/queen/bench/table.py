@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queen.attacks import ATTACKS, QUERIES
+from queen.bench.markdown import markdown_table
 from queen.defenses import DEFENSES
 from queen.errors import OptionError
 
@@ -171,15 +172,11 @@ def to_json(table: Table) -> dict[str, Any]:
     }
 
 
-BAR = r"\|"  # within a cell
-
-
 def to_markdown(table: Table) -> str:
     """For documents."""
-    lines = [["query", "attack", *table.columns], ["---"] * (2 + len(table.columns))]
-    lines += [[row.query, row.name, *row.texts()] for row in table.rows]
-    text = "\n".join(f"| {' | '.join(cell.replace('|', BAR) for cell in line)} |" for line in lines)
-    return f"{text}\n\n" + "".join(f"- {note}\n" for note in table.notes)
+    rows = [(row.query, row.name, *row.texts()) for row in table.rows]
+    listed = "".join(f"- {note}\n" for note in table.notes)
+    return f"{markdown_table(('query', 'attack', *table.columns), rows)}\n{listed}"
 
 
 LATEX = {letter: f"\\{letter}" for letter in "_%&#${}"} | {

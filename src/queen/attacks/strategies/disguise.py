@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from queen.attacks import adaptive
 from queen.attacks.base import Ask, CountedOracle, Knowledge, Transcript
 from queen.attacks.strategies.needs import known
 from queen.core.split import run_model
@@ -33,7 +33,7 @@ def energy(model: nn.Module, x: Tensor, batch: int = 512) -> Tensor:
 def after_warm_up(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Benign images first, for at most half of what may be asked; they take the place of as many others."""
     benign = known(knowledge.benign, "benign")[0][: min(knowledge.sizes.warm_up, len(x) // 2)]
-    return desk.transcript(adaptive.warm_up(x[: len(x) - len(benign)], benign).images)
+    return desk.transcript(torch.cat([benign, x[: len(x) - len(benign)]]))
 
 
 def behind_cover(ratio: int) -> Ask:
@@ -41,7 +41,8 @@ def behind_cover(ratio: int) -> Ask:
 
     def ask(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
         benign = enough(known(knowledge.benign, "benign")[0], ratio * len(x))
-        return desk.transcript(adaptive.cover(x, benign, ratio).images)
+        covered = torch.cat([benign.reshape(len(x), ratio, *x.shape[1:]), x[:, None]], 1)
+        return desk.transcript(covered.flatten(0, 1))
 
     return ask
 
@@ -49,8 +50,21 @@ def behind_cover(ratio: int) -> Ask:
 def enough(images: Tensor, count: int) -> Tensor:
     """`count` images: these, then copies shifted by one pixel, then all again."""
     if count > len(images):
-        images = adaptive.shifted(images)
+        images = shift_images(images)
     return images[torch.arange(count, device=images.device) % len(images)]
+
+
+def shift_images(images: Tensor) -> Tensor:
+    """The images (n, C, H, W), followed by all eight shifts of them by one pixel: (9 n, C, H, W)."""
+    steps = [(0, 0), *((dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1) if dy or dx)]
+    padded = F.pad(images, (1, 1, 1, 1))
+    height, width = images.shape[-2:]
+    return torch.cat([padded[..., 1 + dy : 1 + dy + height, 1 + dx : 1 + dx + width] for dy, dx in steps])
+
+
+def add_noise(images: Tensor, size: float, generator: torch.Generator) -> Tensor:
+    """The images with normal noise of standard deviation `size`, in 0..1."""
+    return (images + size * torch.randn(images.shape, generator=generator).to(images)).clamp(0, 1)
 
 
 def in_turn(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
@@ -70,7 +84,7 @@ def in_turn(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: tor
 def near_records(desk: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Each image, then noisy copies of it: close to a recorded query a stateful defense answers honestly."""
     copies = knowledge.sizes.repeats
-    noisy = adaptive.jittered(x.repeat_interleave(copies, 0), copies * len(x), JITTER, generator)
+    noisy = add_noise(x.repeat_interleave(copies, 0), JITTER, generator)
     together = torch.cat([x[:, None], noisy.view(len(x), copies, *x.shape[1:])], 1)
     return desk.transcript(together.flatten(0, 1))
 
