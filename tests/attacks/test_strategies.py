@@ -310,6 +310,15 @@ def test_cover_goes_before_every_attack_query_and_then_shifted(name, ratio, budg
         assert torch.equal(image[0, 1:, 1:], benign[row % len(benign), 0, :-1, :-1])
 
 
+def test_shifts_move_every_image_by_one_pixel_in_eight_directions():
+    x = torch.zeros(2, 1, 5, 5)
+    x[0, 0, 2, 2] = x[1, 0, 0, 0] = 1
+    moved = disguise.shift_images(x)
+    assert torch.equal(moved[:2], x)
+    places = [tuple(image[0].nonzero()[0].tolist()) for image in moved[::2]]
+    assert sorted(places) == [(i, j) for i in (1, 2, 3) for j in (1, 2, 3)]
+
+
 def test_cover_never_runs_out():
     known = knowledge(benign=tuple(part[:2] for part in knowledge().benign))
     x, _ = sent("cover_10", 110, known)

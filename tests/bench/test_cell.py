@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from queen.attacks import ATTACKS
 from queen.attacks.base import Attack, BudgetError, Knowledge, Sizes, Transcript, train_thief
 from queen.attacks.strategies.labels import top_label
-from queen.bench import cell as cell_module
-from queen.bench.cell import Trial, run_trial
+from queen.bench.cell import run_trial
 from queen.bench.spec import Utility
+from queen.bench.trial import Trial
 from queen.cache import Cache
 from queen.defenses import DEFENSES
 from queen.defenses.base import Defense, Mapped, Victim
@@ -51,8 +51,9 @@ def plant(monkeypatch) -> Callable[..., None]:
 
         if perturb is not None:
             defense = Defense(build, keeps_label="no")
-            monkeypatch.setattr(cell_module, "DEFENSES", {**DEFENSES, "planted": defense})
-        monkeypatch.setattr(cell_module, "ATTACKS", {**ATTACKS, **(attacks or {})})
+            monkeypatch.setitem(DEFENSES, "planted", defense)
+        for name, attack in (attacks or {}).items():
+            monkeypatch.setitem(ATTACKS, name, attack)
 
     return put
 
@@ -72,7 +73,7 @@ def test_a_result_has_all_its_fields_and_json_can_say_them(tmp_path, defense):
     assert set(result["seconds"]) == {"ask", "recover", "train"}
     assert result["thief"]["best_accuracy"] >= result["thief"]["accuracy"] > 0.5
     assert result["thief"]["best_agreement"] >= result["thief"]["agreement"] > 0.5
-    assert result["thief"]["epochs"]["epoch"][-1] == 20
+    assert result["thief"]["epochs"]["epoch"][-1] == 10
     assert result["sizes"]["ask_batch"] == 64
     letters = {"queen-sentinel": {"A", "B", "C", "D"}}.get(defense, set())
     assert set(result["verdicts"]) - {"alarmed", "refused"} <= letters
@@ -82,11 +83,11 @@ def test_a_result_has_all_its_fields_and_json_can_say_them(tmp_path, defense):
 
 def test_the_victim_is_described_by_what_it_is(tmp_path):
     x, y = tiny_protectee().test
-    found = run(tmp_path)["protectee"]
-    assert found["accuracy"] == (predict(tiny_protectee().victim.model, x) == y).double().mean().item()
-    assert found["chance"] == max(y.tolist().count(k) for k in range(10)) / len(y)
-    assert found["images"] == {"train": 900, "test": 200, "pool": 600, "calibration": 400}
-    assert found["sources"] == ["scikit-learn digits"]
+    facts = run(tmp_path)["protectee"]
+    assert facts["accuracy"] == (predict(tiny_protectee().victim.model, x) == y).double().mean().item()
+    assert facts["chance"] == max(y.tolist().count(k) for k in range(10)) / len(y)
+    assert facts["images"] == {"train": 900, "test": 200, "pool": 600, "calibration": 400}
+    assert facts["sources"] == ["scikit-learn digits"]
 
 
 def numbers(result: dict[str, Any]) -> str:
@@ -186,7 +187,7 @@ def test_noise_that_goes_on_from_answer_to_answer_is_flagged_whatever_its_seed(t
         return Mapped(victim, lambda y, x: torch.lerp(y, torch.rand(y.shape, generator=generator).softmax(1), 0.1))
 
     noisy = Defense(build, keeps_label="no", stateful=stateful)
-    monkeypatch.setattr(cell_module, "DEFENSES", {**DEFENSES, "noisy": noisy})
+    monkeypatch.setitem(DEFENSES, "noisy", noisy)
     assert run(tmp_path, "noisy")["flags"] == ["a query repeated in the same client state gets another answer"]
 
 
@@ -304,7 +305,7 @@ def test_an_honest_thief_is_not_trained_twice(tmp_path, plant):
     assert same["thief"] == first["thief"]
     run(tmp_path, "none", "counted")
     run(tmp_path, "label_only", "counted", seed=1)
-    other = replace(tiny_protectee(), schedule=Schedule(epochs=15, lr=0.1, batch=16))
+    other = replace(tiny_protectee(), schedule=Schedule(epochs=5, lr=0.1, batch=16))
     run(tmp_path, "label_only", "counted", around=other)
     assert calls == [300] * 4
 

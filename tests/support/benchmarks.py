@@ -30,7 +30,7 @@ CONTENT: dict[str, Any] = {
         "network": {"grid": 2},
         "schedule": {"epochs": 5, "lr": 0.1, "batch": 32},
     },
-    "thief": {"schedule": {"epochs": 20, "lr": 0.1, "batch": 16}},
+    "thief": {"schedule": {"epochs": 10, "lr": 0.1, "batch": 16}},
     "budget": 300,
     "defenses": {"none": {}, "label_only": {}},
     "matrix": [{"queries": ["knockoff"], "attacks": ["direct", "label_only"]}],

@@ -1,4 +1,4 @@
-"""A protectee made real: images loaded and split, the victim trained, all on one device."""
+"""A protectee as its spec describes it: images loaded and split, the victim trained, all on one device."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Protectee:
     sources: tuple[str, ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """What a result says of it."""
+        """What every result says about it."""
         x, y = self.test
         guess = predict(self.victim.model, x)
         return {
@@ -108,7 +108,7 @@ def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str,
 
 
 def maker(network: Mapping[str, Any], classes: int, channels: int) -> Callable[[torch.Generator], nn.Module]:
-    """How to build an untrained network of `queen.zoo`."""
+    """A function that builds an untrained network of `queen.zoo`."""
     arguments = {"name": DEFAULT_NETWORK, "classes": classes, "channels": channels, **network}
 
     def make(generator: torch.Generator) -> nn.Module:

@@ -26,7 +26,7 @@ VERSION = 1  # of specs and results; results of another version are refused
 DEFAULT_NETWORK = "small_cnn"
 BENIGN = "benign"  # as a pool: the images that `benign` sets aside
 FOLDER = re.compile(r"[^\W_][\w ()+.-]*")
-Made = TypeVar("Made")
+Checked = TypeVar("Checked")
 
 
 class SpecError(OptionError):
@@ -35,7 +35,7 @@ class SpecError(OptionError):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSet:
-    """Which images: a set of `bench.data`, brought to a size and number of channels; `count` takes some of them.
+    """Which images: a set of `bench.datasets`, brought to a size and number of channels; `count` takes a random part.
 
     `margin` leaves an empty border of that many pixels within the size, as MNIST's digits have one.
     """
@@ -87,7 +87,7 @@ class Thief:
 
 @dataclass(frozen=True, kw_only=True)
 class Utility:
-    """How benign clients are simulated: `clients` of them, who send `queries` test images each."""
+    """How benign clients are simulated: how many, and how many test images each of them sends."""
 
     clients: int = 100
     queries: int = 100
@@ -95,11 +95,11 @@ class Utility:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A part of the matrix: every defense x query x attack of these, where the attack goes with the query strategy."""
+    """A part of the matrix: every defense with every query strategy and every attack that goes with the strategy."""
 
     queries: tuple[str, ...]
     attacks: tuple[str, ...]
-    defenses: tuple[str, ...] | None = None  # all of the spec
+    defenses: tuple[str, ...] | None = None  # None: all of the spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,16 +119,16 @@ class Spec:
     version: int = VERSION
 
     def cells(self) -> Iterator[Cell]:
-        """All cells, each once."""
-        seen = set()
+        """All cells, each of them once."""
+        listed = set()
         for block in self.matrix:
             for column in self.defenses if block.defenses is None else block.defenses:
                 for query in block.queries:
                     for attack in block.attacks:
                         for seed in self.seeds if query in ATTACKS[attack].queries else ():
                             cell = Cell(self, column, query, attack, seed)
-                            if cell.path not in seen:
-                                seen.add(cell.path)
+                            if cell.path not in listed:
+                                listed.add(cell.path)
                                 yield cell
 
     def reduced_sizes(self) -> dict[str, tuple[Any, Any]]:
@@ -143,7 +143,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: one thief against one defense."""
+    """One attack on one defense with one seed: one entry of the benchmark's matrix."""
 
     spec: Spec
     column: str
@@ -164,12 +164,12 @@ class Cell:
 
     @property
     def path(self) -> Path:
-        """Where its result goes, below the folder of results."""
+        """Where the result goes, below the folder of results."""
         return Path(self.spec.protectee.name, self.column, f"{self.query}-{self.attack}-s{self.seed}.json")
 
     @property
     def config(self) -> dict[str, Any]:
-        """All that its result depends on, but for the images themselves and the machine, which the result names."""
+        """All that the result depends on, except the images themselves and the machine, which the result names."""
         spec = self.spec
         return {
             "version": spec.version,
@@ -187,7 +187,7 @@ class Cell:
 
     @property
     def hash(self) -> str:
-        """A short name of the config."""
+        """A short name for the config."""
         return digest(self.config)
 
 
@@ -211,7 +211,7 @@ def read_spec(path: Path) -> Spec:
 
 
 def read_yaml(path: Path) -> object:
-    """What a YAML file holds."""
+    """The content of a YAML file."""
     try:
         return yaml.safe_load(path.read_text())
     except OSError as error:
@@ -221,7 +221,7 @@ def read_yaml(path: Path) -> object:
 
 
 def make_spec(content: object, where: str = "spec") -> Spec:
-    """A checked spec from what YAML or JSON holds."""
+    """A checked spec from the content of a YAML or JSON file; `where` names it in errors."""
     if isinstance(content, Mapping) and content.get("version", VERSION) != VERSION:
         raise SpecError(f"{where} is of version {content['version']}; this program reads version {VERSION}")
     spec = make_checked(Spec, content, where)
@@ -231,33 +231,33 @@ def make_spec(content: object, where: str = "spec") -> Spec:
         _check_folder(column, f"{where}: defense")
         if not isinstance(options, Mapping):
             raise SpecError(f"{where}: defense '{column}': expected options and values, got {options!r}")
-        method = DEFENSES[_known(str(options.get("defense", column)), DEFENSES, f"{where}: defense")]
+        method = DEFENSES[_check_known(str(options.get("defense", column)), DEFENSES, f"{where}: defense")]
         for name in options:
             if name != "defense":
-                _known(name, method.options, f"{where}: option of defense '{column}'")
+                _check_known(name, method.options, f"{where}: option of defense '{column}'")
     for block in spec.matrix:
         for column in block.defenses or ():
-            _known(column, spec.defenses, f"{where}: defense in matrix")
+            _check_known(column, spec.defenses, f"{where}: defense in matrix")
         for query in block.queries:
-            _known(query, QUERIES, f"{where}: query strategy")
+            _check_known(query, QUERIES, f"{where}: query strategy")
         for attack in block.attacks:
-            _known(attack, ATTACKS, f"{where}: attack")
+            _check_known(attack, ATTACKS, f"{where}: attack")
     return spec
 
 
-def _check_folder(name: str, what: str) -> None:
-    """Results go to folders of these names, and tables show them."""
+def _check_folder(name: str, where: str) -> None:
+    """Refuse a name that makes no folder: results go to folders of these names, and tables show them."""
     if not FOLDER.fullmatch(name):
-        raise SpecError(f"{what}: expected letters, digits, spaces or ()+-._, a letter or digit first, got {name!r}")
+        raise SpecError(f"{where}: expected letters, digits, spaces or ()+-._, a letter or digit first, got {name!r}")
 
 
-def _known(name: str, known: Mapping[str, Any], what: str) -> str:
+def _check_known(name: str, known: Mapping[str, Any], where: str) -> str:
     if name not in known:
-        raise SpecError(f"{what} '{name}' is not known{nearest(name, known)}")
+        raise SpecError(f"{where} '{name}' is not known{nearest(name, known)}")
     return name
 
 
-def make_checked(kind: type[Made], content: object, where: str) -> Made:
+def make_checked(kind: type[Checked], content: object, where: str) -> Checked:
     """A dataclass from a mapping, checked key by key."""
     if not isinstance(content, Mapping):
         raise SpecError(f"{where}: expected keys and values, got {type(content).__name__}")
@@ -289,8 +289,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
             if isinstance(value, Mapping) or len(choices) == 1:
                 return make_checked(choice, value, where)
         elif get_origin(choice) is tuple:
-            listed = value if isinstance(value, list | tuple) else [value]
-            return tuple(_value(get_args(choice)[0], item, where) for item in listed)
+            items = value if isinstance(value, list | tuple) else [value]
+            return tuple(_value(get_args(choice)[0], item, where) for item in items)
         elif get_origin(choice) is abc.Mapping:
             return _mapping(value, where)
         elif choice is float and isinstance(value, int) and not isinstance(value, bool):

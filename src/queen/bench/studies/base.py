@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from queen.attacks import find_attack
-from queen.bench.cell import Trial, run_trial
+from queen.bench.cell import run_trial
 from queen.bench.protectee import Labelled, Protectee
 from queen.bench.spec import (
     VERSION,
@@ -24,6 +24,7 @@ from queen.bench.spec import (
     read_spec,
     read_yaml,
 )
+from queen.bench.trial import Trial
 from queen.cache import Cache
 from queen.defenses import DEFENSES
 from queen.defenses.base import nearest

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import CountedOracle, Transcript
-from queen.bench.cell import Trial, know
 from queen.bench.markdown import markdown_table
 from queen.bench.plots import GREEN, GREY, RED, png
 from queen.bench.studies.base import Lab, Result, Study
 from queen.bench.studies.words import pool_name
+from queen.bench.trial import Trial, make_knowledge
 from queen.defenses import DEFENSES
 from queen.errors import OptionError
 from queen.training import predict
@@ -93,7 +93,7 @@ def _ask(lab: Lab, run: Trial, pool: str) -> Transcript:
     service = defense.start(protectee.victim, run.generator("defense"), **run.options)
     budget = min(run.budget, len(protectee.pool)) * attack.overspend(run.sizes)
     desk = CountedOracle(service.client, budget, run.sizes.ask_batch)
-    knowledge = know(run, protectee, service, defense)
+    knowledge = make_knowledge(run, protectee, service)
     found = QUERIES[run.query](desk, attack, knowledge, budget, run.generator("query"))
     return attack.believe(found, knowledge, run.generator("believe"))
 
@@ -123,7 +123,7 @@ def _watch(lab: Lab, run: Trial, queries: Tensor, asked: ForgetQuality) -> list[
 
     defense = DEFENSES[run.defense]
     service = defense.start(protectee.victim, torch.Generator().manual_seed(0), **run.options)
-    knowledge = replace(know(run, protectee, service, defense), on_epoch=look)
+    knowledge = replace(make_knowledge(run, protectee, service), on_epoch=look)
     ATTACKS[run.attack].learn(believed, knowledge, run.generator("thief"))
     return found
 
