@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from queen.bench import run as run_module
+from queen.bench.checked import SpecError
 from queen.bench.run import is_finished, missing_results, read_result, read_results, run_spec, write_result
-from queen.bench.spec import SpecError
 from queen.errors import OptionError, QueenError
 from tests.support.benchmarks import content, result, tiny_spec
 

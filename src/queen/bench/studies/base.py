@@ -11,18 +11,16 @@ import torch
 
 from queen.attacks import find_attack
 from queen.bench.cell import run_trial
+from queen.bench.checked import SpecError, make_checked, read_yaml
 from queen.bench.protectee import Labelled, Protectee
 from queen.bench.spec import (
     VERSION,
     Spec,
-    SpecError,
     Utility,
     as_json,
     digest,
-    make_checked,
     make_spec,
     read_spec,
-    read_yaml,
 )
 from queen.bench.trial import Trial
 from queen.cache import Cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from queen.bench.spec import SpecError
+from queen.bench.checked import SpecError
 from queen.bench.studies import STUDIES
 from queen.bench.studies.run import read_study_result
 

@@ -12,9 +12,10 @@ import torch
 
 from queen.atomic import write_atomically
 from queen.bench.cell import hardware
+from queen.bench.checked import SpecError
 from queen.bench.protectee import make_protectee
 from queen.bench.run import read_result, write_result
-from queen.bench.spec import VERSION, SpecError, as_json, digest
+from queen.bench.spec import VERSION, as_json, digest
 from queen.bench.studies.base import Lab, Study, borrowed, read_study
 from queen.cache import Cache
 from queen.core.inputs import find_device
