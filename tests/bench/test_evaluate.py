@@ -136,7 +136,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("changes", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_told_before_anything_runs(model, data, changes, message, monkeypatch):
-    monkeypatch.setattr(queen.bench.evaluate, "run_cell", lambda *_: pytest.fail("ran"))
+    monkeypatch.setattr(queen.bench.evaluate, "run_trial", lambda *_: pytest.fail("ran"))
     with pytest.raises(OptionError, match=message):
         evaluate(model, data, **changes)
 

@@ -47,8 +47,8 @@ def measure(context: StudyContext, parameters: Runtime) -> dict[str, Any]:
     services: dict[str, Endpoint] = {}
     for name in context.each("starting defenses", names):
         run = context.plan(name, seed=0)
-        services[name] = DEFENSES[run.defense].start(context.setting.victim, run.generator("defense"), **run.options)
-    x = context.setting.pool[: parameters.queries]
+        services[name] = DEFENSES[run.defense].start(context.protectee.victim, run.generator("defense"), **run.options)
+    x = context.protectee.pool[: parameters.queries]
     with context.show.bar("asking", 1) as advance:
         turns = time_in_turns(services, x, parameters.repeats)
         advance()
