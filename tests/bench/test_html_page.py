@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queen.bench.html_page import html_page, html_picture, html_section, html_table
+from queen.bench.render.html_page import html_page, html_picture, html_section, html_table
 from tests.support.html_page import ReadPage, assert_nothing_is_loaded
 
 EVIL = "<script>alert(\"x\")</script> & 'co'"

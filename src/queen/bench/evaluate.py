@@ -16,8 +16,8 @@ from queen.attacks import find_attack, find_queries
 from queen.attacks.base import Sizes
 from queen.bench.cell import run_trial
 from queen.bench.protectee import Labelled, Protectee
+from queen.bench.render.table import Table, tables, to_markdown
 from queen.bench.spec import Utility
-from queen.bench.table import Table, tables, to_markdown
 from queen.bench.trial import Trial
 from queen.cache import Cache, fingerprint
 from queen.core.split import run_model

@@ -31,7 +31,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run every cell of a spec that has no result yet. Stop it at any time: it goes on where it stopped."""
-    from queen.bench.report import html_report
+    from queen.bench.render.report import html_report
     from queen.bench.run import read_results, run_spec
     from queen.bench.spec import read_spec
 
@@ -62,8 +62,8 @@ def show_table(
     as_json: Json = False,
 ) -> None:
     """Print results in the paper's layout: a row an attack, a column a defense."""
+    from queen.bench.render.table import tables, to_json, to_latex, to_markdown
     from queen.bench.run import read_results
-    from queen.bench.table import tables, to_json, to_latex, to_markdown
     from queen.errors import OptionError
 
     shown = tables(read_results(folder), metric)
@@ -94,9 +94,9 @@ def plot(
 ) -> None:
     """Draw every thief as a grid, and the best attacker against what benign clients get."""
     from queen.atomic import make_folder
-    from queen.bench.plots import draw_matrix, draw_tradeoff
+    from queen.bench.render.plots import draw_matrix, draw_tradeoff
+    from queen.bench.render.table import tables
     from queen.bench.run import read_results
-    from queen.bench.table import tables
 
     results = read_results(folder)
     chance = {r["protectee"]["name"]: r["protectee"]["chance"] for r in results}

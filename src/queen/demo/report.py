@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from queen.bench.html_page import html_page, html_picture, html_section, html_table
+from queen.bench.render.html_page import html_page, html_picture, html_section, html_table
 from queen.demo.plot import draw_cost
 from queen.demo.run import Demo
 from queen.demo.table import demo_tables

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queen.bench.markdown import markdown_table
-from queen.bench.table import FLAG, ORACLE, OWN_KIND
+from queen.bench.render.markdown import markdown_table
+from queen.bench.render.table import FLAG, ORACLE, OWN_KIND
 from queen.demo.summary import best_thief
 
 Results = Mapping[str, Any]

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queen.bench.markdown import markdown_table
+from queen.bench.render.markdown import markdown_table
 from queen.bench.studies.base import Result, Study, StudyContext
 from queen.bundle.bundle import Bundle
 from queen.core.geometry import nearest_centre

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import CountedOracle, Transcript
-from queen.bench.markdown import markdown_table
-from queen.bench.plots import GREEN, GREY, RED
+from queen.bench.render.markdown import markdown_table
+from queen.bench.render.plots import GREEN, GREY, RED
 from queen.bench.studies.base import Result, Study, StudyContext
 from queen.bench.studies.formatting import pool_name
 from queen.bench.trial import Trial, make_knowledge

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from queen.attacks import ATTACKS
 from queen.attacks.base import Knowledge, Transcript
-from queen.bench.markdown import markdown_table
 from queen.bench.protectee import Labelled
+from queen.bench.render.markdown import markdown_table
 from queen.bench.studies.base import Result, Study, StudyContext
 from queen.bench.studies.formatting import percent
 from queen.bundle.bundle import Bundle

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queen.bench.markdown import markdown_table
-from queen.bench.plots import GREEN, GREY, RED
+from queen.bench.render.markdown import markdown_table
+from queen.bench.render.plots import GREEN, GREY, RED
 from queen.bench.studies.base import Result, Study, StudyContext
 from queen.bench.timing import ratios_to_none, seconds_per_thousand, time_in_turns
 from queen.defenses import DEFENSES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from queen.bench.table import BEST, Row, Table
+from queen.bench.render.table import BEST, Row, Table
 from queen.plots import png
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from html import unescape
 
 import pytest
 
-from queen.bench.report import html_report
-from queen.bench.table import tables
+from queen.bench.render.report import html_report
+from queen.bench.render.table import tables
 from tests.support.benchmarks import result
 from tests.support.html_page import ReadPage, assert_nothing_is_loaded
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from queen.bench.html_page import html_page, html_picture, html_section, html_table
-from queen.bench.plots import draw_matrix, draw_tradeoff
-from queen.bench.table import BEST, BEST_ADAPTIVE, Row, Table, tables
+from queen.bench.render.html_page import html_page, html_picture, html_section, html_table
+from queen.bench.render.plots import draw_matrix, draw_tradeoff
+from queen.bench.render.table import BEST, BEST_ADAPTIVE, Row, Table, tables
 
 
 def html_report(results: Sequence[Mapping[str, Any]], *, title: str, sizes: Mapping[str, tuple[Any, Any]]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queen.attacks import ATTACKS, QUERIES
-from queen.bench.markdown import markdown_table
+from queen.bench.render.markdown import markdown_table
 from queen.defenses import DEFENSES
 from queen.errors import OptionError
 
