@@ -1,5 +1,4 @@
-"""Results for people: tables, pictures and pages, made from result files alone.
+"""Results for people: tables, pictures and pages, made from result files alone; nothing is measured here.
 
-Reads what `bench.run` wrote and computes nothing anew. The demo, the studies and `tools/pages.py` use it too; no part of
-the benchmark that runs anything imports it.
+The demo, the studies, `evaluate` and `tools/pages.py` print with it; what runs trials does not know it.
 """
