@@ -39,7 +39,7 @@ def summarise_adaptive(results: Sequence[Result], attacks: Iterable[str]) -> dic
         thieves = _summarise_thieves({"direct": cells})
         summaries[attack] = {
             "queries": cells[0]["queries"]["sent"],
-            "honest_answers": _mean(map(_honest_answers, cells)),
+            "honest_answers": _mean(map(_sentinel_answers, cells)),
             "alarmed": _mean(cell["verdicts"]["alarmed"] for cell in cells),
             "knows": list(cells[0]["knows"]),
             "thief_accuracy": thieves["thief_direct"],
@@ -94,7 +94,15 @@ def _figures(cells: Sequence[Result], name: str) -> list[float]:
 
 
 def _honest_answers(cell: Result) -> int:
+    """How many of the answers equal the victim's own."""
     return round(float(cell["answers"]["honest"]) * int(cell["queries"]["answered"]))
+
+
+def _sentinel_answers(cell: Result) -> int:
+    """Honest answers of the sentinel, whatever the attack made of them: all to accounts that stood neither accused nor
+    without budget."""
+    verdicts = cell["verdicts"]
+    return round(int(cell["queries"]["sent"]) * (1 - float(verdicts["alarmed"]) - float(verdicts["refused"])))
 
 
 def _alarm_at(cell: Result) -> int | None:
