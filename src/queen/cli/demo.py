@@ -27,22 +27,22 @@ def demo(
     from queen.fit.files import check_folder, write_image
 
     check_folder(folder)  # before the work, not after it
-    found = run_demo(seed=seed, adaptive=adaptive)
+    demonstration = run_demo(seed=seed, adaptive=adaptive)
     folder.mkdir(parents=True, exist_ok=True)
-    found.guard.save(folder / "bundle")
-    (folder / "demo.json").write_text(json.dumps(found.results, indent=1) + "\n")
-    (folder / "report.html").write_text(html_report(found))
-    write_image(found.images.test[0][0], folder / "digit.png")
+    demonstration.guard.save(folder / "bundle")
+    (folder / "demo.json").write_text(json.dumps(demonstration.results, indent=1) + "\n")
+    (folder / "report.html").write_text(html_report(demonstration))
+    write_image(demonstration.images.test[0][0], folder / "digit.png")
     if as_json:
-        print_json(found.results)
+        print_json(demonstration.results)
         return
-    out.print(table(HEADER, rows(found.results), left=2))
-    for note in notes(found.results):
+    out.print(table(HEADER, rows(demonstration.results), left=2))
+    for note in notes(demonstration.results):
         out.print(f"- {note}")
     if adaptive:
         out.print()
-        out.print(table(ADAPTIVE_HEADER, adaptive_rows(found.results), left=1))
-        for note in adaptive_notes(found.results):
+        out.print(table(ADAPTIVE_HEADER, adaptive_rows(demonstration.results), left=1))
+        for note in adaptive_notes(demonstration.results):
             out.print(f"- {note}")
     out.print(f"\nreport  {folder / 'report.html'}\nbundle  {folder / 'bundle'}")
     out.print(f"next    queen ask {folder / 'bundle'} {folder / 'digit.png'} --explain")

@@ -23,24 +23,24 @@ def speed(
     """Measure what the guard and its rivals cost, as ratios and rates inside one run."""
     from queen.bench.speed import measure_speed
 
-    found = measure_speed(quick=quick)
+    speeds = measure_speed(quick=quick)
     if as_json:
-        print_json(found)
+        print_json(speeds)
         return
-    lines = [(f"guard / undefended, {name}", f"{value:.3f}") for name, value in found["guard_ratio"].items()]
-    lines += [(f"judge, {name}", f"{value:,.6g}") for name, value in found["judge_per_second"].items()]
-    lines += [("sqlite queries/s, batch 32", f"{found['sqlite_per_second']:,.0f}")]
-    lines += [("sqlite queries/s with the sentinel, batch 32", f"{found['sqlite_sentinel_per_second']:,.0f}")]
-    lines += [(f"{name}, rows/s", f"{value:,.0f}") for name, value in found["rows_per_second"].items()]
-    lines += [("gradient reverse, times faster than SLSQP", f"{found['slsqp_ratio']:,.0f}")]
+    lines = [(f"guard / undefended, {name}", f"{value:.3f}") for name, value in speeds["guard_ratio"].items()]
+    lines += [(f"judge, {name}", f"{value:,.6g}") for name, value in speeds["judge_per_second"].items()]
+    lines += [("sqlite queries/s, batch 32", f"{speeds['sqlite_per_second']:,.0f}")]
+    lines += [("sqlite queries/s with the sentinel, batch 32", f"{speeds['sqlite_sentinel_per_second']:,.0f}")]
+    lines += [(f"{name}, rows/s", f"{value:,.0f}") for name, value in speeds["rows_per_second"].items()]
+    lines += [("gradient reverse, times faster than SLSQP", f"{speeds['slsqp_ratio']:,.0f}")]
     lines += [
-        (f"{name}, times faster than {usual}", f"{found['solver_ratio'][key]:,.0f}") for key, name, usual in SOLVERS
+        (f"{name}, times faster than {usual}", f"{speeds['solver_ratio'][key]:,.0f}") for key, name, usual in SOLVERS
     ]
     out.print(table(("what", "value"), lines, left=1))
-    out.print(f"1,000 queries behind each defense; {found['query_time_network']}")
-    paper = found["paper_query_time_ratio"]
+    out.print(f"1,000 queries behind each defense; {speeds['query_time_network']}")
+    paper = speeds["paper_query_time_ratio"]
     ratios = [
-        (name, f"{found['query_time_seconds'][name]:.2f}", f"{ratio:.3f}", f"{paper[name]:g}" if name in paper else "")
-        for name, ratio in found["query_time_ratio"].items()
+        (name, f"{speeds['query_time_seconds'][name]:.2f}", f"{ratio:.3f}", f"{paper[name]:g}" if name in paper else "")
+        for name, ratio in speeds["query_time_ratio"].items()
     ]
     out.print(table(("defense", "seconds", "x none", "paper"), ratios, left=1))
