@@ -17,7 +17,7 @@ from queen import cli
 from queen.errors import OptionError, QueenError
 from queen.ledger import Budget, SqliteLedger
 from queen.options import Limits
-from tests.cli.test_model import as_json, run
+from tests.support.commands import as_json, run
 from tests.support.guards import fitted, held_out, queries, train_set, trained
 
 FOG = 0.4 * torch.rand(60, 64, generator=torch.Generator().manual_seed(0))  # looks like no class

@@ -43,6 +43,7 @@ MANIFEST = "bundle.json"
 FILE_NAME = re.compile(r"(model|guard)-[0-9a-f]{16}\.safetensors")
 PLAIN = ("policy", "observe", "keep_label", "draw", "report")  # fields that are JSON as they are
 DAMAGED = (OSError, SafetensorError, KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError)
+FACTS = ("tolerance", "cell", "conditions", "mode", "certified", "repeated")  # of a calibration, beside its tensors
 TUPLES = ("class_names", "pixel_mean", "pixel_std", "input_range")
 
 
@@ -75,7 +76,7 @@ def save_bundle(bundle: Bundle, path: str | os.PathLike[str]) -> None:
         "shadows": [asdict(r) for r in shadows.recipes] if isinstance(shadows, NetworkShadows) else "head",
         "limits": asdict(bundle.limits),
         "sentinel": asdict(bundle.sentinel),
-        "calibration": _calibration_facts(bundle.calibration) if bundle.calibration else None,
+        "calibration": {key: getattr(bundle.calibration, key) for key in FACTS} if bundle.calibration else None,
         **{key: getattr(bundle, key) for key in (*PLAIN, *TUPLES)},
     }
     content["sha256"] = _digest_of(content)
@@ -173,18 +174,6 @@ def _sentinel(stored: dict[str, Any]) -> Sentinel:
         for kind, group in stored["groups"].items()
     }
     return Sentinel(**(stored | {"groups": groups}))
-
-
-def _calibration_facts(calibration: Calibration) -> dict[str, Any]:
-    """The fields that are not tensors."""
-    return {
-        "tolerance": calibration.tolerance,
-        "cell": calibration.cell,
-        "conditions": list(calibration.conditions),
-        "mode": calibration.mode,
-        "certified": calibration.certified,
-        "repeated": calibration.repeated,
-    }
 
 
 def _load_calibration(guard: dict[str, Tensor], facts: dict[str, Any] | None) -> Calibration | None:
