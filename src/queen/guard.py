@@ -15,7 +15,8 @@ from torch import Tensor
 
 from queen.batch import MeasuredBatch
 from queen.bundle.bundle import Bundle
-from queen.bundle.store import Model, load_bundle, save_bundle
+from queen.bundle.model import Model
+from queen.bundle.store import load_bundle, save_bundle
 from queen.core import inputs
 from queen.core.split import id_bounds
 from queen.errors import LedgerError, ModelError, NotFiniteError, OptionError, RefusedError
