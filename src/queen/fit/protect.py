@@ -95,7 +95,7 @@ def protect(
         shadow_models, warnings = _fit_shadows(outputs, recipe, generator, show)
         limits = _limits(limits, absolute_radius, geometry)
         report = _report(outputs, points, geometry, agreement, recipe, shadow_models)
-        report.warnings, report.seconds = warnings, show.seconds
+        report.warnings, report.seconds = warnings, show.seconds  # which the calibration still adds to
         bundle = Bundle(
             split=split,
             mapping=map_net,
@@ -125,7 +125,7 @@ def protect(
                     simulate=policy == "sentinel",
                     seed=seed,
                 )
-        bundle = bundle.with_options(policy=policy, limits=limits)
+        bundle = bundle.with_options(policy=policy, limits=limits)  # last: the sentinel's policy needs a calibration
     show.say(Report(**bundle.report).lines())
     return Guard(bundle, ledger=ledger, secret=secret)
 
