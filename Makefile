@@ -42,7 +42,8 @@ format: $(STAMP)
 
 results: $(STAMP)             ## run the whole demo and the speed tests, and put tables and plot into the documents
 	mkdir -p build results/demo results/speed
-	$(BIN)/queen demo --adaptive --json > build/demo.json && mv build/demo.json results/demo/demo.json
+	rm -rf build/results  # or finished attacks would not be run again
+	$(BIN)/queen demo --adaptive --json --out build/results > build/demo.json && mv build/demo.json results/demo/demo.json
 	$(BIN)/queen speed --json > build/speed.json && mv build/speed.json results/speed/cpu-2-cores.json
 	$(BIN)/python benchmarks/speed/rivals.py --json > build/rivals.json && mv build/rivals.json results/speed/rivals-cpu-2-cores.json
 	$(BIN)/python tools/pages.py

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from queen.bench.datasets.load import digits
+from queen.bench.datasets import digits
 from queen.cache import Cache, fingerprint
 from queen.errors import OptionError
 from queen.training import Schedule, train

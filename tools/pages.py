@@ -17,11 +17,11 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from queen.bench.markdown import markdown_table
+from queen.bench.render.markdown import markdown_table
+from queen.bench.render.table import tables, to_markdown
 from queen.bench.run import read_results
 from queen.bench.studies import STUDIES
 from queen.bench.studies.run import read_study_result
-from queen.bench.table import tables, to_markdown
 from queen.demo.plot import draw_cost
 from queen.demo.table import adaptive_markdown, markdown
 from queen.serve.settings import Settings

@@ -24,7 +24,7 @@ from scipy.optimize import linprog
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from queen.bench.markdown import markdown_table
+from queen.bench.render.markdown import markdown_table
 from queen.bench.speed import NETWORK, patterned_images, untrained_network
 from queen.bench.studies.runtime import PAPER_RATIOS
 from queen.bench.timing import describe_machine, ratios_to_none, seconds_of, seconds_per_thousand, time_in_turns

@@ -8,16 +8,17 @@ import numpy as np
 
 from queen.cli import main
 from queen.errors import LedgerError
-from queen.guard import Guard, Measured
+from queen.guard import Guard
 from queen.ledger import Judgement
 from queen.options import Group
+from queen.perturber import MeasuredBatch
 
 strict = Guard.judge_rows
 
 
 def judge_rows(
     self: Guard,
-    batch: Measured,
+    batch: MeasuredBatch,
     clients: tuple[str, ...],
     owner: Sequence[int] | None,
     groups: Sequence[Mapping[str, Group]] | None = None,

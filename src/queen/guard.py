@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,57 +14,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from queen.bundle.bundle import Bundle
-from queen.bundle.store import Model, load_bundle, save_bundle
+from queen.bundle.model import Model
+from queen.bundle.store import load_bundle, save_bundle
 from queen.core import inputs
-from queen.core.perturb import move_feature, move_feature_any_head, reverse_gradient
-from queen.core.shadows import draw_mean
 from queen.core.split import id_bounds
 from queen.errors import LedgerError, ModelError, NotFiniteError, OptionError, RefusedError
 from queen.ledger import Ledger, MemoryLedger
 from queen.ledger.base import Judgement
 from queen.ledger.rows import check_client, make_rows
 from queen.options import Group
+from queen.perturber import MeasuredBatch, Perturber
 from queen.policy import Action, Policy, find_policy
-from queen.secret import (
-    check_secret,
-    draw,
-    new_secret,
-    query_digests,
-    read_secret,
-    secret_for,
-    secret_path,
-    write_secret,
-)
-from queen.sentinel.evidence import Bets
-from queen.sentinel.runtime import Watch
+from queen.secret import check_secret, new_secret, read_secret, secret_for, secret_path, write_secret
+from queen.sentinel.runtime import SentinelRuntime
 from queen.types import Inputs, Oracle, Reply
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A batch as the guard sees it: inputs, features (n, D), logits and honest answers (n, K), predicted labels (n,),
-    points relative to their discs (n, 2), and the sentinel's bets."""
-
-    x: Inputs
-    features: Tensor
-    logits: Tensor
-    honest: Tensor
-    labels: NDArray[np.int64]
-    points: NDArray[np.floating[Any]]
-    bets: Bets | None
-
-    def take(self, rows: NDArray[np.intp]) -> Measured:
-        """Some rows of it."""
-        picked = torch.from_numpy(rows).to(self.honest.device)
-        return Measured(
-            inputs.take(self.x, picked),
-            self.features[picked],
-            self.logits[picked],
-            self.honest[picked],
-            self.labels[rows],
-            self.points[rows],
-            self.bets and self.bets.take(rows.tolist()),
-        )
 
 
 class Guard:
@@ -81,11 +43,8 @@ class Guard:
         if not callable(getattr(self.ledger, "judge_rows", None)):
             raise OptionError(f"expected a ledger such as SqliteLedger(path), got {type(ledger).__name__}")
         self._secret = new_secret() if secret is None else check_secret(secret)
-        linear, centres = bundle.split.linear, bundle.geometry.feature_centres
-        with torch.inference_mode():
-            self._centre_logits = linear(centres.to(linear.weight.dtype)).float() if linear else None
-            self._centre_squares = torch.linalg.vecdot(centres, centres)
-        self._watch = Watch(bundle, self._secret)
+        self._sentinel = SentinelRuntime(bundle, self._secret)
+        self._perturber = Perturber(bundle, self.policy, self._sentinel, self._secret)
         self._id_bounds = id_bounds(bundle.split.model)
 
     def answer(self, x: Inputs, *, client: str, groups: Sequence[str] = ()) -> Reply:
@@ -96,60 +55,15 @@ class Guard:
         answer. A policy that refuses raises `RefusedError`, whose `reply` holds the rows that were not refused.
         """
         check_client(client)
-        pooled = self._watch.groups(groups)
-        seen = self.measure(x)
-        return self.respond(seen, self.judge(seen, client, pooled), client)
+        group_limits = self.groups(groups)
+        batch = self.measure(x)
+        judgement = self.judge(batch, client, group_limits)
+        return self.respond(batch, judgement, client)
 
-    def judge(self, seen: Measured, client: str, pooled: Mapping[str, Group] | None = None) -> Judgement:
-        """What the ledger says of one client's measured batch; from now on the client has seen it."""
-        return self.judge_rows(seen, (client,), None, [pooled] if pooled else None)
-
-    def judge_rows(
-        self,
-        seen: Measured,
-        clients: tuple[str, ...],
-        owner: Sequence[int] | None,
-        groups: Sequence[Mapping[str, Group]] | None = None,
-    ) -> Judgement:
-        """The same for rows of several clients: `owner` (n,) indexes `clients`, `groups` are those of each client."""
-        limits = self.bundle.limits
-        rows = make_rows(clients, owner, seen.labels, seen.points, limits, groups=groups, bets=seen.bets)
-        return self.ledger.judge_rows(rows)
-
-    def groups(self, names: Sequence[str]) -> Mapping[str, Group]:
-        """The groups of these names with their limits, if the operator has named their kinds."""
-        return self._watch.groups(names)
-
-    def respond(self, seen: Measured, judgement: Judgement, client: str) -> Reply:
-        """The answers that the policy has for such a judgement of one client's batch."""
-        if judgement.failed.any():
-            raise LedgerError(
-                f"the ledger could not record {int(judgement.failed.sum())} of {len(seen.honest)} queries"
-            )
-        reply = self.reply(seen, judgement, [client] * len(seen.honest))
-        if reply.refused.any():
-            raise RefusedError(_why_refused(client, judgement, reply.refused), reply)
-        return reply
-
-    def reply(self, seen: Measured, judgement: Judgement, clients: Sequence[str], *, uniform: bool = False) -> Reply:
-        """The same for rows of several clients, one name a row (n,); refused rows are only marked.
-
-        `uniform` computes every kind of answer that the policy knows for every row, so that the time it takes says
-        nothing about the verdicts.
-        """
-        with torch.inference_mode():
-            answers, refused = seen.honest, np.zeros(len(seen.honest), np.bool_)
-            actions = self.policy.actions(judgement)
-            if not self.bundle.observe and (uniform or actions.any()):  # HONEST is 0
-                refused = actions == Action.REFUSE
-                answers = self._act_all(actions, clients, seen) if uniform else self._act(actions, clients, seen)
-        # A tensor made in inference mode may not enter autograd, and clients train students on answers.
-        return Reply(answers.clone(), judgement.verdicts, judgement.alarmed, refused)
-
-    def measure(self, x: Inputs, *, said: Tensor | None = None) -> Measured:
+    def measure(self, x: Inputs, *, said: Tensor | None = None) -> MeasuredBatch:
         """One checked batch through model and map: all that answering needs but the client's past. Changes nothing.
 
-        `said` (n, K) are probabilities to take for the model's own: what if it had said that?
+        `said` (n, K) replaces the model's own probabilities, for callers who ask what the guard would make of others.
         """
         bundle = self.bundle
         x = inputs.check(x, bundle.probe.x, bundle.input_range)
@@ -165,83 +79,79 @@ class Guard:
             points = bundle.geometry.relative(bundle.mapping(features), labels)
             if not inputs.is_finite(points):
                 raise NotFiniteError("the model's features are too large for this input")
-            listed = labels.cpu().numpy()
-            bets = self._watch.bets(x, listed.tolist(), features, logits, honest, points)
-            return Measured(x, features, logits, honest, listed, points.cpu().numpy(), bets)
+            predicted = labels.cpu().numpy()
+            bets = self._sentinel.bets(x, predicted.tolist(), features, logits, honest, points)
+            return MeasuredBatch(x, features, logits, honest, predicted, points.cpu().numpy(), bets)
 
     def _run(self, x: Inputs) -> tuple[Tensor, Tensor]:
-        """Features and logits in float32; what the network cannot digest is the client's mistake, not a crash."""
+        """Features and logits in float32; an input the network cannot run on is the client's mistake, not a crash."""
         try:
             features, logits = self.bundle.split(x)
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise ModelError(f"the model cannot run on this input: {' '.join(str(error).split())[:200]}") from error
         return features.float(), logits.float()
 
-    def _act(self, actions: NDArray[np.int8], clients: Sequence[str], seen: Measured) -> Tensor:
-        """Replace the answers that the policy does not leave honest."""
-        answers = seen.honest
-        for action in map(Action, sorted(set(actions.tolist()) - {Action.HONEST})):
-            chosen = np.flatnonzero(actions == action)
-            if len(chosen) == len(actions):
-                return self._perturb(action, clients, seen)
-            told = self._perturb(action, [clients[row] for row in chosen.tolist()], seen.take(chosen))
-            answers = answers.index_copy(0, torch.from_numpy(chosen).to(answers.device), told)
-        return answers
+    def judge(self, batch: MeasuredBatch, client: str, group_limits: Mapping[str, Group] | None = None) -> Judgement:
+        """What the ledger says of one client's measured batch; from now on the client has seen it."""
+        return self.judge_rows(batch, (client,), None, [group_limits] if group_limits else None)
 
-    def _act_all(self, actions: NDArray[np.int8], clients: Sequence[str], seen: Measured) -> Tensor:
-        """The same answers, with the same work whatever the actions."""
-        answers = seen.honest
-        chosen = torch.from_numpy(actions).to(answers.device)[:, None]
-        for action in self.policy.possible:
-            told = self._perturb(action, clients, seen)
-            answers = torch.where(chosen == int(action), told, answers)
-        return answers
+    def judge_rows(
+        self,
+        batch: MeasuredBatch,
+        clients: tuple[str, ...],
+        owner: Sequence[int] | None,
+        groups: Sequence[Mapping[str, Group]] | None = None,
+    ) -> Judgement:
+        """The same for rows of several clients: `owner` (n,) indexes `clients`, `groups` are those of each client."""
+        limits = self.bundle.limits
+        rows = make_rows(clients, owner, batch.labels, batch.points, limits, groups=groups, bets=batch.bets)
+        return self.ledger.judge_rows(rows)
 
-    def _perturb(self, action: Action, clients: Sequence[str], seen: Measured) -> Tensor:
-        honest = seen.honest
-        if action is Action.MOVE:
-            return self._move(seen.features, seen.logits)
-        if action is Action.DECOY and seen.bets is not None:  # which only the sentinel knows, and it bets
-            return self._watch.decoys(honest, seen.labels.tolist(), seen.bets.sketches)
-        if action is Action.LABEL:
-            return torch.nn.functional.one_hot(seen.logits.argmax(1), honest.shape[1]).to(honest)
-        if action is Action.REFUSE:
-            return torch.full_like(honest, 1 / honest.shape[1])
-        # The sentinel reverses the answers of thieves: a kept label would be just what they want.
-        keep_label = self.bundle.keep_label and self.bundle.policy != "sentinel"
-        return reverse_gradient(honest, self._pirate(clients, seen.x, seen.features), keep_label=keep_label)
+    def respond(self, batch: MeasuredBatch, judgement: Judgement, client: str) -> Reply:
+        """The answers that the policy gives to one client's judged batch; raises where it refuses one."""
+        if judgement.failed.any():
+            raise LedgerError(
+                f"the ledger could not record {int(judgement.failed.sum())} of {len(batch.honest)} queries"
+            )
+        reply = self.reply(batch, judgement, [client] * len(batch.honest))
+        if reply.refused.any():
+            raise RefusedError(_refusal(client, judgement, reply.refused), reply)
+        return reply
 
-    def _move(self, features: Tensor, logits: Tensor) -> Tensor:
-        centres, max_steps = self.bundle.geometry.feature_centres, self.policy.max_steps
-        if self._centre_logits is None:
-            return move_feature_any_head(features, logits, self.bundle.split.head_of, centres, max_steps=max_steps)
-        return move_feature(
-            features,
-            logits,
-            centres,
-            self._centre_logits,
-            centre_squares=self._centre_squares,
-            max_steps=max_steps,
-        )
+    def reply(
+        self, batch: MeasuredBatch, judgement: Judgement, clients: Sequence[str], *, uniform: bool = False
+    ) -> Reply:
+        """The same for rows of several clients, one name per row (n,); refused rows are only marked.
 
-    def _pirate(self, clients: Sequence[str], x: Inputs, features: Tensor) -> Tensor:
-        """What a simulated pirate would answer: the mean of `draw` shadows, drawn by the keyed hash of the query."""
-        bundle = self.bundle
-        probabilities = bundle.shadows.probabilities(features, x)
-        digests = query_digests(self._secret, [f"{bundle.identity}\0{client}" for client in clients], x)
-        drawn = draw(digests, len(bundle.shadows), bundle.draw)
-        return draw_mean(probabilities, drawn.to(probabilities.device))
+        `uniform` computes every kind of answer that the policy knows for every row, so that the time it takes says
+        nothing about the verdicts.
+        """
+        with torch.inference_mode():
+            answers, refused = batch.honest, np.zeros(len(batch.honest), np.bool_)
+            actions = self.policy.actions(judgement)
+            if not self.bundle.observe and (uniform or actions.any()):  # HONEST is 0
+                refused = actions == Action.REFUSE
+                act = self._perturber.act_uniformly if uniform else self._perturber.act
+                answers = act(actions, clients, batch)
+        # A tensor made in inference mode may not enter autograd, and clients train students on answers.
+        return Reply(answers.clone(), judgement.verdicts, judgement.alarmed, refused)
+
+    def groups(self, names: Sequence[str]) -> Mapping[str, Group]:
+        """The limits of every named group; an error unless the operator has set some for its kind."""
+        return self._sentinel.groups(names)
 
     def as_client(self, name: str, *, groups: Sequence[str] = ()) -> Oracle:
         """The guard as one client sees it: Tensor (n, *input) -> Tensor (n, K), and nothing else."""
         check_client(name)
-        self._watch.groups(groups)
+        self.groups(groups)
         return lambda x: self.answer(x, client=name, groups=groups).probabilities
 
     def with_options(self, **changes: Any) -> Guard:
-        """The same guard, ledger and secret under other options: policy, observe, limits, keep_label, draw,
-        input_range, sentinel;
-        alpha, on_alarm, on_spent and groups are short for those of the sentinel."""
+        """The same guard, ledger and secret under other options.
+
+        These are policy, observe, limits, keep_label, draw, input_range and sentinel; alpha, on_alarm, on_spent and
+        groups are short for those of the sentinel.
+        """
         return self.with_bundle(self.bundle.with_options(**changes))
 
     def with_bundle(self, bundle: Bundle) -> Guard:
@@ -249,7 +159,7 @@ class Guard:
         return Guard(bundle, ledger=self.ledger, secret=self._secret)
 
     def fresh(self, **changes: Any) -> Guard:
-        """The same with an empty memory ledger: a guard that has seen nobody yet."""
+        """The same guard with an empty ledger in memory, which knows no client yet."""
         return Guard(self.bundle.with_options(**changes), secret=self._secret)
 
     @cached_property
@@ -268,10 +178,10 @@ class Guard:
         write_secret(secret_path(path), self._secret)
 
 
-def _why_refused(client: str, judgement: Judgement, refused: NDArray[np.bool_]) -> str:
+def _refusal(client: str, judgement: Judgement, refused: NDArray[np.bool_]) -> str:
     count = int(refused.sum())
-    why = "accused of extraction" if (judgement.alarmed & refused).any() else "its budget of honest answers is spent"
-    return f"client '{client}' gets no answer to {count} of {len(refused)} queries: {why}"
+    reason = "accused of extraction" if (judgement.alarmed & refused).any() else "its budget of honest answers is spent"
+    return f"client '{client}' gets no answer to {count} of {len(refused)} queries: {reason}"
 
 
 def load(

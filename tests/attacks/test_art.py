@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from queen.attacks.art import as_art_classifier
-from queen.bench.datasets.load import digits, load_set, mnist5k
+from queen.bench.datasets import digits, load_set, mnist5k
 from queen.cache import Cache
 from queen.defenses import DEFENSES, Endpoint, Victim
 from queen.errors import OptionError, RefusedError

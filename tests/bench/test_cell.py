@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from queen.attacks import ATTACKS
 from queen.attacks.base import Attack, BudgetError, Knowledge, Sizes, Transcript, train_thief
 from queen.attacks.strategies.labels import top_label
-from queen.bench import cell as cell_module
-from queen.bench.cell import Run, run_cell
+from queen.bench.cell import run_trial
 from queen.bench.spec import Utility
+from queen.bench.trial import Trial
 from queen.cache import Cache
 from queen.defenses import DEFENSES
 from queen.defenses.base import Defense, MappedEndpoint, Victim
 from queen.errors import RefusedError
 from queen.training import Schedule, predict
 from queen.types import Reply, Verdict
-from tests.support.benchmarks import setting, tiny_spec
+from tests.support.benchmarks import tiny_protectee, tiny_spec
 
 FIELDS = {
     "version", "protectee", "column", "defense", "query", "attack", "seed", "oracle_prior", "knows", "queries",
@@ -35,10 +35,10 @@ UTILITY = Utility(clients=3, queries=20)
 
 
 def run(tmp_path, defense="none", attack="direct", *, budget=300, around=None, **changes: Any) -> dict[str, Any]:
-    wanted = Run(
+    wanted = Trial(
         column="mine", defense=defense, query="knockoff", attack=attack, budget=budget, sizes=SIZES, utility=UTILITY
     )
-    return run_cell(replace(wanted, **changes), around or setting(), Cache(tmp_path))
+    return run_trial(replace(wanted, **changes), around or tiny_protectee(), Cache(tmp_path))
 
 
 @pytest.fixture
@@ -51,8 +51,9 @@ def plant(monkeypatch) -> Callable[..., None]:
 
         if perturb is not None:
             defense = Defense(build, keeps_label="no")
-            monkeypatch.setattr(cell_module, "DEFENSES", {**DEFENSES, "planted": defense})
-        monkeypatch.setattr(cell_module, "ATTACKS", {**ATTACKS, **(attacks or {})})
+            monkeypatch.setitem(DEFENSES, "planted", defense)
+        for name, attack in (attacks or {}).items():
+            monkeypatch.setitem(ATTACKS, name, attack)
 
     return put
 
@@ -72,7 +73,7 @@ def test_a_result_has_all_its_fields_and_json_can_say_them(tmp_path, defense):
     assert set(result["seconds"]) == {"ask", "recover", "train"}
     assert result["thief"]["best_accuracy"] >= result["thief"]["accuracy"] > 0.5
     assert result["thief"]["best_agreement"] >= result["thief"]["agreement"] > 0.5
-    assert result["thief"]["epochs"]["epoch"][-1] == 20
+    assert result["thief"]["epochs"]["epoch"][-1] == 10
     assert result["sizes"]["ask_batch"] == 64
     letters = {"queen-sentinel": {"A", "B", "C", "D"}}.get(defense, set())
     assert set(result["verdicts"]) - {"alarmed", "refused"} <= letters
@@ -81,12 +82,12 @@ def test_a_result_has_all_its_fields_and_json_can_say_them(tmp_path, defense):
 
 
 def test_the_victim_is_described_by_what_it_is(tmp_path):
-    x, y = setting().test
-    found = run(tmp_path)["protectee"]
-    assert found["accuracy"] == (predict(setting().victim.model, x) == y).double().mean().item()
-    assert found["chance"] == max(y.tolist().count(k) for k in range(10)) / len(y)
-    assert found["images"] == {"train": 900, "test": 200, "pool": 600, "calibration": 400}
-    assert found["sources"] == ["scikit-learn digits"]
+    x, y = tiny_protectee().test
+    facts = run(tmp_path)["protectee"]
+    assert facts["accuracy"] == (predict(tiny_protectee().victim.model, x) == y).double().mean().item()
+    assert facts["chance"] == max(y.tolist().count(k) for k in range(10)) / len(y)
+    assert facts["images"] == {"train": 900, "test": 200, "pool": 600, "calibration": 400}
+    assert facts["sources"] == ["scikit-learn digits"]
 
 
 def numbers(result: dict[str, Any]) -> str:
@@ -103,16 +104,16 @@ def test_an_equal_run_gives_equal_numbers_and_another_seed_others(tmp_path):
 
 def test_a_run_of_a_cell_is_what_the_spec_says():
     spec = tiny_spec(defenses={"coarse": {"defense": "rounding", "decimals": 0}}, seeds=[4])
-    wanted = Run.of(next(spec.cells()))
+    wanted = Trial.of(next(spec.cells()))
     assert (wanted.column, wanted.defense, wanted.options) == ("coarse", "rounding", {"decimals": 0})
     assert (wanted.query, wanted.attack, wanted.budget, wanted.seed) == ("knockoff", "direct", 300, 4)
     assert (wanted.sizes, wanted.utility) == (spec.sizes, spec.utility)
 
 
 def test_purposes_and_seeds_have_random_numbers_of_their_own_but_defenses_do_not(tmp_path):
-    wanted = Run(column="a", defense="none", query="knockoff", attack="direct", budget=1)
+    wanted = Trial(column="a", defense="none", query="knockoff", attack="direct", budget=1)
 
-    def first(run: Run, purpose: str) -> int:
+    def first(run: Trial, purpose: str) -> int:
         return int(torch.randint(2**62, (1,), generator=run.generator(purpose)))
 
     others = [first(wanted, "query"), first(wanted, "thief"), first(replace(wanted, seed=1), "query")]
@@ -190,7 +191,7 @@ def test_noise_that_goes_on_from_answer_to_answer_is_flagged_whatever_its_seed(t
         )
 
     noisy = Defense(build, keeps_label="no", stateful=stateful)
-    monkeypatch.setattr(cell_module, "DEFENSES", {**DEFENSES, "noisy": noisy})
+    monkeypatch.setitem(DEFENSES, "noisy", noisy)
     assert run(tmp_path, "noisy")["flags"] == ["a query repeated in the same client state gets another answer"]
 
 
@@ -273,7 +274,7 @@ def test_a_collapsed_thief_gets_a_second_careful_chance(tmp_path, plant):
     def fragile(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
         rates.append((knowledge.schedule.lr, knowledge.schedule.clip, found.answers.sum(1).mean().item()))
         if len(rates) > 1:
-            return train_thief(found, replace(knowledge, schedule=setting().schedule), generator)
+            return train_thief(found, replace(knowledge, schedule=tiny_protectee().schedule), generator)
         return untaught(found.take(torch.arange(1)), knowledge, generator) and one_class(found, knowledge)
 
     def one_class(found: Transcript, knowledge: Knowledge) -> nn.Module:
@@ -285,7 +286,7 @@ def test_a_collapsed_thief_gets_a_second_careful_chance(tmp_path, plant):
 
     plant(lambda y, x: 2 * y, attacks={"fragile": Attack(learn=fragile)})
     result = run(tmp_path, "planted", "fragile")
-    lr = setting().schedule.lr
+    lr = tiny_protectee().schedule.lr
     assert rates == [(lr, 2.0, pytest.approx(2)), (lr / 10, 1.0, pytest.approx(1))]  # renormalised the second time
     assert result["thief"]["retried"]
     assert result["thief"]["tries"] == [pytest.approx(0.1, abs=0.06), result["thief"]["accuracy"]]
@@ -310,7 +311,7 @@ def test_an_honest_thief_is_not_trained_twice(tmp_path, plant):
     assert same["thief"] == first["thief"]
     run(tmp_path, "none", "counted")
     run(tmp_path, "label_only", "counted", seed=1)
-    other = replace(setting(), schedule=Schedule(epochs=15, lr=0.1, batch=16))
+    other = replace(tiny_protectee(), schedule=Schedule(epochs=5, lr=0.1, batch=16))
     run(tmp_path, "label_only", "counted", around=other)
     assert calls == [300] * 4
 

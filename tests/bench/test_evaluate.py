@@ -11,7 +11,7 @@ from torch import nn
 
 import queen.bench
 from queen.attacks.base import BudgetError, Sizes
-from queen.bench.datasets.load import digits
+from queen.bench.datasets import digits
 from queen.bench.evaluate import Evaluation, fresh_copy
 from queen.bench.spec import Utility
 from queen.errors import OptionError
@@ -136,7 +136,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("changes", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_told_before_anything_runs(model, data, changes, message, monkeypatch):
-    monkeypatch.setattr(queen.bench.evaluate, "run_cell", lambda *_: pytest.fail("ran"))
+    monkeypatch.setattr(queen.bench.evaluate, "run_trial", lambda *_: pytest.fail("ran"))
     with pytest.raises(OptionError, match=message):
         evaluate(model, data, **changes)
 

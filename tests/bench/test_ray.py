@@ -44,7 +44,7 @@ SPEC: dict[str, Any] = {
         "network": {"name": "small_cnn", "width": 4, "hidden": 16, "grid": 2},
         "schedule": {"epochs": 3, "lr": 0.1, "batch": 32},
     },
-    "thief": {"schedule": {"epochs": 60, "batch": 16}},  # long enough to be killed in the middle
+    "thief": {"schedule": {"epochs": 20, "batch": 16}},
     "budget": 60,
     "utility": {"clients": 3, "queries": 20},
     "defenses": ["none", "emdp"],
@@ -143,7 +143,7 @@ def test_nothing_large_travels(plain):
 def children(node: Any) -> list[int]:
     """The processes of a node that run a cell right now."""
     [raylet] = node.all_processes["raylet"]
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
@@ -151,8 +151,8 @@ def children(node: Any) -> list[int]:
         except OSError:  # it has ended
             continue
         if parent == raylet.process.pid and title.startswith(b"ray::work"):
-            found.append(int(folder.name))
-    return found
+            pids.append(int(folder.name))
+    return pids
 
 
 def in_the_middle(node: Any, strike: Callable[[int], None]) -> threading.Thread:
@@ -174,35 +174,25 @@ def in_the_middle(node: Any, strike: Callable[[int], None]) -> threading.Thread:
     return thread
 
 
-def test_a_cell_whose_worker_is_killed_is_run_again(nodes, plain, tmp_path):
-    killed: list[int] = []
-
-    def strike(pid: int) -> None:
-        os.kill(pid, signal.SIGKILL)
-        killed.append(pid)
-
-    thread = in_the_middle(nodes.head_node, strike)
-    done = run_spec(make_spec(SPEC), tmp_path, ray_address=nodes.address, progress=False)
-    thread.join()
-    assert len(killed) == 1
-    assert (done.done, done.failed) == (CELLS, {})
-    assert results(tmp_path) == results(plain)
-
-
-def test_the_cells_of_a_lost_node_are_run_elsewhere(nodes, plain, tmp_path):
+def test_cells_of_a_killed_worker_and_of_a_lost_node_are_run_again(nodes, plain, tmp_path):
     lost = nodes.add_node(**NODE)
     ray.get(warm(lost.node_id))
-    struck: list[int] = []
+    killed: list[str] = []
 
-    def strike(pid: int) -> None:
+    def kill(pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        killed.append("worker")
+
+    def lose(pid: int) -> None:
         nodes.remove_node(lost, allow_graceful=False)
         os.kill(pid, signal.SIGKILL)
-        struck.append(pid)
+        killed.append("node")
 
-    thread = in_the_middle(lost, strike)
+    threads = [in_the_middle(nodes.head_node, kill), in_the_middle(lost, lose)]
     done = run_spec(make_spec(SPEC), tmp_path, ray_address=nodes.address, progress=False)
-    thread.join()
-    assert len(struck) == 1
+    for thread in threads:
+        thread.join()
+    assert sorted(killed) == ["node", "worker"]
     assert sum(node["Alive"] for node in ray.nodes()) == 2
     assert (done.done, done.failed) == (CELLS, {})
     assert results(tmp_path) == results(plain)
@@ -218,12 +208,12 @@ def test_a_cell_that_cannot_be_run_does_not_stop_the_others(nodes, monkeypatch):
             raise KeyError("what was not there")
         return task[1], {"fine": place.cache}
 
-    found = dict(on_ray(fragile, [({}, index) for index in range(4)], Place("here"), nodes.address))
-    assert set(found) == {0, 1, 2, 3}
-    assert found[0]["error"].startswith("WorkerCrashedError: ")
-    assert "\n" not in found[0]["error"]
-    assert found[1]["error"] == "KeyError: 'what was not there'"
-    assert found[2] == found[3] == {"fine": str(Path("here").absolute())}
+    outcomes = dict(on_ray(fragile, [({}, index) for index in range(4)], Place("here"), nodes.address))
+    assert set(outcomes) == {0, 1, 2, 3}
+    assert outcomes[0]["error"].startswith("WorkerCrashedError: ")
+    assert "\n" not in outcomes[0]["error"]
+    assert outcomes[1]["error"] == "KeyError: 'what was not there'"
+    assert outcomes[2] == outcomes[3] == {"fine": str(Path("here").absolute())}
 
 
 def test_a_run_that_is_stopped_leaves_the_cluster_to_others(nodes):
@@ -231,9 +221,9 @@ def test_a_run_that_is_stopped_leaves_the_cluster_to_others(nodes):
         time.sleep(0 if task[1] == 0 else 600)
         return task[1], {}
 
-    found = on_ray(slow, [({}, index) for index in range(5)], Place("here"), nodes.address)
-    assert next(found) == (0, {})
-    found.close()
+    outcomes = on_ray(slow, [({}, index) for index in range(5)], Place("here"), nodes.address)
+    assert next(outcomes) == (0, {})
+    outcomes.close()
     wait_for(lambda: ray.available_resources().get("CPU") == 2)
     assert ray.is_initialized()  # it was there before us
 
@@ -275,19 +265,19 @@ def test_the_command_starts_a_cluster_and_leaves_nothing_behind(plain, tmp_path)
 
 def alive(mark: str) -> list[str]:
     """Command lines of processes that name the mark; those that just end get a moment."""
-    found: list[str] = []
+    lines: list[str] = []
     for _ in range(600):
-        found = []
+        lines = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
             except OSError:
                 continue
-        found = [line for line in found if mark in line]
-        if not found:
+        lines = [line for line in lines if mark in line]
+        if not lines:
             break
         time.sleep(0.1)
-    return found
+    return lines
 
 
 NOBODY = """

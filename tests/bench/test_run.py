@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from queen.bench import run as run_module
+from queen.bench.checked import SpecError
 from queen.bench.run import is_finished, missing_results, read_result, read_results, run_spec, write_result
-from queen.bench.spec import SpecError
 from queen.errors import OptionError, QueenError
 from tests.support.benchmarks import content, result, tiny_spec
 
@@ -70,7 +70,7 @@ def test_every_cell_has_a_result_that_says_what_it_is(finished):
 
 
 def test_what_is_finished_is_not_run_again(finished, monkeypatch):
-    monkeypatch.setattr(run_module, "run_cell", lambda *_: pytest.fail("run again"))
+    monkeypatch.setattr(run_module, "run_trial", lambda *_: pytest.fail("run again"))
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*.json")}
     done = run_spec(tiny_spec(), finished, jobs=1)
     assert (done.done, done.skipped, done.failed) == (0, 4, {})
@@ -81,8 +81,8 @@ def test_only_what_is_missing_is_run(finished, tmp_path, monkeypatch):
     out = copied(finished, tmp_path)
     (out / PATHS[2]).unlink()
     ran: list[str] = []
-    original: Callable[..., Any] = run_module.run_cell
-    monkeypatch.setattr(run_module, "run_cell", lambda run, *rest: ran.append(run.column) or original(run, *rest))
+    original: Callable[..., Any] = run_module.run_trial
+    monkeypatch.setattr(run_module, "run_trial", lambda run, *rest: ran.append(run.column) or original(run, *rest))
     done = run_spec(tiny_spec(), out, cache=finished / ".cache", jobs=1)
     assert (done.done, done.skipped) == (1, 3)
     assert ran == ["none"]
@@ -104,14 +104,14 @@ def test_two_jobs_give_the_numbers_of_one(finished, tmp_path):
 
 
 def test_a_failing_cell_does_not_stop_the_others(finished, tmp_path, monkeypatch):
-    original = run_module.run_cell
+    original = run_module.run_trial
 
     def fragile(run, *rest):
         if (run.column, run.attack) == ("none", "direct"):
             raise ZeroDivisionError("on\npurpose")
         return original(run, *rest)
 
-    monkeypatch.setattr(run_module, "run_cell", fragile)
+    monkeypatch.setattr(run_module, "run_trial", fragile)
     done = run_spec(tiny_spec(), tmp_path, cache=finished / ".cache", jobs=1)
     assert done.failed == {"digits8/none/knockoff-direct-s0.json": "ZeroDivisionError: on purpose"}
     assert (done.done, done.skipped) == (3, 0)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import Sizes
-from queen.bench.spec import ImageSet, SpecError, as_json, make_spec, read_spec
+from queen.bench.checked import SpecError
+from queen.bench.spec import ImageSet, as_json, make_spec, read_spec
 from queen.defenses import DEFENSES
 from tests.support.benchmarks import content, tiny_spec
 from tests.support.paths import ROOT
@@ -80,6 +81,15 @@ WRONG = {
     "name is a number": (content(name=3), "name: expected str, got 3"),
     "protectee is text": (content(protectee="cifar10"), "protectee: expected keys and values, got str"),
     "test is text": (content(protectee__test="all"), "protectee: test: expected ImageSet or int, got 'all'"),
+    "pool is a number": (content(protectee__pool=3), "protectee: pool: expected ImageSet or str, got 3"),
+    "pool is an unknown word": (
+        content(protectee__pool="bengin"),
+        "pool must be .*'benign'.* got 'bengin'",
+    ),
+    "pool without images": (
+        content(protectee__pool="benign", protectee__benign=0),
+        "pool must be .*above 0",
+    ),
     "data is text": (content(protectee__data="digits"), "protectee: data: expected keys and values, got str"),
     "rate is text": (content(thief__schedule__lr="fast"), "thief: schedule: lr: expected float, got 'fast'"),
     "augment is a number": (content(thief__schedule__augment=1), "schedule: augment: expected bool, got 1"),
@@ -304,8 +314,8 @@ def test_a_spec_survives_json_and_yaml(path):
 def test_reduced_sizes_are_those_that_differ_from_the_published_ones():
     published = Sizes()
     assert tiny_spec(sizes=None).reduced_sizes() == {}
-    found = tiny_spec(sizes={"table": 7, "views": published.views, "generator_widths": [16, 8]}).reduced_sizes()
-    assert found == {
+    sizes = tiny_spec(sizes={"table": 7, "views": published.views, "generator_widths": [16, 8]}).reduced_sizes()
+    assert sizes == {
         "table": (7, published.table),
         "generator_widths": ((16, 8), published.generator_widths),
     }

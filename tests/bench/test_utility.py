@@ -15,7 +15,7 @@ from queen.bench.utility import calibration_error, distances, measure_utility
 from queen.defenses.base import MappedEndpoint
 from queen.errors import RefusedError
 from queen.types import Oracle, Reply, Verdict
-from tests.support.benchmarks import setting
+from tests.support.benchmarks import tiny_protectee
 
 TWO = Utility(clients=2, queries=30)
 
@@ -121,25 +121,25 @@ def test_rows_that_are_no_numbers_have_no_figures(bad):
 
 
 def serve(perturb) -> MappedEndpoint:
-    return MappedEndpoint(setting().victim, perturb)
+    return MappedEndpoint(tiny_protectee().victim, perturb)
 
 
 def test_the_undefended_victim_loses_nothing():
-    x, y = setting().test
-    found = measure_utility(serve(lambda y, x: y), setting(), TWO)
-    accuracy = (setting().victim.clean(x).argmax(1) == y).double().mean().item()
+    x, y = tiny_protectee().test
+    found = measure_utility(serve(lambda y, x: y), tiny_protectee(), TWO)
+    accuracy = (tiny_protectee().victim.clean(x).argmax(1) == y).double().mean().item()
     assert found["one_client"]["queries"] == len(x) == 200
     assert found["one_client"]["accuracy"] == pytest.approx(accuracy)
     assert found["one_client"]["agreement"] == found["many_clients"]["agreement"] == 1
     assert found["one_client"]["refused"] == found["one_client"]["l1"] == found["one_client"]["kl"] == 0
-    assert found["one_client"]["calibration_error"] == pytest.approx(brute_force(setting().victim.clean(x), y))
+    assert found["one_client"]["calibration_error"] == pytest.approx(brute_force(tiny_protectee().victim.clean(x), y))
     assert (found["many_clients"]["clients"], found["many_clients"]["queries"]) == (2, 30)
 
 
 def test_a_defense_that_turns_classes_around_agrees_with_nobody():
-    x, y = setting().test
-    clean = setting().victim.clean(x)
-    found = measure_utility(serve(lambda y, x: y.roll(1, 1)), setting(), TWO)
+    x, y = tiny_protectee().test
+    clean = tiny_protectee().victim.clean(x)
+    found = measure_utility(serve(lambda y, x: y.roll(1, 1)), tiny_protectee(), TWO)
     assert found["one_client"]["agreement"] == found["many_clients"]["agreement"] == 0
     expected = (clean.roll(1, 1).argmax(1) == y).double().mean().item()
     assert found["one_client"]["accuracy"] == pytest.approx(expected)
@@ -157,7 +157,7 @@ class Strict:
             before = self.asked.get(name, x[:0])
             self.asked[name] = torch.cat([before, x])
             number = torch.arange(len(before), len(before) + len(x))
-            clean, refused = setting().victim.clean(x), number >= self.free
+            clean, refused = tiny_protectee().victim.clean(x), number >= self.free
             if not refused.any():
                 return clean
             flat = torch.where(refused[:, None], 0.1, clean)
@@ -171,9 +171,9 @@ class Strict:
 
 
 def test_a_refused_query_is_a_wrong_one_and_has_no_distance():
-    x, y = setting().test
-    clean = setting().victim.clean(x)
-    found = measure_utility(Strict(free=50), setting(), Utility(clients=4, queries=60))
+    x, y = tiny_protectee().test
+    clean = tiny_protectee().victim.clean(x)
+    found = measure_utility(Strict(free=50), tiny_protectee(), Utility(clients=4, queries=60))
     right = clean.argmax(1) == y
     assert found["one_client"]["accuracy"] == pytest.approx(right[:50].sum().item() / 200)
     assert found["one_client"]["agreement"] == pytest.approx(0.25)
@@ -185,23 +185,23 @@ def test_a_refused_query_is_a_wrong_one_and_has_no_distance():
 
 def test_every_client_is_another_and_sends_images_of_its_own():
     service = Strict(free=1000)
-    found = measure_utility(service, setting(), Utility(clients=5, queries=40))
+    found = measure_utility(service, tiny_protectee(), Utility(clients=5, queries=40))
     sent = [x for name, x in service.asked.items() if len(x) == 40]
     assert len(service.asked) == 6
     assert len(sent) == 5
     assert len({x.sum().item() for x in sent}) == 5
     assert all(len(x.flatten(1).unique(dim=0)) == 40 for x in sent)  # no image twice
-    test = {tuple(row) for row in setting().test[0].flatten(1).tolist()}
+    test = {tuple(row) for row in tiny_protectee().test[0].flatten(1).tolist()}
     assert all(tuple(row) in test for x in sent for row in x.flatten(1).tolist())
     assert found["many_clients"]["agreement"] == 1
 
 
 def test_more_queries_than_test_images_are_all_of_them():
-    found = measure_utility(serve(lambda y, x: y), setting(), Utility(clients=1, queries=10_000))
+    found = measure_utility(serve(lambda y, x: y), tiny_protectee(), Utility(clients=1, queries=10_000))
     assert found["many_clients"]["queries"] == 200
     assert found["many_clients"]["accuracy"] == pytest.approx(found["one_client"]["accuracy"])
 
 
 def test_the_same_clients_come_every_time():
-    first, second = (measure_utility(Strict(free=20), setting(), TWO) for _ in range(2))
+    first, second = (measure_utility(Strict(free=20), tiny_protectee(), TWO) for _ in range(2))
     assert first == second

@@ -13,8 +13,8 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from queen import cli
+from queen.bench.render.table import tables, to_json, to_latex, to_markdown
 from queen.bench.run import write_result
-from queen.bench.table import tables, to_json, to_latex, to_markdown
 from tests.support.benchmarks import content, result
 
 COMMANDS = ["run", "table", "plot", "check"]

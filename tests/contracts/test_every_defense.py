@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from queen.bench.datasets.load import digits
+from queen.bench.datasets import digits
 from queen.cache import Cache
 from queen.defenses import DEFENSES, find_defense
 from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim

@@ -1,56 +1,86 @@
+"""The whole demo on small images, with short training, in this process: half a minute for all tests."""
+
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import yaml
 
-import queen.demo.benign
-import queen.demo.run as module
-import queen.demo.thieves
-from queen.bench.datasets.load import mnist5k
-from queen.demo import Demo, run_demo
-from queen.demo.run import load_images
+from queen.demo import Demo, measure, run, run_demo
 
-Small = Callable[[], Demo]
 torch.set_num_threads(1)  # the last digits of a training run depend on it
 
+QUICK = {"map_epochs": 5}
+SPEC: dict[str, Any] = {
+    "version": 1,
+    "name": "tiny demo",
+    "protectee": {
+        "name": "foreign",
+        "data": {"set": "digits", "split": "all"},
+        "train": 800,
+        "calibration": 500,
+        "benign": 200,
+        "test": 200,
+        "pool": {"set": "photo_patches", "size": 8, "channels": 1, "count": 150},
+        "network": {"grid": 2},
+        "schedule": {"epochs": 8, "lr": 0.1, "batch": 32},
+    },
+    "thief": {"schedule": {"epochs": 10, "lr": 0.1, "batch": 32}},
+    "budget": 150,
+    "utility": {"clients": 1, "queries": 20},
+    "defenses": {
+        "undefended": {"defense": "none"},
+        "paper": {"defense": "queen", "radius": 0.4, **QUICK},
+        "strict": {"defense": "queen-strict", "radius": 0.4, **QUICK},
+        "sentinel": {"defense": "queen-sentinel", "radius": 0.066, **QUICK},
+    },
+    "matrix": [
+        {"queries": "knockoff", "attacks": ["direct", "label_only"]},
+        {"queries": "knockoff", "defenses": "sentinel", "attacks": "drop_after_alarm"},
+    ],
+}
+ADAPTIVE = {
+    "name": "tiny adaptive",
+    "budget": 100,
+    "sizes": {"warm_up": 50},
+    "matrix": [
+        {"queries": "knockoff", "defenses": ["undefended", "sentinel"], "attacks": ["direct", "warm_up"]},
+        {"queries": "knockoff", "defenses": "sentinel", "attacks": "drop_after_alarm"},
+    ],
+}
+
+
+@contextmanager
+def tiny(folder: Path) -> Iterator[None]:
+    """The demo with the specs above and few simulated clients."""
+    with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
+        for name, content in (("DEMO", SPEC), ("ADAPTIVE", ADAPTIVE)):
+            path = folder / f"{name.lower()}.yaml"
+            path.write_text(yaml.safe_dump(content))
+            patch.setattr(run, name, path)
+        patch.setattr(run, "JOBS", 1)
+        for name, value in {"ORDERS": 20, "ATTACK_ORDERS": 20, "RETRIES": 100, "ACCOUNTS": (1, 50)}.items():
+            patch.setattr(measure, name, value)
+        yield
+
 
 @pytest.fixture(scope="session")
-def mnist() -> tuple[Tensor, Tensor]:
-    return mnist5k()
-
-
-def quick(patch: pytest.MonkeyPatch) -> None:
-    """Short trainings in this process, and few simulated clients."""
-    patch.setattr(queen.demo.thieves, "EPOCHS", 7)
-    patch.setattr(queen.demo.thieves, "MIN_STEPS", 40)
-    patch.setattr(queen.demo.thieves.os, "cpu_count", lambda: 1)
-    patch.setattr(queen.demo.benign, "ORDERS", 30)
-    patch.setattr(queen.demo.benign, "ATTACK_ORDERS", 30)
-
-
-@pytest.fixture(scope="session")
-def small_demo(mnist) -> Small:
-    """The real demo on fewer images and with shorter training, in this process."""
+def again(tmp_path_factory) -> Callable[[], Demo]:
+    """Run the demo, always into the same folder."""
+    folder = tmp_path_factory.mktemp("demo")
 
     def run() -> Demo:
-        (x, y), (other, labels) = mnist, module.digits(28, margin=4)
-        with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
-            patch.setattr(module, "mnist5k", lambda: (x, y))
-            patch.setattr(module, "digits", lambda *_, **__: (other[:300], labels[:300]))
-            patch.setattr(module, "TRAIN", 1500)
-            patch.setattr(module, "CALIBRATION", 2300)
-            patch.setattr(module, "POOL", 800)
-            patch.setattr(module, "SEEDS", (0,))
-            quick(patch)
-            assert len(load_images().test[1]) == 400
-            return run_demo(progress=False)
+        with tiny(folder):
+            return run_demo(folder / "out", adaptive=True, progress=False)
 
     return run
 
 
 @pytest.fixture(scope="session")
-def demo(small_demo: Small) -> Demo:
-    return small_demo()
+def demo(again) -> Demo:
+    return again()

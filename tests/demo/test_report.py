@@ -3,47 +3,15 @@ from __future__ import annotations
 import base64
 import copy
 import io
-import re
 from dataclasses import replace
 from html import escape
-from html.parser import HTMLParser
 
 import pytest
 from PIL import Image
 
 from queen.demo.report import html_report
-from queen.demo.table import HEADER, notes, rows
-
-VOID = {"meta", "img", "br", "hr", "link", "input"}
-
-
-class Page(HTMLParser):
-    """Checks that tags are balanced and remembers tags, cells, attributes and text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.cells: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-        if tag in ("td", "th"):
-            self.cells.append("")
-
-    def handle_endtag(self, tag) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data) -> None:
-        if self.open and self.open[-1] in ("td", "th"):
-            self.cells[-1] += data
-        if self.open and self.open[-1] != "style":
-            self.text += data
+from queen.demo.table import HEADER, adaptive_tables, notes, rows
+from tests.support.html_page import ReadPage, assert_nothing_is_loaded
 
 
 @pytest.fixture(scope="module")
@@ -52,30 +20,16 @@ def html(demo) -> str:
 
 
 @pytest.fixture(scope="module")
-def page(html) -> Page:
-    return Page(html)
+def page(html) -> ReadPage:
+    return ReadPage(html)
 
 
-def test_the_tags_are_balanced(page):
-    assert page.open == []
-    assert {"html", "head", "body", "main", "table", "figure"} <= {tag for tag, _ in page.tags}
-    with pytest.raises(AssertionError):
-        Page("<div><p></div></p>")  # the check itself works
-
-
-def test_nothing_is_loaded_from_elsewhere(html, page):
-    tags = {tag for tag, _ in page.tags}
-    assert tags.isdisjoint({"script", "link", "iframe", "object", "embed", "base", "form"})
-    sources = [value for _, attrs in page.tags for name, value in attrs.items() if name in ("src", "href", "srcset")]
-    assert all(source.startswith("data:image/png;base64,") for source in sources)
-    assert not any(name.startswith("on") for _, attrs in page.tags for name in attrs)
-    without_images = re.sub(r"base64,[^\"]*", "", html)
-    for word in ("http://", "https://", "<script", "@import", "url("):
-        assert word not in without_images
+def test_nothing_is_loaded_from_elsewhere(html):
+    assert_nothing_is_loaded(html)
 
 
 def test_both_maps_are_there_and_are_pictures(page):
-    images = [attrs for tag, attrs in page.tags if tag == "img"]
+    images = page.pictures
     assert len(images) == 3  # the cost, and two maps
     opened = [Image.open(io.BytesIO(base64.b64decode(i["src"].partition(",")[2]))) for i in images]
     assert all(image.format == "PNG" and min(image.size) > 300 for image in opened)
@@ -84,15 +38,16 @@ def test_both_maps_are_there_and_are_pictures(page):
 
 
 def test_the_whole_table_and_its_notes_are_there(page, demo):
-    assert page.cells[: len(HEADER)] == list(HEADER)
-    cells = [cell for row in rows(demo.results) for cell in row]
-    assert page.cells[len(HEADER) : len(HEADER) + len(cells)] == cells
-    assert all(note in page.text for note in notes(demo.results))
+    assert page.entries[: len(HEADER)] == list(HEADER)
+    entries = [entry for row in rows(demo.results) for entry in row]
+    assert page.entries[len(HEADER) : len(HEADER) + len(entries)] == entries
+    assert set(notes(demo.results)) <= set(page.texts)
     for policy in ("undefended", "paper", "strict", "sentinel"):
-        assert policy in page.cells
-        assert f"{policy}, own kind, label-only" in page.text
-    assert all(f"{name} {limits['radius']:.3f}" in page.text for name, limits in demo.results["limits"].items())
-    assert f"{demo.results['fit']['agreement']:.1%}" in page.text
+        assert policy in page.entries
+        assert f"{policy}, own kind, label-only" in page.texts
+    lead = "".join(page.texts)
+    assert all(f"{name} {limits['radius']:.3f}" in lead for name, limits in demo.results["limits"].items())
+    assert f"{demo.results['fit']['agreement']:.1%}" in lead
 
 
 def test_the_bars_are_as_long_as_the_figures(html, demo):
@@ -102,18 +57,25 @@ def test_the_bars_are_as_long_as_the_figures(html, demo):
         assert f"width:{policy['benign_accuracy']:.1%}" in html
 
 
+def test_adaptive_attackers_are_shown_where_they_were_run(page, demo):
+    tables = adaptive_tables(demo.results)
+    assert {table.title for table in tables} <= set(page.texts)
+    assert {row[0] for table in tables for row in table.rows} <= set(page.entries)
+    without = {key: value for key, value in demo.results.items() if key != "adaptive"}
+    assert tables[0].title not in html_report(replace(demo, results=without))
+
+
 def test_names_and_flags_are_escaped(demo):
     results = copy.deepcopy(demo.results)
     name = '<script>alert("x")</script> & co'
     results["policies"] = {(name if key == "strict" else key): policy for key, policy in results["policies"].items()}
     results["policies"][name]["flags"] = ["<b>own kind</b>: collapsed"]
     html = html_report(replace(demo, results=results))
-    page = Page(html)
-    assert page.open == []
+    page = ReadPage(html)
     assert not {"script", "b"} & {tag for tag, _ in page.tags}
     assert escape(name) in html
-    assert name in page.cells
-    assert "<b>own kind</b>: collapsed" in page.text
+    assert name in page.entries
+    assert any("<b>own kind</b>: collapsed" in text for text in page.texts)
 
 
 def test_a_fit_in_which_no_class_was_spent_is_told_too(demo):

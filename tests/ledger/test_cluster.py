@@ -13,9 +13,8 @@ import pytest
 from queen.errors import LedgerError
 from queen.ledger import MemoryLedger, RedisLedger
 from queen.options import Group
-from tests.contracts.test_every_ledger_sentinel import PLENTY, events, flags, picture, standings, tell, traffic
-from tests.ledger.test_sentinel import RULES
 from tests.reference.watch import Rules
+from tests.support.queries import PLENTY, RULES, events, flags, judge, picture, standings, traffic
 from tests.support.redis_server import redis_cluster
 from tests.support.waiting import wait_for
 
@@ -59,11 +58,11 @@ def wait_until_served(ledger: RedisLedger, client: str) -> None:
 def test_clients_are_spread_and_all_is_decided_as_in_memory(ledger):
     memory, queries = MemoryLedger(), traffic(1, 600)
     for i in range(0, 600, 20):
-        assert flags(tell(ledger, RULES, queries[i : i + 20])) == flags(tell(memory, RULES, queries[i : i + 20]))
+        assert flags(judge(ledger, RULES, queries[i : i + 20])) == flags(judge(memory, RULES, queries[i : i + 20]))
     for each in (ledger, memory):
         each.pardon("c", "op")
         each.allow("b", "op")
-        tell(each, RULES, [picture(i, client=name) for i, name in enumerate(CLIENTS)])
+        judge(each, RULES, [picture(i, client=name) for i, name in enumerate(CLIENTS)])
     assert standings(ledger) == standings(memory)
     assert events(ledger) == events(memory)
     assert list(ledger.clients()) == list(memory.clients())
@@ -74,36 +73,36 @@ def test_a_dead_shard_fails_its_own_rows_only_and_comes_back(ledger, servers):
     rules, memory = Rules(PLENTY, bar=1e9), MemoryLedger()
     first, second, third = ([picture(10 * t + i, client=n) for i, n in enumerate(CLIENTS)] for t in range(3))
     for each in (ledger, memory):
-        tell(each, rules, first)
+        judge(each, rules, first)
     dead = servers[1]
     lost = np.array([home(ledger, name) == dead.port for name in CLIENTS])
     assert 0 < lost.sum() < len(CLIENTS)
     dead.kill()
     try:
-        found = tell(ledger, rules, second)
+        found = judge(ledger, rules, second)
         assert (found.failed == lost).all()
         assert found.spent[lost].all()
         assert {found.letters[i] for i in np.flatnonzero(lost)} == {"B"}
         alive = [query for query, gone in zip(second, lost, strict=True) if not gone]
-        expected = flags(tell(memory, rules, alive))
+        expected = flags(judge(memory, rules, alive))
         assert [flag for flag, gone in zip(flags(found), lost, strict=True) if not gone] == expected
         ledger.check()  # part of it is of use
         with pytest.raises(LedgerError):
-            tell(ledger, rules, [query for query, gone in zip(second, lost, strict=True) if gone])
+            judge(ledger, rules, [query for query, gone in zip(second, lost, strict=True) if gone])
         with pytest.raises(LedgerError):
             ledger.standing(CLIENTS[int(np.flatnonzero(lost)[0])])
     finally:
         dead.start()
     wait_until_served(ledger, CLIENTS[int(np.flatnonzero(lost)[0])])
-    again = tell(ledger, rules, third)
+    again = judge(ledger, rules, third)
     assert not again.failed.any()
-    assert flags(again) == flags(tell(memory, rules, third))
+    assert flags(again) == flags(judge(memory, rules, third))
     assert standings(ledger) == standings(memory)
 
 
 def test_a_shard_that_hangs_holds_up_a_batch_once(ledger, servers, monkeypatch):
     rules = Rules(PLENTY, bar=1e9)
-    tell(ledger, rules, [picture(0, client=name) for name in CLIENTS])
+    judge(ledger, rules, [picture(0, client=name) for name in CLIENTS])
     hung = servers[2]
     lost = np.array([home(ledger, name) == hung.port for name in CLIENTS])
     client = ledger._servers.client_of(ledger._keys(CLIENTS[int(np.flatnonzero(lost)[0])], group=False)[0])
@@ -111,7 +110,7 @@ def test_a_shard_that_hangs_holds_up_a_batch_once(ledger, servers, monkeypatch):
     monkeypatch.setattr(client, "pipeline", lambda **options: (attempts.append(options), pipeline(**options))[1])
     os.kill(hung.process.pid, signal.SIGSTOP)
     try:
-        found = tell(ledger, rules, [picture(1, client=name) for name in CLIENTS])
+        found = judge(ledger, rules, [picture(1, client=name) for name in CLIENTS])
         assert len(attempts) == 1
         assert (found.failed == lost).all()
     finally:
@@ -126,15 +125,15 @@ def test_a_group_on_a_dead_shard_fails_the_rows_that_reach_it(ledger, servers):
     member, refused, stranger = safe[:3]
     shared = {group: Group(limits=PLENTY)}
     rules = Rules(PLENTY, bar=1e9, groups={member: shared, refused: shared})
-    tell(ledger, rules, [picture(0, client=member), picture(0, client=refused)])
+    judge(ledger, rules, [picture(0, client=member), picture(0, client=refused)])
     dead.kill()
     try:
         with pytest.raises(LedgerError):  # its own account knows the picture, so the group is asked
-            tell(ledger, rules, picture(0, client=refused))
+            judge(ledger, rules, picture(0, client=refused))
         stream = [picture(1, client=name) for name in (member, stranger)]
-        assert tell(ledger, rules, stream).failed.tolist() == [True, False]
+        assert judge(ledger, rules, stream).failed.tolist() == [True, False]
         poor = replace(rules, limits=replace(PLENTY, extra_answers=0))
-        found = tell(ledger, poor, [picture(2, client=refused), picture(3, client=stranger)])
+        found = judge(ledger, poor, [picture(2, client=refused), picture(3, client=stranger)])
         assert found.failed.tolist() == [False, False]  # denied before the group was asked
         assert found.spent.tolist() == [True, True]
         assert ledger.standing(member).extra_answers == 2  # counted, though nobody was answered
@@ -153,7 +152,7 @@ def test_slots_that_move_are_followed(ledger, servers):
             for server in servers:
                 with server.client() as each:
                     each.execute_command("CLUSTER", "SETSLOT", slot, "NODE", target)
-            found = tell(ledger, rules, picture(port, client=client))
+            found = judge(ledger, rules, picture(port, client=client))
             assert not found.failed.any()
             assert home(ledger, client) == port
             with one if port == servers[0].port else two as holder:

@@ -15,8 +15,8 @@ import pytest
 from queen.core.sensitivity import query_area
 from queen.ledger import Ledger, RedisLedger, SqliteLedger
 from queen.options import Limits
-from tests.contracts.test_every_ledger_sentinel import PLENTY, picture, tell
 from tests.reference.watch import Rules
+from tests.support.queries import PLENTY, judge, picture
 from tests.support.redis_server import redis_server
 
 PROCESSES, QUERIES, BATCH = 4, 2000, 4
@@ -61,7 +61,7 @@ def answered_of(open_it: Callable[[], Ledger]) -> int:
     rules = Rules(replace(PLENTY, extra_answers=300), bar=1e9)
     with closing(open_it()) as ledger:
         return sum(
-            int((~tell(ledger, rules, [picture(i % 400 + j, bet=(1.0,)) for j in range(BATCH)]).spent).sum())
+            int((~judge(ledger, rules, [picture(i % 400 + j, bet=(1.0,)) for j in range(BATCH)]).spent).sum())
             for i in range(0, QUERIES, BATCH)
         )
 

@@ -17,10 +17,9 @@ from queen.errors import LedgerError, OptionError
 from queen.ledger import MemoryLedger, RedisLedger
 from queen.ledger.redis_client import DURABLE
 from queen.options import Limits
-from tests.contracts.test_every_ledger_sentinel import NAMES, PLENTY, events, flags, picture, pictures, standings, tell
-from tests.contracts.test_every_ledger_sentinel import traffic as traffic_of
-from tests.ledger.test_sentinel import RULES
 from tests.reference.watch import Rules
+from tests.support.queries import NAMES, PLENTY, RULES, events, flags, judge, picture, pictures, standings
+from tests.support.queries import traffic as traffic_of
 from tests.support.redis_server import redis_server
 from tests.support.waiting import wait_for
 
@@ -100,14 +99,14 @@ def test_nothing_that_was_acknowledged_is_lost_when_the_server_is_killed(server)
             if i in (270, 630):
                 server.kill()
                 with pytest.raises(LedgerError, match="failed"):
-                    tell(ledger, RULES, part)
+                    judge(ledger, RULES, part)
                 with pytest.raises(LedgerError):
                     ledger.check()
                 with pytest.raises(LedgerError):
                     ledger.standings()
                 server.start()  # and the same ledger goes on
                 ledger.check()
-            assert flags(tell(ledger, RULES, part)) == flags(tell(memory, RULES, part))
+            assert flags(judge(ledger, RULES, part)) == flags(judge(memory, RULES, part))
         assert standings(ledger) == standings(memory)
         assert events(ledger) == events(memory)
         for name in NAMES:
@@ -146,17 +145,17 @@ def test_killed_under_load_it_has_all_that_was_acknowledged(server):
 def test_a_server_that_hangs_is_an_error_in_time_and_nothing_is_sent_twice(server):
     rules = Rules(PLENTY, bar=1e9)
     with closing(RedisLedger(server.url, timeout=0.3)) as ledger:
-        tell(ledger, rules, pictures(2))
+        judge(ledger, rules, pictures(2))
         with stopped(server.process):
             for _ in range(2):
                 with pytest.raises(LedgerError):  # it does not wait for ever
-                    tell(ledger, rules, pictures(3, start=2))
+                    judge(ledger, rules, pictures(3, start=2))
     with closing(RedisLedger(server.url)) as ledger:
         wait_for(lambda: ledger.standing("a").queries >= 5)  # what had arrived is judged now, without an answer
         counted = ledger.standing("a")
         assert counted.queries in (5, 8)  # each attempt at most once
         assert counted.extra_answers == 5  # the second attempt repeats the first
-        assert not tell(ledger, rules, pictures(3, start=2)).spent.any()
+        assert not judge(ledger, rules, pictures(3, start=2)).spent.any()
         assert ledger.standing("a").extra_answers == 5
 
 
@@ -172,7 +171,7 @@ def test_a_server_that_forgot_the_scripts_is_told_again(redis_url):
         for i in range(3):
             client.script_flush()
             part = traffic_of(i, 60)
-            assert flags(tell(ledger, rules, part)) == flags(tell(memory, rules, part))
+            assert flags(judge(ledger, rules, part)) == flags(judge(memory, rules, part))
             client.script_flush()
             for each in (ledger, memory):
                 each.pardon("a", "op")
@@ -199,7 +198,7 @@ def test_an_alarm_that_cannot_be_logged_stands_and_is_logged_later(redis_url):
     rules = Rules(PLENTY, bar=1.0)
     with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
         client.set("queen:events", "in the way")
-        assert tell(ledger, rules, picture(0, bet=(2.0,))).alarmed.all()
+        assert judge(ledger, rules, picture(0, bet=(2.0,))).alarmed.all()
         with pytest.raises(LedgerError, match="'allow' of 'b' was done"):
             ledger.allow("b", "op")
         assert (ledger.standing("a").alarmed, ledger.standing("b").allowed) == (True, True)
@@ -210,7 +209,7 @@ def test_an_alarm_that_cannot_be_logged_stands_and_is_logged_later(redis_url):
 
 def test_a_client_has_three_keys_at_most_and_they_share_a_slot(redis_url):
     with closing(RedisLedger(redis_url, prefix="guard")) as ledger, ledger._servers.client_of("") as client:
-        tell(ledger, Rules(PLENTY, bar=1e9), [picture(0, (0.0, 0.0), bet=(2.0,)), *pictures(2000, start=1)])
+        judge(ledger, Rules(PLENTY, bar=1e9), [picture(0, (0.0, 0.0), bet=(2.0,)), *pictures(2000, start=1)])
         keys = sorted(key.decode() for key in client.keys("guard:{*"))
         assert len(keys) == 3
         assert {key.partition("}")[2] for key in keys} == {"", "r", "m"}
@@ -221,7 +220,7 @@ def test_a_client_has_three_keys_at_most_and_they_share_a_slot(redis_url):
 def test_another_test_with_fewer_scores_leaves_nothing_of_the_old_wealth(redis_url):
     with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
         for size, pieces in ((20, {b"w1", b"w2", b"w3"}), (9, {b"w1", b"w2"}), (8, {b"w1"})):
-            tell(ledger, Rules(PLENTY, size, bar=1e9), picture(size, bet=(2.0,) * size))
+            judge(ledger, Rules(PLENTY, size, bar=1e9), picture(size, bet=(2.0,) * size))
             (key,) = client.keys("queen:{*}")
             assert {field for field in client.hkeys(key) if field.startswith(b"w")} == pieces
             assert ledger.standing("a").wealth == 1.5
@@ -236,14 +235,14 @@ BYTES = {1: 700, 100: 14_000, 1000: 140_000}
 def test_a_client_takes_little_memory(redis_url, queries, most):
     rng = np.random.default_rng(0)
     with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
-        tell(ledger, Rules(PLENTY, 10, bar=1e9), picture(0, client="first", bet=(1.0,) * 10))
+        judge(ledger, Rules(PLENTY, 10, bar=1e9), picture(0, client="first", bet=(1.0,) * 10))
         before, clients = client.info("memory")["used_memory"], max(3, 300 // queries)
         for number in range(clients):
             points = rng.normal(0, 0.6, (queries, 2)).tolist()
             name = f"client-{number:016d}"
             stream = [picture(i, tuple(p), client=name, label=i % 10, bet=(1.0,) * 10) for i, p in enumerate(points)]
             for i in range(0, queries, 32):
-                tell(ledger, Rules(Limits(extra_answers=10**6), 10, bar=1e9), stream[i : i + 32])
+                judge(ledger, Rules(Limits(extra_answers=10**6), 10, bar=1e9), stream[i : i + 32])
         assert (client.info("memory")["used_memory"] - before) / clients < most
 
 
@@ -252,15 +251,15 @@ def test_a_query_writes_as_much_for_the_thousandth_record_as_for_the_first(redis
     points = rng.uniform(-0.7, 0.7, (4000, 2))
     with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
 
-        def written(part: slice) -> int:
+        def queries_of(part: slice) -> int:
             before = client.info("persistence")["aof_current_size"]
             for i in range(part.start, part.stop, 10):
                 ledger.judge("a", [0] * 10, points[i : i + 10], limits)
             return client.info("persistence")["aof_current_size"] - before
 
-        first = written(slice(0, 200))
-        written(slice(200, 3800))
-        assert written(slice(3800, 4000)) < 1.3 * first
+        first = queries_of(slice(0, 200))
+        queries_of(slice(200, 3800))
+        assert queries_of(slice(3800, 4000)) < 1.3 * first
 
 
 BLOCKED = """

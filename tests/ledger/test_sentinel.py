@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,27 +12,24 @@ from queen.errors import LedgerError
 from queen.ledger import MemoryLedger, SqliteLedger
 from queen.ledger.base import Budget
 from queen.ledger.sqlite_schema import load
-from queen.options import Group, Limits
 from queen.sentinel.sketch import Memory
-from tests.contracts.test_every_ledger import cut
-from tests.contracts.test_every_ledger_sentinel import (
-    BETS,
+from tests.reference.watch import Rules
+from tests.support.points import cut
+from tests.support.queries import (
+    LIMITS,
     NAMES,
     PLENTY,
+    RULES,
     events,
     flags,
+    judge,
     picture,
     pictures,
     standings,
-    tell,
     traffic,
 )
-from tests.ledger.test_sqlite import FAILURES, Unwilling, mend
-from tests.reference.watch import Rules
+from tests.support.sqlite_failures import FAILURES, fail_at, mend
 
-LIMITS = Limits(radius=0.1, threshold=0.1, extra_answers=150)
-SHARED = {"everyone": Group(limits=replace(LIMITS, extra_answers=250), enforce_alarm=True)}
-RULES = Rules(LIMITS, BETS, "mixture", 12.0, groups=dict.fromkeys(NAMES, SHARED))
 CAPACITY = Memory.CAPACITY
 SCOPES = [(False, name) for name in NAMES] + [(True, "everyone")]
 
@@ -62,8 +58,8 @@ def test_the_memory_of_repeats_is_bounded_in_ram_and_in_the_file(path, sizes):
     memory = MemoryLedger()
     with closing(SqliteLedger(path)) as ledger:
         for part in cut(len(queries), sizes):
-            tell(memory, rules, queries[part])
-            tell(ledger, rules, queries[part])
+            judge(memory, rules, queries[part])
+            judge(ledger, rules, queries[part])
         rows = ledger._db.execute("SELECT id FROM seen ORDER BY id").fetchall()
         assert [number - rows[0][0] for (number,) in rows] == list(range(CAPACITY))
         assert remembered(ledger, "a") == remembered(memory, "a")
@@ -79,19 +75,12 @@ def test_a_batch_under_another_policy_leaves_no_trace_of_the_sentinel(path):
         assert (ledger.standing("a").queries, ledger.standing("a").extra_answers) == (2, 0)
 
 
-def fail_by(statement: str) -> Callable[[SqliteLedger], None]:
-    def fail(ledger: SqliteLedger) -> None:
-        ledger._db = Unwilling(ledger._db, statement)
-
-    return fail
-
-
 WAYS_TO_FAIL = {
     **FAILURES,
-    "evidence": fail_by("UPDATE scope"),
-    "memory": fail_by("INSERT OR REPLACE INTO seen"),
-    "records": fail_by("INSERT INTO record"),
-    "events": fail_by("INSERT INTO event"),
+    "evidence": fail_at("UPDATE scope"),
+    "memory": fail_at("INSERT OR REPLACE INTO seen"),
+    "records": fail_at("INSERT INTO record"),
+    "events": fail_at("INSERT INTO event"),
 }
 
 
@@ -101,17 +90,17 @@ def test_a_failed_write_leaves_evidence_budgets_and_memory_as_they_were(path, fa
     first, second = queries[:200], [*queries[200:], picture(0, client="new")]
     memory = MemoryLedger()
     with closing(SqliteLedger(path)) as ledger:
-        assert flags(tell(ledger, RULES, first)) == flags(tell(memory, RULES, first))
+        assert flags(judge(ledger, RULES, first)) == flags(judge(memory, RULES, first))
         before = everything(memory)
         fail(ledger)
         for _ in range(2):
             with pytest.raises(LedgerError, match="Nothing was recorded"):
-                tell(ledger, RULES, second)
+                judge(ledger, RULES, second)
         assert everything(ledger) == before
         with closing(SqliteLedger(path)) as fresh:
             assert everything(fresh) == before
         mend(ledger)
-        assert flags(tell(ledger, RULES, second)) == flags(tell(memory, RULES, second))
+        assert flags(judge(ledger, RULES, second)) == flags(judge(memory, RULES, second))
         assert everything(ledger) == everything(memory) != before
         assert len(ledger.events()) > len(before[1])  # the second batch raised an alarm
 
@@ -131,7 +120,7 @@ def test_what_an_operator_did_is_whole_or_not_at_all(path, operation, fail):
     memory, queries = MemoryLedger(), traffic(0, 700)
     with closing(SqliteLedger(path)) as ledger:
         for each in (memory, ledger):
-            tell(each, RULES, queries)
+            judge(each, RULES, queries)
         before, noted = everything(memory), [e.acknowledged for e in memory.events()]
         assert memory.standing("c").alarmed
         fail(ledger)
@@ -141,7 +130,7 @@ def test_what_an_operator_did_is_whole_or_not_at_all(path, operation, fail):
         assert [e.acknowledged for e in ledger.events()] == noted
         mend(ledger)
         later = [picture(900 + i, client=name) for i, name in enumerate(NAMES)]
-        assert flags(tell(ledger, RULES, later)) == flags(tell(memory, RULES, later))
+        assert flags(judge(ledger, RULES, later)) == flags(judge(memory, RULES, later))
         for each in (memory, ledger):
             operation(each)
         assert everything(ledger) == everything(memory) != before
@@ -154,7 +143,7 @@ def test_two_connections_on_one_file_stay_exact(path, monkeypatch):
         for turn, start in enumerate(range(0, 900, 9)):
             ledger = one if turn % 3 else two
             part = queries[start : start + 9]
-            assert flags(tell(ledger, RULES, part)) == flags(tell(memory, RULES, part))
+            assert flags(judge(ledger, RULES, part)) == flags(judge(memory, RULES, part))
             if turn == 60:
                 for each in (two, memory):
                     each.pardon("c", "op")
@@ -170,7 +159,7 @@ def test_a_small_cache_changes_nothing_for_the_sentinel(path, cache, monkeypatch
     with closing(SqliteLedger(path, cache=cache)) as ledger:
         for start in range(0, 600, 12):
             part = queries[start : start + 12]
-            assert flags(tell(ledger, RULES, part)) == flags(tell(memory, RULES, part))
+            assert flags(judge(ledger, RULES, part)) == flags(judge(memory, RULES, part))
             assert len(ledger._cache) <= cache
         assert everything(ledger) == everything(memory)
 
@@ -178,8 +167,8 @@ def test_a_small_cache_changes_nothing_for_the_sentinel(path, cache, monkeypatch
 def test_an_accused_client_is_accused_by_the_next_process_too(path):
     rules = Rules(PLENTY, bar=1.0)
     with closing(SqliteLedger(path)) as ledger:
-        tell(ledger, rules, picture(0, bet=(2.0,)))
+        judge(ledger, rules, picture(0, bet=(2.0,)))
     with closing(SqliteLedger(path)) as ledger:
-        assert tell(ledger, rules, picture(1)).alarmed.all()
+        assert judge(ledger, rules, picture(1)).alarmed.all()
         (event,) = ledger.events()
         assert (event.wealth, event.client) == (1.5, "a")

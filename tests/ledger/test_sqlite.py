@@ -21,6 +21,8 @@ from queen.ledger.sqlite_schema import APPLICATION_ID, SCHEMA_VERSION
 from queen.options import Limits
 from queen.sentinel.evidence import Bets
 from tests.reference.judge import BruteForce, judge_stream
+from tests.support.ledgers import run_threads
+from tests.support.sqlite_failures import FAILURES, FailingConnection, mend
 
 LIMITS = Limits(radius=0.1, threshold=0.03)
 
@@ -176,11 +178,7 @@ def test_many_connections_at_once_lose_and_double_nothing(path):
             for i in range(0, 100, 5):
                 letters.append(ledger.judge("a", labels[i : i + 5], points[i : i + 5], LIMITS).letters)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(work, 4)
     with closing(SqliteLedger(path)) as ledger:
         records = ledger.records("a")
     assert len("".join(letters)) == 400
@@ -190,20 +188,17 @@ def test_many_connections_at_once_lose_and_double_nothing(path):
 def test_many_may_open_a_new_file_at_the_same_moment(tmp_path):
     errors: list[LedgerError] = []
 
-    def work(path: Path, start: threading.Barrier) -> None:
-        start.wait()
-        try:
-            SqliteLedger(path).close()
-        except LedgerError as error:
-            errors.append(error)
+    start = threading.Barrier(8)
 
-    for i in range(40):
-        start = threading.Barrier(8)
-        threads = [threading.Thread(target=work, args=(tmp_path / f"{i}.db", start)) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    def work(_: int) -> None:
+        for i in range(40):
+            start.wait()
+            try:
+                SqliteLedger(tmp_path / f"{i}.db").close()
+            except LedgerError as error:
+                errors.append(error)
+
+    run_threads(work, 8)
     assert errors == []
 
 
@@ -222,54 +217,6 @@ def test_a_locked_file_refuses_then_works_again(path):
         again = ledger.judge("a", labels[50:], points[50:], LIMITS)
         assert again.letters == expected.judge("a", labels[50:], points[50:], LIMITS).letters
         assert state(ledger) == state(expected)
-
-
-class Unwilling:
-    """A connection on which one statement fails."""
-
-    def __init__(self, db: sqlite3.Connection, statement: str) -> None:
-        self._db, self._statement = db, statement
-
-    def execute(self, sql: str, *values: object) -> sqlite3.Cursor:
-        if sql.startswith(self._statement):
-            raise sqlite3.OperationalError("disk I/O error")
-        return self._db.execute(sql, *values)
-
-    def executemany(self, sql: str, values: object) -> sqlite3.Cursor:
-        if sql.startswith(self._statement):
-            raise sqlite3.OperationalError("disk I/O error")
-        return self._db.executemany(sql, values)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._db, name)
-
-
-def fail_by_read_only(ledger: SqliteLedger) -> None:
-    ledger._db.execute("PRAGMA query_only = ON")
-
-
-def fail_by_full_disk(ledger: SqliteLedger) -> None:
-    pages = ledger._db.execute("PRAGMA page_count").fetchone()[0]
-    ledger._db.execute(f"PRAGMA max_page_count = {pages}")
-
-
-def fail_by_commit(ledger: SqliteLedger) -> None:
-    ledger._db = Unwilling(ledger._db, "COMMIT")
-
-
-def fail_by_insert(ledger: SqliteLedger) -> None:
-    ledger._db = Unwilling(ledger._db, "INSERT INTO scope")
-
-
-FAILURES = {"read-only": fail_by_read_only, "full disk": fail_by_full_disk, "commit": fail_by_commit,
-            "insert": fail_by_insert}  # fmt: skip
-
-
-def mend(ledger: SqliteLedger) -> None:
-    if isinstance(ledger._db, Unwilling):
-        ledger._db = ledger._db._db
-    ledger._db.execute("PRAGMA query_only = OFF")
-    ledger._db.execute("PRAGMA max_page_count = 1000000")
 
 
 @pytest.mark.parametrize("fail", FAILURES.values(), ids=FAILURES)
@@ -402,7 +349,7 @@ def test_a_client_with_one_query_takes_little_room(path, watched, at, most):
     assert path.stat().st_size <= most * count + 7 * 4096  # tables have a page each to begin with
 
 
-class Listening(Unwilling):
+class Listening(FailingConnection):
     """A connection that hears every statement, and how many rows it is for."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -440,7 +387,7 @@ def test_every_batch_is_committed_whatever_the_verdicts(path, clients):
         assert list(ledger.clients()) == sorted(names)
 
 
-@pytest.mark.parametrize("fail", [fail_by_read_only, fail_by_commit])
+@pytest.mark.parametrize("fail", [FAILURES["read-only"], FAILURES["commit"]])
 def test_a_ledger_that_cannot_write_says_so_before_anybody_asks(path, fail):
     with closing(SqliteLedger(path)) as ledger:
         ledger.check()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
@@ -14,49 +13,37 @@ from hypothesis import strategies as st
 from queen.ledger import Ledger, MemoryLedger
 from queen.ledger.redis_codec import _codes
 from queen.ledger.rows import make_rows
-from queen.options import FORMS, Group, Limits
+from queen.options import Group, Limits
 from queen.sentinel.sketch import SIZE, Memory
-from tests.contracts.test_every_ledger import NUMBERS, cut, cuts_of, redis_ledger
-from tests.contracts.test_every_ledger_sentinel import (
-    BETS,
+from tests.reference.watch import Query, Rules
+from tests.support.ledgers import OTHER_WAYS, redis_ledger
+from tests.support.points import cut, cuts_of
+from tests.support.queries import (
     NAMES,
     album_of,
-    develop,
     events,
     flags,
-    limits_of,
     operate,
     operation_of,
-    redis_cluster,
-    redis_reopened,
+    queries_of,
+    rules_of,
     sends_of,
-    sqlite_reopened,
     standings,
-    written,
+    variants_of,
 )
-from tests.reference.watch import Query, Rules
 
 GROUPS = ("a", "tenant:1", "zone:2")
-STORES = {
-    "sqlite reopened": sqlite_reopened,
-    "redis": redis_ledger,
-    "redis reopened": redis_reopened,
-    "redis cluster": redis_cluster,
-}
+STORES = {"redis": redis_ledger, **OTHER_WAYS}
 
 
 @st.composite
 def time_of(draw) -> tuple:
     """Some time during which nothing but the traffic changes; `test` is None where the policy is not the sentinel's."""
-    enforce = draw(st.booleans())
-    made = {name: Group(limits=draw(limits_of), enforce_alarm=enforce and draw(st.booleans())) for name in GROUPS}
-    groups = {name: {g: made[g] for g in draw(st.sets(st.sampled_from(GROUPS)))} for name in NAMES}
-    form, bar = draw(st.sampled_from(FORMS)), draw(st.sampled_from([2.0, 6.0, 30.0, math.inf]))
-    rules = Rules(draw(limits_of), BETS, form, bar, enforce, groups)
+    rules = draw(rules_of(GROUPS))
     return rules, draw(st.sampled_from([1, 1, -(2**63), None])), draw(sends_of), draw(cuts_of), draw(operation_of)
 
 
-def tell(ledger: Ledger, rules: Rules, test: int | None, queries: list[Query]) -> list[tuple]:
+def judge_under(ledger: Ledger, rules: Rules, test: int | None, queries: list[Query]) -> list[tuple]:
     rows = rules.rows(queries)
     bets = None if test is None else replace(rows.bets, test=test)
     if bets is None:
@@ -74,7 +61,7 @@ def everything(ledger: Ledger) -> tuple:
 
 @pytest.mark.real
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(album=album_of, times=st.lists(time_of(), min_size=2, max_size=4), capacity=st.sampled_from([1, 3, 1024]))
 def test_all_stores_agree_while_everything_changes(album, times, capacity):
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
@@ -82,11 +69,11 @@ def test_all_stores_agree_while_everything_changes(album, times, capacity):
         memory = MemoryLedger()
         stores = {name: stack.enter_context(closing(make())) for name, make in STORES.items()}
         for rules, test, sends, sizes, operation in times:
-            queries = written(sends, develop(album, rules.limits))
+            queries = queries_of(sends, variants_of(album, rules.limits))
             for part in cut(len(queries), sizes):
-                expected = tell(memory, rules, test, queries[part])
+                expected = judge_under(memory, rules, test, queries[part])
                 for name, store in stores.items():
-                    assert tell(store, rules, test, queries[part]) == expected, name
+                    assert judge_under(store, rules, test, queries[part]) == expected, name
             for store in (memory, *stores.values()):
                 operate(store, *operation)
         expected = everything(memory)
@@ -136,19 +123,19 @@ float32 = st.floats(-12, 12, width=32) | st.sampled_from([0.0, 4.0, -4.0, 8.0, 2
 @pytest.mark.slow
 @settings(max_examples=500)
 @given(
-    kept=st.lists(float32, min_size=SIZE, max_size=SIZE),
+    remembered=st.lists(float32, min_size=SIZE, max_size=SIZE),
     moves=st.lists(st.floats(-1, 1, width=32), min_size=SIZE, max_size=SIZE),
 )
-def test_whatever_is_near_has_a_code_that_is_looked_for(kept, moves):
-    value = (np.array(kept, np.float32) + np.array(moves, np.float32)).astype(np.float32)
+def test_whatever_is_near_has_a_code_that_is_looked_for(remembered, moves):
+    value = (np.array(remembered, np.float32) + np.array(moves, np.float32)).astype(np.float32)
     memory = Memory()
-    memory.add(1, tuple(kept))
-    code, _, _ = _codes(np.array([kept], np.float32))
-    _, (count,), (looks,) = _codes(value[None])
+    memory.add(1, tuple(remembered))
+    code, _, _ = _codes(np.array([remembered], np.float32))
+    _, (count,), (codes,) = _codes(value[None])
     assert 1 <= count <= 16
-    assert len(set(looks[:count].tolist())) == count  # none is looked for twice
+    assert len(set(codes[:count].tolist())) == count  # none is looked for twice
     if memory.has_near(tuple(value.tolist())):
-        assert code[0] in looks[:count]
+        assert code[0] in codes[:count]
 
 
 def test_far_sketches_mostly_have_other_codes():
@@ -165,4 +152,3 @@ def test_prefixes_and_clients_of_one_server_do_not_mix():
         one.judge("a", [0], np.zeros((1, 2)), Limits())
         assert list(one.clients()) == ["a"]
         assert list(other.clients()) == []
-        assert next(NUMBERS) > 1

@@ -18,7 +18,7 @@ from queen.sentinel.bands import p_values
 from queen.sentinel.evidence import EXPONENTS, Evidence, first_alarm, step
 
 POWERS = np.array(EXPONENTS)[:, None]
-QUERIES = 20_000
+QUERIES = 7_000
 DRAWS, CLIENTS = 300, 8
 Table = NDArray[np.float64]
 
@@ -183,9 +183,9 @@ EXACT = 4000, 2000  # clients, queries
 
 def exactly_uniform(money, *, floor: float = 0.0) -> Table:
     clients, queries = EXACT
-    cells = 10_000  # p-values i / cells, each as likely: super-uniform, and uniform but for the grid
-    ranks = np.random.default_rng(7).integers(0, cells, (queries, clients), np.int16)
-    return highest_wealth(ranks, np.arange(1, cells + 1) / cells, money, floor=floor)
+    values = 10_000  # p-values i / values, each as likely: super-uniform, and uniform but for the grid
+    ranks = np.random.default_rng(7).integers(0, values, (queries, clients), np.int16)
+    return highest_wealth(ranks, np.arange(1, values + 1) / values, money, floor=floor)
 
 
 @pytest.mark.parametrize("money", [mixture, product])

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from queen.bench.datasets.load import load_set
+from queen.bench.datasets import load_set
 from queen.policy import POLICIES
 from tests.support.guards import digits as flat_digits
 from tests.support.paths import ROOT

@@ -116,7 +116,8 @@ def test_a_new_key_works_at_once_and_a_revoked_one_is_dead_soon(server):
 
 
 def test_operators_commands_go_through_the_server_that_has_the_ledger(server):
-    server.infer(noise(150), server.new_key("thief"))
+    key = server.new_key("thief")
+    wait_for(lambda: server.infer(noise(150), key)[0] == 200)  # unknown keys are looked up only every 50 ms
     ledger = ("--ledger", server.ledger)
     listed = as_json("clients", *ledger)
     assert next(line for line in listed if line["name"] == "thief")["alarmed"]

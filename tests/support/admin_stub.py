@@ -106,6 +106,7 @@ class ExchangeableApp:
     """Passes requests on to `app`, which may be exchanged: to start and stop a server takes longer than most tests."""
 
     app: ASGIApp
+    url: str  # where it listens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.app(scope, receive, send)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from queen.bench.protectee import Setting, make_setting
+from queen.bench.protectee import Protectee, make_protectee
 from queen.bench.spec import Spec, make_spec
 from queen.cache import Cache
 
@@ -30,7 +30,7 @@ CONTENT: dict[str, Any] = {
         "network": {"grid": 2},
         "schedule": {"epochs": 5, "lr": 0.1, "batch": 32},
     },
-    "thief": {"schedule": {"epochs": 20, "lr": 0.1, "batch": 16}},
+    "thief": {"schedule": {"epochs": 10, "lr": 0.1, "batch": 16}},
     "budget": 300,
     "defenses": {"none": {}, "label_only": {}},
     "matrix": [{"queries": ["knockoff"], "attacks": ["direct", "label_only"]}],
@@ -64,10 +64,10 @@ def _folder() -> TemporaryDirectory[str]:
 
 
 @cache
-def setting() -> Setting:
+def tiny_protectee() -> Protectee:
     """The victim and everything around it; the cache it has is the whole session's."""
     spec = tiny_spec()
-    return make_setting(spec.protectee, spec.thief, Cache(Path(_folder().name)), "cpu", None)
+    return make_protectee(spec.protectee, spec.thief, Cache(Path(_folder().name)), "cpu", None)
 
 
 def result(

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
 Files = dict[str, bytes]
@@ -60,6 +61,13 @@ def decoded(data: bytes, mode: str = "RGB") -> np.ndarray:
 
 def photo(seed: int, height: int = 6, width: int = 6, colours: int | None = 3) -> bytes:
     return jpeg(noise(height, width, *([colours] if colours else []), seed=seed))
+
+
+def bytes_of(x: torch.Tensor) -> np.ndarray:
+    """Images in 0..1 as they were stored."""
+    assert x.dtype == torch.float32
+    assert x.is_contiguous()
+    return (x * 255).round().byte().numpy()
 
 
 def python2_pickle(value: object) -> bytes:

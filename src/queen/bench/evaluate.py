@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from queen.attacks import find_attack, find_queries
 from queen.attacks.base import Sizes
-from queen.bench.cell import Run, run_cell
-from queen.bench.protectee import Labelled, Setting
+from queen.bench.cell import run_trial
+from queen.bench.protectee import Labelled, Protectee
+from queen.bench.render.table import Table, tables, to_markdown
 from queen.bench.spec import Utility
-from queen.bench.table import Table, tables, to_markdown
+from queen.bench.trial import Trial
 from queen.cache import Cache, fingerprint
 from queen.core.split import run_model
 from queen.defenses import find_defense
@@ -30,7 +31,7 @@ from queen.zoo import seeded
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was measured, one result a run; prints as a table."""
+    """What was measured, one result per trial; prints as a table."""
 
     results: list[dict[str, Any]]
 
@@ -41,10 +42,10 @@ class Evaluation:
 
     def best_thief(self, defense: str) -> float:
         """The accuracy of the best stolen copy against a defense."""
-        found = [r["thief"]["accuracy"] for r in self.results if r["column"] == defense]
-        if not found:
+        accuracies = [r["thief"]["accuracy"] for r in self.results if r["column"] == defense]
+        if not accuracies:
             raise OptionError(f"no run against '{defense}'")
-        return max((accuracy for accuracy in found if accuracy is not None), default=0.0)
+        return max((accuracy for accuracy in accuracies if accuracy is not None), default=0.0)
 
     def __str__(self) -> str:
         return to_markdown(self.table)
@@ -88,8 +89,8 @@ def evaluate(
     make = make_thief or (lambda generator: fresh_copy(model, generator))
     with torch.inference_mode():
         classes = run_model(model, test[0][:2]).shape[1]
-    runs = [
-        Run(
+    trials = [
+        Trial(
             column=defense,
             defense=defense,
             query=query,
@@ -107,7 +108,7 @@ def evaluate(
     ]
     with tempfile.TemporaryDirectory() as folder, Progress(progress) as show:
         cache = Cache(Path(folder))
-        setting = Setting(
+        protectee = Protectee(
             name="own model",
             key=fingerprint(*model.state_dict().values(), test[0], images),
             victim=Victim(model, train, make, calibration=calibration, cache=cache),
@@ -120,7 +121,7 @@ def evaluate(
             benign=benign,
             sources=("own images",),
         )
-        return Evaluation([run_cell(run, setting, cache) for run in show.each("attacks", runs, len(runs))])
+        return Evaluation([run_trial(trial, protectee, cache) for trial in show.each("attacks", trials, len(trials))])
 
 
 def fresh_copy(model: nn.Module, generator: torch.Generator) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Many clients from few images: the same queries in any order, judged by a real ledger, the model run once."""
+"""Many simulated clients from few images: the same queries in any order, judged by a real ledger, measured once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from queen.ledger.rows import make_rows
 
 
 class OrderReplay:
-    """Images that went through a sentinel's model once, to be sent by any number of simulated clients."""
+    """Images that a sentinel has measured once, to be sent by any number of simulated clients."""
 
     def __init__(self, guard: Guard, x: Tensor) -> None:
         parts = [guard.measure(part) for part in x.split(256)]  # type: ignore[no-untyped-call]
@@ -35,7 +35,7 @@ class OrderReplay:
         )
 
     def alarm_at(self, order: ArrayLike) -> int | None:
-        """After how many queries a new client is accused who sends the images in this order; None: never."""
+        """The query at which a new client who sends the images in this order is accused; None if it never is."""
         order = np.asarray(order)
         bets = self.bets.take(order.tolist())
         rows = make_rows(("replay",), None, self.labels[order], self._points[order], self._limits, bets=bets)
@@ -47,6 +47,6 @@ class OrderReplay:
         return sum(self.alarm_at(order) is not None for order in orders)
 
     def oddest(self, count: int) -> NDArray[np.intp]:
-        """The images whose bets win most: those a retry loop would hurt first."""
+        """The images whose bets win most: whoever sends them again and again would be accused first."""
         gain = [max(factors, default=0.0) for factors in self.bets.factors]
         return np.argsort(gain)[::-1][:count]

@@ -1,4 +1,4 @@
-"""A protectee made real: images loaded and split, the victim trained, all on one device."""
+"""A protectee as its spec describes it: images loaded and split, the victim trained, all on one device."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from queen.bench.datasets.load import Images, load_set
-from queen.bench.spec import DEFAULT_NETWORK, ImageSet, Protectee, SpecError, Thief, as_json, digest
+from queen.bench.checked import SpecError
+from queen.bench.datasets import Images, load_set
+from queen.bench.spec import DEFAULT_NETWORK, ImageSet, ProtecteeSpec, Thief, as_json, digest
 from queen.cache import Cache, fingerprint
 from queen.defenses.base import Victim
 from queen.training import Schedule, predict, train
@@ -22,10 +23,10 @@ Labelled = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Setting:
+class Protectee:
     """Who is attacked with what: the victim, images to try everybody on, and all that an attacker owns.
 
-    `key` names the victim and its data, for whatever is kept about them.
+    `key` names the victim and all images, for caches.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Setting:
     sources: tuple[str, ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """What a result says of it."""
+        """What every result says about it."""
         x, y = self.test
         guess = predict(self.victim.model, x)
         return {
@@ -55,64 +56,60 @@ class Setting:
         }
 
 
-def make_setting(protectee: Protectee, thief: Thief, cache: Cache, device: str, root: Path | None) -> Setting:
-    """Load, split and train; the victim is trained once and kept in the cache."""
+def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str, root: Path | None) -> Protectee:
+    """Load and split the images, and train the victim or take it from the cache."""
 
     def load(wanted: ImageSet) -> Images:
         inner = wanted.size - 2 * wanted.margin if wanted.size else None
-        kept = cache.folder / "sets"
-        images = load_set(wanted.set, wanted.split, root=root, size=inner, channels=wanted.channels, cache=kept)
+        folder = cache.folder / "sets"
+        images = load_set(wanted.set, wanted.split, root=root, size=inner, channels=wanted.channels, cache=folder)
         count = len(images.y) if wanted.count is None else wanted.count
         if count > len(images.y):
             raise SpecError(f"set '{wanted.set}' has {len(images.y)} images ({wanted.split}), {count} are asked for")
-        rows = torch.randperm(len(images.y), generator=torch.Generator().manual_seed(protectee.seed))[:count]
+        rows = torch.randperm(len(images.y), generator=torch.Generator().manual_seed(spec.seed))[:count]
         x = F.pad(images.x[rows], (wanted.margin,) * 4)
         return Images(x.to(device), images.y[rows].to(device), images.classes, images.source)
 
-    owned, pool = load(protectee.data), load(protectee.pool)
-    outliers = load(protectee.outliers) if protectee.outliers else None
-    sizes = [protectee.train, protectee.calibration, protectee.benign]
-    if isinstance(protectee.test, int):
-        sizes.append(protectee.test)
+    owned = load(spec.data)
+    sizes = [spec.train, spec.calibration, spec.benign, spec.test if isinstance(spec.test, int) else 0]
     if sum(sizes) > len(owned.y):
-        raise SpecError(f"set '{protectee.data.set}' has {len(owned.y)} images, {sum(sizes)} are asked for")
+        raise SpecError(f"set '{spec.data.set}' has {len(owned.y)} images, {sum(sizes)} are asked for")
     rows = torch.arange(sum(sizes)).split_with_sizes(sizes)  # `load` has shuffled them
-    parts = [(owned.x[part], owned.y[part]) for part in rows]
-    if isinstance(protectee.test, int):
-        test = parts[3]
-    else:
-        tried = load(protectee.test)
-        test = (tried.x, tried.y)
+    train_set, calibration, benign, test = ((owned.x[part], owned.y[part]) for part in rows)
+    if isinstance(spec.test, ImageSet):
+        tests = load(spec.test)
+        test = (tests.x, tests.y)
+    pool = load(spec.pool) if isinstance(spec.pool, ImageSet) else Images(*benign, owned.classes, owned.source)
+    outliers = load(spec.outliers) if spec.outliers else None
+    used = [images for images in (owned, pool, outliers) if images]
+    images = fingerprint(*(part for images in used for part in (images.x, images.y)), *test)
     classes = len(owned.classes)
-    sources = list(dict.fromkeys(found.source for found in (owned, pool, outliers) if found))
-    images = fingerprint(*(part for found in (owned, pool, outliers) if found for part in (found.x, found.y)), *test)
-    key = f"victim-{digest([as_json(protectee), images, device.partition(':')[0]])}"
     victim = Victim(
-        model=_victim(protectee, classes, parts[0], outliers.x if outliers else None, cache, key).to(device),
-        train=parts[0],
-        make_network=maker(protectee.network, classes, owned.x.shape[1]),
-        schedule=protectee.schedule,
-        calibration=parts[1] if protectee.calibration else None,
+        model=_victim(spec, classes, train_set, outliers.x if outliers else None, cache).to(device),
+        train=train_set,
+        make_network=maker(spec.network, classes, owned.x.shape[1]),
+        schedule=spec.schedule,
+        calibration=calibration if spec.calibration else None,
         outliers=outliers.x if outliers else None,
         cache=cache,
     )
-    return Setting(
-        name=protectee.name,
-        key=key,
+    return Protectee(
+        name=spec.name,
+        key=f"protectee-{digest([as_json(spec), images, device.partition(':')[0]])}",
         victim=victim,
         test=test,
         pool=pool.x,
-        make_thief=maker(thief.network or protectee.network, classes, owned.x.shape[1]),
+        make_thief=maker(thief.network or spec.network, classes, owned.x.shape[1]),
         schedule=thief.schedule,
         classes=classes,
         pool_labels=pool.y,
-        benign=parts[2] if protectee.benign else None,
-        sources=tuple(sources),
+        benign=benign if spec.benign else None,
+        sources=tuple(dict.fromkeys(images.source for images in used)),
     )
 
 
 def maker(network: Mapping[str, Any], classes: int, channels: int) -> Callable[[torch.Generator], nn.Module]:
-    """How to build an untrained network of `queen.zoo`."""
+    """A function that builds an untrained network of `queen.zoo`."""
     arguments = {"name": DEFAULT_NETWORK, "classes": classes, "channels": channels, **network}
 
     def make(generator: torch.Generator) -> nn.Module:
@@ -122,14 +119,15 @@ def maker(network: Mapping[str, Any], classes: int, channels: int) -> Callable[[
     return make
 
 
-def _victim(
-    protectee: Protectee, classes: int, data: Labelled, outliers: Tensor | None, cache: Cache, key: str
-) -> nn.Module:
-    generator = torch.Generator().manual_seed(protectee.seed)
-    blank = maker(protectee.network, classes, data[0].shape[1])(generator)
+def _victim(spec: ProtecteeSpec, classes: int, data: Labelled, outliers: Tensor | None, cache: Cache) -> nn.Module:
+    """The trained victim; protectees that differ in the attacker's images alone share it."""
+    generator = torch.Generator().manual_seed(spec.seed)
+    blank = maker(spec.network, classes, data[0].shape[1])(generator)
 
     def teach(network: nn.Module) -> nn.Module:
-        weight = protectee.outlier_weight
-        return train(network, *data, protectee.schedule, generator, outliers=outliers, outlier_weight=weight)
+        weight = spec.outlier_weight
+        return train(network, *data, spec.schedule, generator, outliers=outliers, outlier_weight=weight)
 
-    return cache.network(key, blank, teach)
+    recipe = [as_json(spec.network), as_json(spec.schedule), spec.outlier_weight, spec.seed, classes]
+    images = fingerprint(*data, *([] if outliers is None else [outliers]))
+    return cache.network(f"victim-{digest([*recipe, images, data[0].device.type])}", blank, teach)

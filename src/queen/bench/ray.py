@@ -11,10 +11,10 @@ from queen.errors import OptionError
 from queen.ray_cluster import connected, find_ray, worker_device
 
 RETRIES = 3  # of a cell whose worker or node died
-TRIES = 5  # to cancel what is left, a second each
+TRIES = 5  # to cancel the remaining tasks, a second each
 
-Task = tuple[dict[str, Any], int]
-Found = tuple[int, dict[str, Any]]
+Task = tuple[dict[str, Any], int]  # a spec as JSON, and the index of a cell
+Outcome = tuple[int, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -26,29 +26,31 @@ class Place:
     root: str | None = None
 
 
-def on_ray(work: Callable[[Task, Place], Found], tasks: Sequence[Task], place: Place, address: str) -> Iterator[Found]:
-    """Results in the order in which they are ready; a cell that keeps losing its worker is an error, not the end.
+def on_ray(
+    work: Callable[[Task, Place], Outcome], tasks: Sequence[Task], place: Place, address: str
+) -> Iterator[Outcome]:
+    """Results in the order in which they are ready; a cell that loses its worker again and again is an error result.
 
-    Nodes need the package and the image sets, under the same paths; each keeps a cache of its own unless the folder is
-    shared. A task is the spec and a number, a result some numbers: nothing large travels.
+    Nodes need the package and the image sets, under the same paths; each has a cache of its own unless the folder is
+    shared. Nothing large travels: neither a task nor a result holds images or weights.
     """
     if not tasks:
         return
     ray = find_ray()
     with connected(ray, address):
-        send = ray.remote(num_cpus=1, num_gpus=_gpus(ray, place), max_retries=RETRIES)(work)
-        there = _for_workers(place)
-        waiting = {send.remote(task, there): task[1] for task in tasks}
+        send = ray.remote(num_cpus=1, num_gpus=_count_gpus(ray, place), max_retries=RETRIES)(work)
+        remote_place = _make_remote(place)
+        waiting = {send.remote(task, remote_place): task[1] for task in tasks}
         try:
             while waiting:
                 (ready, *_), _ = ray.wait(list(waiting))
-                yield _result(ray, ready, waiting.pop(ready))
-        finally:  # of a run that was stopped: a cluster that others use too must not go on with it
+                yield _fetch_outcome(ray, ready, waiting.pop(ready))
+        finally:  # a cluster that others use, too, must not go on with a run that was stopped
             _cancel(ray, list(waiting))
 
 
-def _gpus(ray: Any, place: Place) -> int:
-    """GPUs of a cell; a cluster without any would wait for ever."""
+def _count_gpus(ray: Any, place: Place) -> int:
+    """How many GPUs a cell takes; on a cluster without any it would wait for ever."""
     if not place.device.startswith("cuda"):
         return 0
     if ray.cluster_resources().get("GPU", 0) < 1:
@@ -56,8 +58,8 @@ def _gpus(ray: Any, place: Place) -> int:
     return 1
 
 
-def _for_workers(place: Place) -> Place:
-    """The same place for workers, which run in folders of their own."""
+def _make_remote(place: Place) -> Place:
+    """The same place for workers, who run in other folders and see no GPU but the one they were given."""
     return replace(
         place,
         cache=str(Path(place.cache).absolute()),
@@ -66,17 +68,17 @@ def _for_workers(place: Place) -> Place:
     )
 
 
-def _result(ray: Any, reference: Any, index: int) -> Found:
+def _fetch_outcome(ray: Any, reference: Any, index: int) -> Outcome:
     try:
-        found: Found = ray.get(reference)
+        outcome: Outcome = ray.get(reference)
     except ray.exceptions.RayError as error:
         cause = getattr(error, "cause", None) or error
         return index, {"error": f"{type(cause).__name__}: {' '.join(str(cause).split())[:300]}"}
-    return found
+    return outcome
 
 
 def _cancel(ray: Any, references: list[Any]) -> None:
-    """Queued ones first, or they would start when the running ones end; a cancelled one is ready, too."""
+    """Cancel queued tasks first, or they would start when the running ones end; a cancelled task counts as ready."""
     for _ in range(TRIES):
         if not references:
             return

@@ -1,4 +1,4 @@
-"""Theorem 3 on real traffic: how well could the honest answers be recovered from the returned ones?"""
+"""Theorem 3 on real traffic: how well the honest answers could be recovered from the returned ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queen.guard import Guard
 
 
 def recovery_by_verdict(guard: Guard, x: Tensor) -> dict[str, Recovery]:
-    """The estimate for every verdict a fresh client sending x (n, *input) in this order gets."""
+    """The estimate for the queries of each verdict, of a new client who sends x (n, *input) in this order."""
     honest = guard.fresh(observe=True).answer(x, client="recovery").probabilities.double().cpu().numpy()
     reply = guard.fresh(observe=False).answer(x, client="recovery")
     returned = reply.probabilities.double().cpu().numpy()

@@ -1,4 +1,4 @@
-"""Running a spec: every cell once, in parallel, and on where it stopped."""
+"""Running a spec: every cell once, in parallel; a run that was stopped goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import torch
 
 from queen.atomic import make_folder, write_atomically
 from queen.attacks import ATTACKS
-from queen.bench.cell import Run, run_cell
-from queen.bench.protectee import Setting, make_setting
-from queen.bench.ray import Found, Place, Task, on_ray
-from queen.bench.spec import VERSION, Cell, Spec, SpecError, as_json, make_spec
+from queen.bench.cell import run_trial
+from queen.bench.checked import SpecError
+from queen.bench.protectee import Protectee, make_protectee
+from queen.bench.ray import Outcome, Place, Task, on_ray
+from queen.bench.spec import VERSION, Cell, Spec, as_json, make_spec
+from queen.bench.trial import Trial
 from queen.cache import Cache
 from queen.core.inputs import find_device
 from queen.defenses import DEFENSES
@@ -26,12 +28,12 @@ from queen.progress import Progress
 from queen.training import one_thread
 
 SPECS = ".specs"  # folder of the specs that were run into a folder of results
-CELL = ("defense", "options", "query", "attack", "seed")  # what may differ between the results of one spec
+CELL_KEYS = ("defense", "options", "query", "attack", "seed")  # of a config: they differ between cells of one spec
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a run did: cells finished now, found finished before, and failed with their errors."""
+    """How many cells a run finished, how many were finished before, and the errors of those that failed."""
 
     done: int
     skipped: int
@@ -49,7 +51,7 @@ def run_spec(
     ray_address: str | None = None,
     progress: bool | None = None,
 ) -> RunSummary:
-    """Run the cells of a spec that have no result in `out` yet, each into a file of its own.
+    """Run the cells of a spec that have no result in `out` yet; one file per cell.
 
     A cell that fails does not stop the others. `ray_address` sends them to a Ray cluster ("local" starts one here).
     """
@@ -62,12 +64,12 @@ def run_spec(
     content = as_json(spec)
     tasks = [(content, index) for index, cell in enumerate(cells) if cell in open_cells]
     failed: dict[str, str] = {}
-    _remember(out / SPECS / f"{spec.name}.json", json.dumps(content) + "\n")
+    _write_if_changed(out / SPECS / f"{spec.name}.json", json.dumps(content) + "\n")
     if tasks and not ray_address:
         _prepare(content, place)
     with Progress(progress) as show:
-        found = _on_cores(tasks, place, jobs) if ray_address is None else on_ray(work, tasks, place, ray_address)
-        for index, result in show.each("cells", found, len(tasks)):
+        outcomes = _on_cores(tasks, place, jobs) if ray_address is None else on_ray(work, tasks, place, ray_address)
+        for index, result in show.each("cells", outcomes, len(tasks)):
             cell = cells[index]
             if "error" in result:
                 failed[str(cell.path)] = result["error"]
@@ -78,16 +80,16 @@ def run_spec(
 
 
 def _prepare(content: dict[str, Any], place: Place) -> None:
-    """Train the victim and say what is wrong with the spec before any worker starts."""
+    """Train the victim and refuse a spec that no worker could run, before any of them starts."""
     with one_thread():
-        spec, setting, _ = _prepared(json.dumps(content), place)
-    _prepared.cache_clear()  # workers have their own, and a GPU's memory is theirs
+        spec, protectee, _ = _load_task(json.dumps(content), place)
+    _load_task.cache_clear()  # workers have their own, and a GPU's memory is theirs
     for cell in spec.cells():
         _check_needs(cell)
         images = spec.budget // ATTACKS[cell.attack].cost(spec.sizes)
-        if cell.query == "knockoff" and images > len(setting.pool):
+        if cell.query == "knockoff" and images > len(protectee.pool):
             raise SpecError(
-                f"a budget of {spec.budget} queries is larger than the pool of {len(setting.pool)} images "
+                f"a budget of {spec.budget} queries is larger than the pool of {len(protectee.pool)} images "
                 f"(attack '{cell.attack}'): lower budget, or give a larger pool"
             )
 
@@ -102,26 +104,25 @@ def _check_needs(cell: Cell) -> None:
 
 
 def is_finished(cell: Cell, out: Path) -> bool:
-    """Whether the cell's result is there; one of another spec or version is refused, not mixed."""
+    """Whether the cell has its result; a result of another spec or version is refused, not mixed."""
     path = out / cell.path
     if not path.exists():
         return False
-    found = read_result(path)
-    if found.get("hash") != cell.hash:
+    if read_result(path).get("hash") != cell.hash:
         raise SpecError(f"'{path}' is a result of another spec: choose another --out folder, or remove it")
     return True
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """One result, if this program understands it."""
+    """One result, if it is of a version that this program reads."""
     try:
-        found = json.loads(path.read_text())
+        result = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise SpecError(f"cannot read the result '{path}': {error}") from error
-    if not isinstance(found, dict) or found.get("version") != VERSION:
-        version = found.get("version") if isinstance(found, dict) else None
+    version = result.get("version") if isinstance(result, dict) else None
+    if not isinstance(result, dict) or version != VERSION:
         raise SpecError(f"'{path}' is a result of version {version}, this program reads {VERSION}: run it again")
-    return found
+    return result
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
@@ -130,18 +131,18 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     if not paths:
         raise SpecError(f"no results below '{folder}': queen bench run SPEC --out {folder}")
     results = [read_result(path) for path in paths]
-    seen: dict[str, dict[str, Any]] = {}
+    shared: dict[str, dict[str, Any]] = {}
     for path, result in zip(paths, results, strict=True):
-        common = {key: value for key, value in result.get("config", {}).items() if key not in CELL}
+        common = {key: value for key, value in result.get("config", {}).items() if key not in CELL_KEYS}
         common["sources"] = result["protectee"].get("sources")
-        if seen.setdefault(result["protectee"]["name"], common) != common:
+        if shared.setdefault(result["protectee"]["name"], common) != common:
             raise SpecError(
                 f"'{path}' is of another spec or other images than results beside it: keep each in a folder of its own"
             )
     return results
 
 
-def _remember(path: Path, text: str) -> None:
+def _write_if_changed(path: Path, text: str) -> None:
     if not path.exists() or path.read_text() != text:
         write_atomically(path, text)
 
@@ -161,14 +162,14 @@ def write_result(path: Path, result: dict[str, Any]) -> None:
     write_atomically(path, json.dumps(result) + "\n")
 
 
-def work(task: Task, place: Place) -> Found:
-    """One cell in a process of its own; an error of ours is a result that says so."""
+def work(task: Task, place: Place) -> Outcome:
+    """Run one cell in a process of its own; an error is a result, too, that says so."""
     content, index = task
     torch.set_num_threads(1)  # so that a restart gives the same numbers
     try:
-        spec, setting, cache = _prepared(json.dumps(content), place)
+        spec, protectee, cache = _load_task(json.dumps(content), place)
         cell = list(spec.cells())[index]
-        return index, run_cell(Run.of(cell), setting, cache)
+        return index, run_trial(Trial.of(cell), protectee, cache)
     except QueenError as error:
         return index, {"error": " ".join(str(error).split())}
     except Exception as error:
@@ -176,17 +177,17 @@ def work(task: Task, place: Place) -> Found:
 
 
 @lru_cache(maxsize=1)
-def _prepared(content: str, place: Place) -> tuple[Spec, Setting, Cache]:
-    """A worker prepares the protectee once for all its cells."""
+def _load_task(content: str, place: Place) -> tuple[Spec, Protectee, Cache]:
+    """The spec and its protectee; a worker makes them once for all its cells."""
     spec, cache = make_spec(json.loads(content)), Cache(Path(place.cache))
     root = Path(place.root) if place.root else None
-    return spec, make_setting(spec.protectee, spec.thief, cache, place.device, root), cache
+    return spec, make_protectee(spec.protectee, spec.thief, cache, place.device, root), cache
 
 
-def _on_cores(tasks: list[Task], place: Place, jobs: int | None) -> Iterator[Found]:
+def _on_cores(tasks: list[Task], place: Place, jobs: int | None) -> Iterator[Outcome]:
     from joblib import Parallel, delayed  # noqa: PLC0415  (an extra)
 
     workers = jobs or os.cpu_count() or 1
-    run: Callable[[Iterable[Any]], Iterator[Found]]
+    run: Callable[[Iterable[Any]], Iterator[Outcome]]
     run = Parallel(n_jobs=min(workers, max(1, len(tasks))), return_as="generator_unordered", batch_size=1)
     return run(delayed(work)(task, place) for task in tasks)

@@ -6,17 +6,14 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections import abc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
-
-import yaml
+from typing import Any
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import Sizes
+from queen.bench.checked import SpecError, make_checked, read_yaml
 from queen.defenses import DEFENSES
 from queen.defenses.base import nearest
 from queen.errors import OptionError
@@ -24,17 +21,13 @@ from queen.training import Schedule
 
 VERSION = 1  # of specs and results; results of another version are refused
 DEFAULT_NETWORK = "small_cnn"
+BENIGN = "benign"  # as a pool: the images that `benign` sets aside
 FOLDER = re.compile(r"[^\W_][\w ()+.-]*")
-Made = TypeVar("Made")
-
-
-class SpecError(OptionError):
-    """A benchmark spec that cannot be read or makes no sense."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSet:
-    """Which images: a set of `bench.data`, brought to a size and number of channels; `count` takes some of them.
+    """Which images: a set of `bench.datasets`, brought to a size and number of channels; `count` takes a random part.
 
     `margin` leaves an empty border of that many pixels within the size, as MNIST's digits have one.
     """
@@ -48,12 +41,13 @@ class ImageSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Protectee:
+class ProtecteeSpec:
     """The victim and its surroundings.
 
-    `data` gives the owner's images: `train` of them train the victim, `calibration` are held out for it, `benign` go to
-    attackers who own images of its kind, all by a fixed shuffle; `test` (a set of its own, or how many of `data`) is
-    what everybody is tried on. `pool` is the attacker's. With `outliers` the victim also learns to be unsure of those.
+    `data` are the owner's images, split by a fixed shuffle: `train` of them train the victim, `calibration` are held
+    out for it, and attackers who own images like the victim's get `benign` of them. Everybody is tried on `test`: an
+    image set, or how many of `data`. `pool` are the attacker's images, or "benign": those of the line before. With
+    `outliers` the victim also learns to be unsure of these images.
     """
 
     name: str
@@ -61,7 +55,7 @@ class Protectee:
     train: int
     calibration: int
     test: ImageSet | int
-    pool: ImageSet
+    pool: ImageSet | str
     benign: int = 0
     outliers: ImageSet | None = None
     outlier_weight: float = 1.0
@@ -71,6 +65,8 @@ class Protectee:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "network", {"name": DEFAULT_NETWORK, **self.network})
+        if isinstance(self.pool, str) and (self.pool != BENIGN or not self.benign):
+            raise OptionError(f"pool must be an image set, or '{BENIGN}' where benign is above 0, got {self.pool!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +79,7 @@ class Thief:
 
 @dataclass(frozen=True, kw_only=True)
 class Utility:
-    """How benign clients are simulated: `clients` of them, who send `queries` test images each."""
+    """How benign clients are simulated: how many, and how many test images each of them sends."""
 
     clients: int = 100
     queries: int = 100
@@ -91,11 +87,11 @@ class Utility:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A part of the matrix: every defense x query x attack of these, where the attack goes with the query strategy."""
+    """A part of the matrix: every defense with every query strategy and every attack that goes with the strategy."""
 
     queries: tuple[str, ...]
     attacks: tuple[str, ...]
-    defenses: tuple[str, ...] | None = None  # all of the spec
+    defenses: tuple[str, ...] | None = None  # None: all of the spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +100,7 @@ class Spec:
     that one method can have several columns."""
 
     name: str
-    protectee: Protectee
+    protectee: ProtecteeSpec
     thief: Thief
     budget: int
     defenses: Mapping[str, Mapping[str, Any]]
@@ -115,16 +111,16 @@ class Spec:
     version: int = VERSION
 
     def cells(self) -> Iterator[Cell]:
-        """All cells, each once."""
-        seen = set()
+        """All cells, each of them once."""
+        listed = set()
         for block in self.matrix:
             for column in self.defenses if block.defenses is None else block.defenses:
                 for query in block.queries:
                     for attack in block.attacks:
                         for seed in self.seeds if query in ATTACKS[attack].queries else ():
                             cell = Cell(self, column, query, attack, seed)
-                            if cell.path not in seen:
-                                seen.add(cell.path)
+                            if cell.path not in listed:
+                                listed.add(cell.path)
                                 yield cell
 
     def reduced_sizes(self) -> dict[str, tuple[Any, Any]]:
@@ -139,7 +135,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: one thief against one defense."""
+    """One attack on one defense with one seed: one entry of the benchmark's matrix."""
 
     spec: Spec
     column: str
@@ -160,12 +156,12 @@ class Cell:
 
     @property
     def path(self) -> Path:
-        """Where its result goes, below the folder of results."""
+        """Where the result goes, below the folder of results."""
         return Path(self.spec.protectee.name, self.column, f"{self.query}-{self.attack}-s{self.seed}.json")
 
     @property
     def config(self) -> dict[str, Any]:
-        """All that its result depends on, but for the images themselves and the machine, which the result names."""
+        """All that the result depends on, except the images themselves and the machine, which the result names."""
         spec = self.spec
         return {
             "version": spec.version,
@@ -183,7 +179,7 @@ class Cell:
 
     @property
     def hash(self) -> str:
-        """A short name of the config."""
+        """A short name for the config."""
         return digest(self.config)
 
 
@@ -206,18 +202,8 @@ def read_spec(path: Path) -> Spec:
     return make_spec(read_yaml(path), str(path))
 
 
-def read_yaml(path: Path) -> object:
-    """What a YAML file holds."""
-    try:
-        return yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise SpecError(f"cannot read spec '{path}': {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SpecError(f"spec '{path}' is not YAML: {' '.join(str(error).split())}") from error
-
-
 def make_spec(content: object, where: str = "spec") -> Spec:
-    """A checked spec from what YAML or JSON holds."""
+    """A checked spec from the content of a YAML or JSON file; `where` names it in errors."""
     if isinstance(content, Mapping) and content.get("version", VERSION) != VERSION:
         raise SpecError(f"{where} is of version {content['version']}; this program reads version {VERSION}")
     spec = make_checked(Spec, content, where)
@@ -227,80 +213,27 @@ def make_spec(content: object, where: str = "spec") -> Spec:
         _check_folder(column, f"{where}: defense")
         if not isinstance(options, Mapping):
             raise SpecError(f"{where}: defense '{column}': expected options and values, got {options!r}")
-        method = DEFENSES[_known(str(options.get("defense", column)), DEFENSES, f"{where}: defense")]
+        method = DEFENSES[_check_known(str(options.get("defense", column)), DEFENSES, f"{where}: defense")]
         for name in options:
             if name != "defense":
-                _known(name, method.options, f"{where}: option of defense '{column}'")
+                _check_known(name, method.options, f"{where}: option of defense '{column}'")
     for block in spec.matrix:
         for column in block.defenses or ():
-            _known(column, spec.defenses, f"{where}: defense in matrix")
+            _check_known(column, spec.defenses, f"{where}: defense in matrix")
         for query in block.queries:
-            _known(query, QUERIES, f"{where}: query strategy")
+            _check_known(query, QUERIES, f"{where}: query strategy")
         for attack in block.attacks:
-            _known(attack, ATTACKS, f"{where}: attack")
+            _check_known(attack, ATTACKS, f"{where}: attack")
     return spec
 
 
-def _check_folder(name: str, what: str) -> None:
-    """Results go to folders of these names, and tables show them."""
+def _check_folder(name: str, where: str) -> None:
+    """Refuse a name that makes no folder: results go to folders of these names, and tables show them."""
     if not FOLDER.fullmatch(name):
-        raise SpecError(f"{what}: expected letters, digits, spaces or ()+-._, a letter or digit first, got {name!r}")
+        raise SpecError(f"{where}: expected letters, digits, spaces or ()+-._, a letter or digit first, got {name!r}")
 
 
-def _known(name: str, known: Mapping[str, Any], what: str) -> str:
+def _check_known(name: str, known: Mapping[str, Any], where: str) -> str:
     if name not in known:
-        raise SpecError(f"{what} '{name}' is not known{nearest(name, known)}")
+        raise SpecError(f"{where} '{name}' is not known{nearest(name, known)}")
     return name
-
-
-def make_checked(kind: type[Made], content: object, where: str) -> Made:
-    """A dataclass from a mapping, checked key by key."""
-    if not isinstance(content, Mapping):
-        raise SpecError(f"{where}: expected keys and values, got {type(content).__name__}")
-    hints = get_type_hints(kind)
-    fields = {f.name: hints[f.name] for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for key in content:
-        if key not in fields:
-            raise SpecError(f"{where}: no key '{key}'{nearest(str(key), fields)}")
-    missing = [
-        f.name
-        for f in dataclasses.fields(kind)  # type: ignore[arg-type]
-        if f.name not in content and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise SpecError(f"{where}: key '{missing[0]}' is missing")
-    try:
-        return kind(**{key: _value(fields[key], value, f"{where}: {key}") for key, value in content.items()})
-    except (OptionError, TypeError) as error:
-        raise SpecError(f"{error}" if isinstance(error, SpecError) else f"{where}: {error}") from error
-
-
-def _value(hint: Any, value: Any, where: str) -> Any:
-    """A value as the annotation wants it: nested dataclasses, lists as tuples, whole numbers as floats."""
-    choices = [h for h in get_args(hint) if h is not type(None)] if get_origin(hint) is UnionType else [hint]
-    if value is None and type(None) in get_args(hint):
-        return None
-    for choice in choices:
-        if dataclasses.is_dataclass(choice) and isinstance(choice, type):
-            if isinstance(value, Mapping) or len(choices) == 1:
-                return make_checked(choice, value, where)
-        elif get_origin(choice) is tuple:
-            listed = value if isinstance(value, list | tuple) else [value]
-            return tuple(_value(get_args(choice)[0], item, where) for item in listed)
-        elif get_origin(choice) is abc.Mapping:
-            return _mapping(value, where)
-        elif choice is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        elif isinstance(value, choice) and isinstance(value, bool) == (choice is bool):
-            return value
-    wanted = " or ".join(getattr(choice, "__name__", str(choice)) for choice in choices)
-    raise SpecError(f"{where}: expected {wanted}, got {value!r}")
-
-
-def _mapping(value: Any, where: str) -> dict[str, Any]:
-    """Names to options; a bare list of names has none."""
-    if isinstance(value, list) and all(isinstance(name, str) for name in value):
-        value = {name: {} for name in value}
-    if not isinstance(value, Mapping):
-        raise SpecError(f"{where}: expected names, got {value!r}")
-    return {str(name): {} if options is None else options for name, options in value.items()}

@@ -1,4 +1,4 @@
-"""What a defense costs those who mean no harm."""
+"""What a defense costs benign clients."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 from queen.attacks.base import CountedOracle
-from queen.bench.protectee import Setting
+from queen.bench.protectee import Protectee
 from queen.bench.spec import Utility
 from queen.defenses.base import Endpoint
 
 BINS = 15
 
 
-def measure_utility(service: Endpoint, setting: Setting, utility: Utility) -> dict[str, Any]:
+def measure_utility(service: Endpoint, protectee: Protectee, utility: Utility) -> dict[str, Any]:
     """One client who sends the whole test set, and many who send a part of it each.
 
-    A refused query is a wrong one; distances are over the answers that came.
+    A refused query counts as a wrong answer; distances are over the queries that were answered.
     """
-    x, y = setting.test
-    clean = setting.victim.clean(x)
+    x, y = protectee.test
+    clean = protectee.victim.clean(x)
     everything = CountedOracle(service.client, len(x))
     answers, answered = everything.ask(x, "one client")
     right, agreeing = [], []
@@ -29,8 +29,8 @@ def measure_utility(service: Endpoint, setting: Setting, utility: Utility) -> di
     count = min(utility.queries, len(x))
     for client in range(utility.clients):
         rows = torch.randperm(len(x), generator=generator)[:count].to(x.device)
-        told, came = CountedOracle(service.client, count).ask(x[rows], f"client {client}")
-        guess = torch.where(came, told.argmax(1), -1)
+        some, came = CountedOracle(service.client, count).ask(x[rows], f"client {client}")
+        guess = torch.where(came, some.argmax(1), -1)
         right.append((guess == y[rows]).double().mean())
         agreeing.append((guess == clean[rows].argmax(1)).double().mean())
     guess = torch.where(answered, answers.argmax(1), -1)
@@ -53,23 +53,23 @@ def measure_utility(service: Endpoint, setting: Setting, utility: Utility) -> di
 
 
 def distances(clean: Tensor, answers: Tensor) -> dict[str, float]:
-    """Mean L1, L2 and KL (clean from answers, nats) over rows (n, K) of numbers; answers off the simplex have no KL."""
+    """Mean L1, L2 and KL (clean from answers, nats) over the finite rows (n, K); no KL for answers off the simplex."""
     finite = answers.isfinite().all(1)
     clean, answers = clean[finite], answers[finite]
     if len(clean) == 0:
         return {"l1": 0.0, "l2": 0.0, "kl": 0.0}
     apart = (answers - clean).double()
     sums = answers.sum(1)
-    found = {"l1": apart.abs().sum(1).mean().item(), "l2": apart.square().sum(1).sqrt().mean().item()}
+    figures = {"l1": apart.abs().sum(1).mean().item(), "l2": apart.square().sum(1).sqrt().mean().item()}
     if ((sums - 1).abs() > 1e-3).any() or (answers < 0).any():
-        return found
+        return figures
     floor = 1e-12
     ratio = clean.double().clamp(min=floor).log() - answers.double().clamp(min=floor).log()
-    return found | {"kl": (clean * ratio).sum(1).mean().item()}
+    return figures | {"kl": (clean * ratio).sum(1).mean().item()}
 
 
 def calibration_error(answers: Tensor, labels: Tensor) -> float:
-    """Expected calibration error: confidence against accuracy in 15 equal bins, by their size; of rows of numbers."""
+    """Expected calibration error of the finite rows: confidence against accuracy in 15 equal bins, weighted by size."""
     finite = answers.isfinite().all(1)
     answers, labels = answers[finite], labels[finite]
     if len(answers) == 0:

@@ -31,7 +31,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run every cell of a spec that has no result yet. Stop it at any time: it goes on where it stopped."""
-    from queen.bench.report import html_report
+    from queen.bench.render.report import html_report
     from queen.bench.run import read_results, run_spec
     from queen.bench.spec import read_spec
 
@@ -62,26 +62,26 @@ def show_table(
     as_json: Json = False,
 ) -> None:
     """Print results in the paper's layout: a row an attack, a column a defense."""
+    from queen.bench.render.table import tables, to_json, to_latex, to_markdown
     from queen.bench.run import read_results
-    from queen.bench.table import tables, to_json, to_latex, to_markdown
     from queen.errors import OptionError
 
-    found = tables(read_results(folder), metric)
+    shown = tables(read_results(folder), metric)
     form = "json" if as_json else form
     if form == "json":
-        print_json([to_json(one) for one in found])
+        print_json([to_json(one) for one in shown])
     elif form == "rich":
-        for one in found:
+        for one in shown:
             out.print(f"{one.protectee}")
             header = ("query", "attack", *(name.replace("_", " ").replace("-", " ") for name in one.columns))
-            shown = table(header, [(row.query, row.name, *row.texts()) for row in one.rows], left=2)
+            printed = table(header, [(row.query, row.name, *row.texts()) for row in one.rows], left=2)
             out.print(
-                shown, width=max(out.width, Measurement.get(out, out.options.update(width=10_000), shown).maximum)
+                printed, width=max(out.width, Measurement.get(out, out.options.update(width=10_000), printed).maximum)
             )
             for note in one.notes:
                 out.print(f"- {note}")
     elif form in ("markdown", "latex"):
-        typer.echo("\n".join((to_markdown if form == "markdown" else to_latex)(one) for one in found), nl=False)
+        typer.echo("\n".join((to_markdown if form == "markdown" else to_latex)(one) for one in shown), nl=False)
     else:
         raise OptionError(f"no format '{form}'; known: rich, markdown, latex, json")
 
@@ -94,9 +94,9 @@ def plot(
 ) -> None:
     """Draw every thief as a grid, and the best attacker against what benign clients get."""
     from queen.atomic import make_folder
-    from queen.bench.plots import draw_matrix, draw_tradeoff
+    from queen.bench.render.plots import draw_matrix, draw_tradeoff
+    from queen.bench.render.table import tables
     from queen.bench.run import read_results
-    from queen.bench.table import tables
 
     results = read_results(folder)
     chance = {r["protectee"]["name"]: r["protectee"]["chance"] for r in results}
@@ -121,17 +121,17 @@ def check(
     from queen.bench.check import problems
     from queen.bench.run import missing_results, read_results
 
-    found = problems(
+    listed = problems(
         read_results(folder), max_thief=max_thief, min_benign=min_benign, columns=defense, allow_flags=allow_flags
     )
-    found += [f"{path}: there is no result; run it again" for path in missing_results(folder)]
+    listed += [f"{path}: there is no result; run it again" for path in missing_results(folder)]
     if as_json:
-        print_json({"passed": not found, "problems": found})
+        print_json({"passed": not listed, "problems": listed})
     else:
-        for problem in found:
+        for problem in listed:
             out.print(problem, soft_wrap=True)
-        out.print("failed" if found else "passed")
-    if found:
+        out.print("failed" if listed else "passed")
+    if listed:
         raise typer.Exit(1)
 
 
@@ -151,10 +151,10 @@ def study(
     from queen.bench.studies import find_study
     from queen.bench.studies.run import run_study
 
-    found = find_study(name)
-    result = run_study(name, found, spec, folder, cache=cache, device=device, root=data)
+    chosen = find_study(name)
+    result = run_study(name, chosen, spec, folder, cache=cache, device=device, root=data)
     if as_json:
         print_json(result)
         return
-    typer.echo(found.to_markdown(result))
+    typer.echo(chosen.to_markdown(result))
     out.print(f"result   {folder / name}.json\npicture  {folder / name}.png")

@@ -23,26 +23,23 @@ def demo(
     """Train, protect and attack a small digit classifier; print what every party got (under 2 minutes)."""
     from queen.demo import run_demo
     from queen.demo.report import html_report
-    from queen.demo.table import ADAPTIVE_HEADER, HEADER, adaptive_notes, adaptive_rows, notes, rows
+    from queen.demo.table import demo_tables
     from queen.fit.files import check_folder, write_image
 
     check_folder(folder)  # before the work, not after it
-    found = run_demo(seed=seed, adaptive=adaptive)
-    folder.mkdir(parents=True, exist_ok=True)
-    found.guard.save(folder / "bundle")
-    (folder / "demo.json").write_text(json.dumps(found.results, indent=1) + "\n")
-    (folder / "report.html").write_text(html_report(found))
-    write_image(found.images.test[0][0], folder / "digit.png")
+    run = run_demo(folder, seed=seed, adaptive=adaptive)
+    run.guard.save(folder / "bundle")
+    (folder / "demo.json").write_text(json.dumps(run.results, indent=1) + "\n")
+    (folder / "report.html").write_text(html_report(run))
+    write_image(run.protectee.test[0][0], folder / "digit.png")
     if as_json:
-        print_json(found.results)
+        print_json(run.results)
         return
-    out.print(table(HEADER, rows(found.results), left=2))
-    for note in notes(found.results):
-        out.print(f"- {note}")
-    if adaptive:
-        out.print()
-        out.print(table(ADAPTIVE_HEADER, adaptive_rows(found.results), left=1))
-        for note in adaptive_notes(found.results):
+    for one in demo_tables(run.results):
+        if one.title:
+            out.print(f"\n{one.title}")
+        out.print(table(one.header, one.rows, left=one.left))
+        for note in one.notes:
             out.print(f"- {note}")
     out.print(f"\nreport  {folder / 'report.html'}\nbundle  {folder / 'bundle'}")
     out.print(f"next    queen ask {folder / 'bundle'} {folder / 'digit.png'} --explain")

@@ -1,7 +1,7 @@
 """What a defense is: a way to put a victim behind an endpoint, which answers its clients in the model's place.
 
 `Defense.start(victim, generator)` sets one up. The result is an `Endpoint`: `client(name)` gives one client's oracle,
-`simulate` what somebody who knows the method can compute for himself. Most defenses are a `MappedEndpoint`, a fixed map
+`simulate` what attackers who know the method can compute themselves. Most defenses are a `MappedEndpoint`, a fixed map
 of the model's probabilities; those with a memory bring an endpoint class of their own.
 """
 

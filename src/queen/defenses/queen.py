@@ -22,9 +22,10 @@ from queen.core.mapping import MapRecipe
 from queen.defenses.base import Defense, Endpoint, Need, Victim
 from queen.errors import BundleError, RefusedError
 from queen.fit.protect import ShadowRecipe, protect
-from queen.guard import Guard, Measured
+from queen.guard import Guard
 from queen.ledger import Judgement
 from queen.options import MAX_ANSWERS, Limits, Sentinel
+from queen.perturber import MeasuredBatch
 from queen.types import Oracle, Reply
 
 BATCH = 512
@@ -80,16 +81,16 @@ def _without_refusals(bundle: Bundle) -> Bundle:
     return bundle.with_options(limits=Limits(radius=bundle.limits.radius, threshold=1e9, extra_answers=MAX_ANSWERS))
 
 
-def _without_alarm(batch: Measured) -> Measured:
+def _without_alarm(batch: MeasuredBatch) -> MeasuredBatch:
     return batch if batch.bets is None else replace(batch, bets=replace(batch.bets, bar=inf))
 
 
-def _accuse(batch: Measured) -> Judgement:
+def _accuse(batch: MeasuredBatch) -> Judgement:
     none = np.zeros(len(batch.labels), np.bool_)
     return Judgement("A" * len(none), none, ~none, none)
 
 
-def _respond(guard: Guard, batch: Measured, judgement: Judgement) -> Tensor:
+def _respond(guard: Guard, batch: MeasuredBatch, judgement: Judgement) -> Tensor:
     try:
         return guard.respond(batch, judgement, "attacker").probabilities
     except RefusedError as refusal:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from typing import Any
+
+from queen.plots import png
 
 COLOURS = {"paper": "#c8102e", "strict": "#e8a33d", "sentinel": "#1b7f4d"}
 PANELS = (
@@ -15,18 +16,16 @@ PANELS = (
 
 
 def draw_cost(cost: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """A PNG with one panel a figure and one line a policy, over the number of queries one benign client has sent."""
+    """A PNG with one panel per figure and one line per policy, over the number of queries a benign client has sent."""
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
     figure = Figure(figsize=(11, 3.4), layout="constrained")
     axes = figure.subplots(1, len(PANELS))
     for axis, (key, title, limits) in zip(axes, PANELS, strict=True):
-        for name, found in cost.items():
-            axis.plot(found["queries"], found[key], marker="o", markersize=3.5, color=COLOURS.get(name), label=name)
+        for name, curve in cost.items():
+            axis.plot(curve["queries"], curve[key], marker="o", markersize=3.5, color=COLOURS.get(name), label=name)
         axis.set(title=title, xlabel="queries sent", ylim=limits)
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False)
-    file = io.BytesIO()
-    figure.savefig(file, dpi=110, metadata={"Software": None})
-    return file.getvalue()
+    return png(figure)

@@ -18,7 +18,7 @@ BUNDLE, IMAGE, HOME = Path("build/demo/bundle"), Path("build/demo/digit.png"), P
 
 
 def main() -> None:
-    """Make a key and a request, say how to use them, and serve."""
+    """Make keys and a request, print how to use them, and serve."""
     try:
         settings = read_settings({"bundle": BUNDLE, "home": HOME, "name": "digits", "log_format": "text"})
         keys = open_keys(settings.home, settings.ledger_url)
@@ -28,7 +28,7 @@ def main() -> None:
         admin, _ = keys.add("demo-admin", admin=True)
         keys.close()
         write_request(HOME / "digit.json")
-        serve(settings, on_start=lambda service, ports: say(service, ports, key, admin))
+        serve(settings, on_start=lambda service, ports: print_usage(service, ports, key, admin))
     except QueenError as error:
         sys.exit(f"error: {error}")
 
@@ -40,8 +40,8 @@ def write_request(path: Path) -> None:
     path.write_text(json.dumps({"inputs": [tensor]}) + "\n")
 
 
-def say(service: Service, ports: Ports, key: str, admin: str) -> None:
-    """What to paste."""
+def print_usage(service: Service, ports: Ports, key: str, admin: str) -> None:
+    """Lines to paste: a request with curl and one from Python, and where the dashboard is."""
     settings: Settings = service.settings
     address = f"http://{settings.host}:{ports.rest}"
     sys.stdout.write(f"""

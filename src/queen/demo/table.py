@@ -1,12 +1,16 @@
-"""The demo's results as rows: one place that the terminal, the report and the README are rendered from."""
+"""The demo's results as tables: one place that the terminal, the report and the documents are rendered from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from queen.demo.thieves import best
+from queen.bench.render.markdown import markdown_table
+from queen.bench.render.table import FLAG, ORACLE, OWN_KIND
+from queen.demo.summary import best_thief
 
+Results = Mapping[str, Any]
 HEADER = (
     "policy",
     "thief's images",
@@ -19,20 +23,65 @@ HEADER = (
     "L1",
     "time ratio",
 )
-ADAPTIVE_HEADER = (
-    "attacker",
-    "accounts",
-    "asked",
-    "alarm at",
-    "honest answers",
-    "honest cover",
-    "all kept",
-    "honest kept",
-)
+THIEVES_HEADER = ("attacker", "queries", "honest answers", "accused", "thief undefended", "thief sentinel")
+ACCOUNTS_HEADER = ("accounts", "honest answers alone", "pooled in a group")
+MARKS = {"prior": ORACLE, "benign": OWN_KIND}
 
 
-def rows(results: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """One row a policy and attacker; what a benign client sees stands on the policy's first row."""
+@dataclass(frozen=True)
+class DemoTable:
+    """A table with its title and the notes below it; the first `left` columns are text."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    left: int = 1
+
+
+def demo_tables(results: Results) -> list[DemoTable]:
+    """All tables of a run: the policies', and those of the adaptive attackers where they were run."""
+    policies = DemoTable("", HEADER, tuple(rows(results)), tuple(notes(results)), left=2)
+    return [policies, *(adaptive_tables(results) if "adaptive" in results else [])]
+
+
+def adaptive_tables(results: Results) -> list[DemoTable]:
+    """What attackers who know the sentinel get, with how many accounts, and when each score raises the alarm."""
+    adaptive = results["adaptive"]
+    accounts = tuple((name, str(row["alone"]), str(row["pooled"])) for name, row in adaptive["accounts"].items())
+    scores = tuple(next(iter(adaptive["alarms"].values())))
+    alarms = tuple((kind, *map(_alarm, row.values())) for kind, row in adaptive["alarms"].items())
+    return [
+        DemoTable(
+            "Thieves who know the sentinel",
+            THIEVES_HEADER,
+            tuple(_thief_row(name, row) for name, row in adaptive["thieves"].items()),
+            tuple(_thief_notes(results)),
+        ),
+        DemoTable(
+            "Many accounts",
+            ACCOUNTS_HEADER,
+            accounts,
+            (
+                f"{results['images']['pool_foreign']} foreign images dealt to accounts in turn, each account alone or "
+                "all in one group that has the limits of one client.",
+            ),
+        ),
+        DemoTable(
+            "Images made to look usual",
+            ("images", *scores),
+            alarms,
+            (
+                "How many random orders of the images are accused by a sentinel that watches these scores, and at "
+                "which query in the median. look-alike: the foreign images that look most usual to the victim; "
+                "binarised: all in black and white.",
+            ),
+        ),
+    ]
+
+
+def rows(results: Results) -> Iterator[tuple[str, ...]]:
+    """One row per policy and attacker; what a benign client gets stands in the policy's first row."""
     for name, policy in results["policies"].items():
         for pool in ("foreign", "own_kind"):
             attack = policy[pool]
@@ -40,7 +89,7 @@ def rows(results: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             yield (
                 name if first else "",
                 pool.replace("_", " "),
-                str(attack["honest_answers"]),
+                f"{attack['honest_answers']:.0f}",
                 _percent(attack["thief_direct"]) + _star(attack, "direct"),
                 _percent(attack["thief_label_only"]) + _star(attack, "label-only"),
                 _percent(attack["agreement"]),
@@ -50,23 +99,13 @@ def rows(results: dict[str, Any]) -> Iterator[tuple[str, ...]]:
                 f"{policy['time_ratio']:.2f}" if first else "",
             )
         if "foreign_honest_only" in policy:
-            kept = policy["foreign_honest_only"]
-            yield (
-                "",
-                "(honest)",
-                str(kept["answers"]),
-                _percent(kept["thief_direct"]) + _star(kept, "direct"),
-                _percent(kept["thief_label_only"]) + _star(kept, "label-only"),
-                _percent(kept["agreement"]),
-                "",
-                "",
-                "",
-                "",
-            )
+            honest = policy["foreign_honest_only"]
+            direct = _percent(honest["thief_direct"]) + _star(honest, "direct")
+            yield "", "(honest)", f"{honest['answers']:.0f}", direct, "", _percent(honest["agreement"]), "", "", "", ""
 
 
-def notes(results: dict[str, Any]) -> Iterator[str]:
-    """What a reader must know to read the table."""
+def notes(results: Results) -> Iterator[str]:
+    """What a reader must know to read the table of policies."""
     images = results["images"]
     yield (
         f"Victim: small CNN, {results['victim_accuracy']:.1%} on {images['test']} held-out MNIST digits; always "
@@ -89,19 +128,19 @@ def notes(results: dict[str, Any]) -> Iterator[str]:
                 f"({_percent(plain['benign_accuracy'])})."
             )
     yield from _sentinel_notes(results)
-    yield from (f"* {name}: {flag}" for name, policy in results["policies"].items() for flag in policy["flags"])
+    yield from (f"{FLAG} {name}: {flag}" for name, policy in results["policies"].items() for flag in policy["flags"])
 
 
-def _sentinel_notes(results: dict[str, Any]) -> Iterator[str]:
+def _sentinel_notes(results: Results) -> Iterator[str]:
     watched, policy = results["sentinel"], results["policies"]["sentinel"]
-    kept, orders = policy["foreign_honest_only"], watched["foreign_orders"]
+    honest, orders = policy["foreign_honest_only"], watched["foreign_orders"]
     when = f"accused in {orders['accused']} of {orders['orders']} random orders"
     if orders["accused"]:
         when += f" (median at query {orders['median']:.0f}, 95 % by {orders['p95']:.0f}, the last at {orders['worst']})"
-    here = "never" if policy["alarm_at"] is None else f"at query {policy['alarm_at']}"
+    here = "never" if policy["alarm_at"] is None else f"at query {policy['alarm_at']:.0f} in the median"
     yield (
-        f"sentinel: the foreign thief is {when}, in the run above {here}, and gets decoys from then on. A thief "
-        f"that throws those away and keeps its {kept['answers']} honest answers reaches {_best(kept)}: "
+        f"sentinel: the foreign thief is {when}, in the runs above {here}, and gets decoys from then on. A thief "
+        f"that throws those away and keeps its {honest['answers']:.0f} honest answers reaches {_best(honest)}: "
         "digits are easy. The own-kind thief looks like any benign client and is bounded by the budget alone: at most "
         f"{watched['honest_answers_bound']} honest answers."
     )
@@ -113,66 +152,65 @@ def _sentinel_notes(results: dict[str, Any]) -> Iterator[str]:
     )
 
 
-def adaptive_rows(results: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """One row an attacker who knows the sentinel."""
-    for name, found in results["adaptive"].items():
-        star = "*" if found["flags"] else ""
-        yield (
-            name,
-            str(found["accounts"]),
-            str(found["attack_queries"]),
-            "never" if found["alarm_at"] is None else str(found["alarm_at"]),
-            str(found["honest_answers"]),
-            str(found["honest_cover"]),
-            _percent(found["thief_all"]) + star,
-            _percent(found["thief_honest_only"]) + star,
-        )
-
-
-def adaptive_notes(results: dict[str, Any]) -> Iterator[str]:
-    """What a reader must know to read the table of adaptive attackers."""
-    yield (
-        "All send foreign images and know the sentinel. asked: attack queries; alarm at: the one that raised it; "
-        "honest answers: to attack queries; honest cover: to benign images sent along, which the thief trains on too. "
-        "all kept and honest kept: accuracy of direct thieves trained on all they got, or on the honest answers alone; "
-        f"means over seeds {results['seeds']}. "
-        f"Undefended: {_best(results['policies']['undefended']['foreign'])}; chance: {_percent(results['chance'])}."
+def _thief_row(name: str, row: Results) -> tuple[str, ...]:
+    return (
+        name + "".join(mark for knowledge, mark in MARKS.items() if knowledge in row["knows"]),
+        str(row["queries"]),
+        f"{row['honest_answers']:.0f}",
+        f"{row['alarmed']:.0%}",
+        _percent(row["thief_undefended"]),
+        _percent(row["thief_accuracy"]) + (FLAG if row["flags"] else ""),
     )
+
+
+def _thief_notes(results: Results) -> Iterator[str]:
+    thieves = results["adaptive"]["thieves"]
     yield (
-        "Cover and warm-up images are held-out MNIST digits and their shifts by one pixel; 'central' takes the quarter "
-        "with the most usual scores (which a thief cannot know), 'jittered copies' repeats twenty of those with noise. "
-        "'knn too': against a sentinel that also watches the distance to training features."
+        "Attacks, named as in docs/attacks.md, with foreign images. honest answers: to all queries, cover included; "
+        "accused: share of the queries that were sent while accused; thief: accuracy of a copy trained on all answers, "
+        f"without a defense and under the sentinel, means over seeds {results['seeds']}; chance: "
+        f"{_percent(results['chance'])}."
     )
-    for name, found in results["adaptive"].items():
-        yield from (f"* {name}: {flag}" for flag in found["flags"])
+    yield f"{ORACLE} knows the victim's clean answers, which no real attacker does."
+    yield f"{OWN_KIND} owns images of the victim's own kind, and trains on the answers to them too."
+    yield from (f"{FLAG} {name}: {flag}" for name, row in thieves.items() for flag in row["flags"])
 
 
-def adaptive_markdown(results: dict[str, Any]) -> str:
-    """The adaptive table and its notes in Markdown, as the docs show them."""
-    return _markdown(ADAPTIVE_HEADER, adaptive_rows(results), adaptive_notes(results))
+def _alarm(row: Results) -> str:
+    at = f", at {row['median']:.0f}" if row["accused"] else ""
+    return f"{row['accused']} of {row['orders']}{at}"
 
 
-def markdown(results: dict[str, Any]) -> str:
-    """The table and its notes in Markdown, as the README shows them."""
-    return _markdown(HEADER, rows(results), notes(results))
+def markdown(results: Results) -> str:
+    """The table of policies and its notes in Markdown, as the README shows them."""
+    return _markdown(demo_tables(results)[:1])
 
 
-def _markdown(header: Sequence[str], lines: Iterable[Sequence[str]], told: Iterable[str]) -> str:
-    table = [header, ["---"] * len(header), *lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in table) + "\n\n" + "".join(f"- {note}\n" for note in told)
+def adaptive_markdown(results: Results) -> str:
+    """The tables of the adaptive attackers in Markdown, as the docs show them."""
+    return _markdown(adaptive_tables(results))
 
 
-def verdict_shares(shares: dict[str, float]) -> str:
+def _markdown(tables: Iterable[DemoTable]) -> str:
+    return "\n".join(
+        (f"**{table.title}**\n\n" if table.title else "")
+        + f"{markdown_table(table.header, table.rows)}\n"
+        + "".join(f"- {note}\n" for note in table.notes)
+        for table in tables
+    )
+
+
+def verdict_shares(shares: Mapping[str, float]) -> str:
     """Four percentages, or a dash where nothing was judged."""
     return "/".join(f"{100 * shares.get(letter, 0):.0f}" for letter in "ABCD") if shares else "-"
 
 
-def _star(attack: dict[str, Any], kind: str) -> str:
-    return "*" if any(f" {kind} " in flag for flag in attack["flags"]) else ""
+def _star(attack: Results, kind: str) -> str:
+    return FLAG if any(f" {kind} " in flag for flag in attack["flags"]) else ""
 
 
-def _best(attack: dict[str, Any]) -> str:
-    return _percent(best(attack))
+def _best(attack: Results) -> str:
+    return _percent(best_thief(attack))
 
 
 def _percent(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The sentinel at work: what the ledger is told of a batch, which groups a client belongs to, and decoys."""
+"""The sentinel as the guard uses it: the bets on a batch for the ledger, the limits of groups, and decoys."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from queen.sentinel.sketch import Sketch, directions
 from queen.types import Inputs
 
 
-class Watch:
-    """A bundle's evidence and a secret: bets, sketches and decoys for batches of queries."""
+class SentinelRuntime:
+    """A bundle's evidence with a secret: bets, sketches and decoys for batches of queries."""
 
     def __init__(self, bundle: Bundle, secret: bytes) -> None:
         self._settings, self._calibration = bundle.sentinel, bundle.calibration
@@ -32,7 +32,7 @@ class Watch:
         self._cell = cell / tolerance
 
     def groups(self, names: Sequence[str]) -> dict[str, Group]:
-        """The groups by name, if the operator has named their kinds and limits."""
+        """The limits of every named group; an error unless the operator has set some for its kind."""
         if isinstance(names, str):
             raise OptionError(f"groups must be a list of names, got '{names}'")
         known = self._settings.groups
@@ -48,7 +48,7 @@ class Watch:
     def bets(
         self, x: Inputs, labels: list[int], features: Tensor, logits: Tensor, honest: Tensor, points: Tensor
     ) -> Bets | None:
-        """What the ledger needs to know of every row; None unless the policy is the sentinel's."""
+        """The bets on every row, which the ledger turns into wealth; None unless the policy is the sentinel's."""
         evidence, settings = self._evidence, self._settings
         if evidence is None:
             return None
@@ -70,7 +70,7 @@ class Watch:
         return decoy(honest, labels, sketches, self._key, self._cell)
 
     def _sketch(self, features: Tensor) -> list[Sketch]:
-        found = features @ self._directions
-        if not is_finite(found):  # here, where one client's query is not yet judged with others'
+        sketches = features @ self._directions
+        if not is_finite(sketches):  # found now, it is this batch's error; in the ledger it would be everybody's
             raise NotFiniteError("the model's features are too large for this input")
-        return [tuple(row) for row in found.tolist()]
+        return [tuple(row) for row in sketches.tolist()]

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from queen.core import inputs
 from queen.errors import LedgerError, QueenError
-from queen.guard import Guard, Measured
+from queen.guard import Guard
 from queen.ledger import Judgement
 from queen.options import Group
+from queen.perturber import MeasuredBatch
 from queen.serve.protocol.rest_write import clean
 from queen.serve.types import Caller, Query, ServeError
 from queen.types import Reply
@@ -45,11 +46,11 @@ class PendingRequest:
 
 
 @dataclass(frozen=True)
-class MeasuredBatch:
+class RequestBatch:
     """Requests that went through the model together, and its outputs for all of their rows."""
 
     requests: list[PendingRequest]
-    measured: Measured
+    measured: MeasuredBatch
     model_seconds: float
 
 
@@ -86,7 +87,7 @@ class Batcher:
         self._pace = 0.0  # seconds per row, lately
         self._changed = threading.Condition()
         self._closed = False
-        self._measured: queue.Queue[MeasuredBatch | None] = queue.Queue(maxsize=1)
+        self._measured: queue.Queue[RequestBatch | None] = queue.Queue(maxsize=1)
         self._cores, self._cores_set = torch.get_num_threads(), threading.Event()
         self._threads = [
             threading.Thread(target=self._run_model, name="queen-model", daemon=True),
@@ -161,12 +162,12 @@ class Batcher:
             batches = self._measure([request for request in requests if not request.answer.cancelled()])
             seconds = time.perf_counter() - start
             for part, measured in batches:
-                self._measured.put(MeasuredBatch(part, measured, seconds / len(batches)))
+                self._measured.put(RequestBatch(part, measured, seconds / len(batches)))
             rows = sum(request.query.rows for request in requests)
             self._pace = FORGET * self._pace + (1 - FORGET) * (time.perf_counter() - start) / rows
         self._measured.put(None)
 
-    def _measure(self, requests: list[PendingRequest]) -> list[tuple[list[PendingRequest], Measured]]:
+    def _measure(self, requests: list[PendingRequest]) -> list[tuple[list[PendingRequest], MeasuredBatch]]:
         """Run the model on all requests at once; if that fails, without those at fault, or else on one at a time."""
         if not requests:
             return []
@@ -203,7 +204,7 @@ class Batcher:
             except Exception:
                 _fail(batch.requests, ServeError(500, "answering this request failed"))
 
-    def _answer(self, batch: MeasuredBatch) -> None:
+    def _answer(self, batch: RequestBatch) -> None:
         """Record, commit, answer: never the other way round."""
         requests, start = batch.requests, time.perf_counter()
         callers = {request.caller.client: request.groups for request in requests}

@@ -111,9 +111,6 @@ class Service:
         works = self.ledger_health.works and self.key_watcher.works
         return works and not self._draining and self.batcher.alive
 
-    def _show_ready(self) -> None:
-        self.metrics.set_ready(self.ready)
-
     async def start(self) -> None:
         """Begin to answer requests."""
         await self.key_watcher.refresh()
@@ -177,6 +174,9 @@ class Service:
     async def admin(self, request: Request) -> Caller:
         """An operator, or `ServeError` 401 or 403."""
         return await self.key_watcher.admin(request.headers.get("authorization"), *addresses(request.scope))
+
+    def _show_ready(self) -> None:
+        self.metrics.set_ready(self.ready)
 
     def _after_batch(self, outcome: BatchOutcome) -> None:
         """Count and record a batch whose answers have left, and report the alarms that it raised."""

@@ -11,9 +11,10 @@ from torch import Tensor
 from queen.core import inputs
 from queen.core.split import run_model
 from queen.errors import NotFiniteError
-from queen.guard import Guard, Measured
+from queen.guard import Guard
 from queen.ledger import Judgement
 from queen.options import Group
+from queen.perturber import MeasuredBatch
 from queen.policy import Action, Policy
 from queen.types import Inputs, Reply, Verdict
 
@@ -25,7 +26,7 @@ class Unprotected(Guard):
 
     policy = NO_POLICY
 
-    def measure(self, x: Inputs, *, said: Tensor | None = None) -> Measured:
+    def measure(self, x: Inputs, *, said: Tensor | None = None) -> MeasuredBatch:
         """The model's answers and nothing else."""
         bundle = self.bundle
         x = inputs.check(x, bundle.probe.x, bundle.input_range)
@@ -36,21 +37,23 @@ class Unprotected(Guard):
             if not inputs.is_finite(logits):
                 raise NotFiniteError("the model's logits are NaN or infinite for this input")
             empty = np.empty(0, np.int64)
-            return Measured(x, logits, logits, logits.softmax(1), empty, empty.reshape(0, 2).astype(np.float32), None)
+            return MeasuredBatch(
+                x, logits, logits, logits.softmax(1), empty, empty.reshape(0, 2).astype(np.float32), None
+            )
 
     def judge_rows(
         self,
-        measured: Measured,
+        batch: MeasuredBatch,
         clients: tuple[str, ...],
         owner: Sequence[int] | None,
         groups: Sequence[Mapping[str, Group]] | None = None,
     ) -> Judgement:
         """Nothing is judged."""
-        none = np.zeros(len(measured.honest), np.bool_)
+        none = np.zeros(len(batch.honest), np.bool_)
         return Judgement("D" * len(none), none, none, none)
 
     def reply(
-        self, measured: Measured, judgement: Judgement, clients: Sequence[str], *, uniform: bool = False
+        self, batch: MeasuredBatch, judgement: Judgement, clients: Sequence[str], *, uniform: bool = False
     ) -> Reply:
         """The truth."""
-        return Reply(measured.honest, judgement.verdicts, judgement.alarmed, np.zeros(len(measured.honest), np.bool_))
+        return Reply(batch.honest, judgement.verdicts, judgement.alarmed, np.zeros(len(batch.honest), np.bool_))

@@ -30,11 +30,11 @@ SHAPES = arrays.array_shapes(min_dims=2, max_dims=4, max_side=4)
     name=st.sampled_from(["X", "y", "longer_name"]),
 )
 def test_arrays_are_those_that_scipy_wrote(x, compressed, name):
-    found = read_mat(saved({name: x, "other": np.ones((1, 2))}, compressed=compressed))
-    assert set(found) == {name, "other"}
-    assert found[name].dtype == x.dtype
-    assert found[name].shape == x.shape
-    assert np.array_equal(found[name], x, equal_nan=x.dtype.kind == "f")
+    arrays = read_mat(saved({name: x, "other": np.ones((1, 2))}, compressed=compressed))
+    assert set(arrays) == {name, "other"}
+    assert arrays[name].dtype == x.dtype
+    assert arrays[name].shape == x.shape
+    assert np.array_equal(arrays[name], x, equal_nan=x.dtype.kind == "f")
 
 
 def test_other_things_are_left_out():
@@ -63,11 +63,11 @@ def test_a_damaged_file_never_ends_the_process(where, value, cut):
     damaged = DATA[:where] if cut else DATA[:where] + bytes([value]) + DATA[where + 1 :]
     try:
         with reading("file"):
-            found = read_mat(damaged)
+            arrays = read_mat(damaged)
     except DataError as error:
         assert str(error)  # noqa: PT017
     else:
-        assert all(array.nbytes <= len(DATA) for array in found.values())
+        assert all(array.nbytes <= len(DATA) for array in arrays.values())
 
 
 @pytest.mark.parametrize("kind", [0, 8, 10, 11, 16, 201])

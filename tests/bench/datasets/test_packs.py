@@ -1,54 +1,19 @@
 from __future__ import annotations
 
-import io
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image, features
+from PIL import features
 
 from queen.bench.datasets.packs import Pack
 from queen.bench.datasets.pixels import Selection
 from queen.bench.datasets.trees import DataError
 from queen.errors import OptionError, QueenError
 from tests.support.official_sets import noise
-
-
-def encoded(pixels: np.ndarray, kind: str = "WEBP", **options: object) -> np.ndarray:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind, **options)
-    return np.frombuffer(buffer.getvalue(), np.uint8)
-
-
-def mosaics(x: np.ndarray, columns: int, rows: int, **options: object) -> list[np.ndarray]:
-    """Images (n, side, side[, 3]) tile by tile, the last mosaic filled up with black."""
-    side, per_mosaic, made = x.shape[1], columns * rows, []
-    for start in range(0, len(x), per_mosaic):
-        sheet = np.zeros((rows * side, columns * side, *x.shape[3:]), np.uint8)
-        for i, tile in enumerate(x[start : start + per_mosaic]):
-            top, left = i // columns * side, i % columns * side
-            sheet[top : top + side, left : left + side] = tile
-        made.append(encoded(sheet, **options))
-    return made
-
-
-def write_pack(path: Path, columns: int = 3, rows: int = 2, options: dict | None = None, **arrays: np.ndarray) -> Path:
-    """Arrays with 3 or 4 dimensions are splits, others are stored as they are."""
-    options = {"kind": "WEBP", "lossless": True} if options is None else options
-    content: dict[str, np.ndarray] = {}
-    for name, array in arrays.items():
-        if array.ndim < 3:
-            content[name] = array
-            continue
-        content |= {f"{name}/{i:03}": m for i, m in enumerate(mosaics(array, columns, rows, **options))}
-        content[f"{name}/n"] = np.array(len(array))
-        content.setdefault("tile", np.array([array.shape[1], columns]))
-    np.savez(path, **content)
-    return path
-
+from tests.support.packs import encoded, write_pack
 
 LABELS = np.arange(20, dtype=np.uint8) % 4
 
@@ -59,20 +24,20 @@ LABELS = np.arange(20, dtype=np.uint8) % 4
 def test_every_tile_comes_back_in_order(count, shape, options, tmp_path):
     x = noise(count, *shape)
     path = write_pack(tmp_path / "p.npz", options=options, train=x, y_train=LABELS[:count])
-    found = Pack("p.npz").read(path, Selection("train"))
+    pixels = Pack("p.npz").read(path, Selection("train"))
     expected = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
-    assert np.array_equal(found.x, expected)
-    assert found.y.tolist() == LABELS[:count].tolist()
-    assert found.y.dtype == np.int64
+    assert np.array_equal(pixels.x, expected)
+    assert pixels.y.tolist() == LABELS[:count].tolist()
+    assert pixels.y.dtype == np.int64
 
 
 def test_avif_comes_back_nearly(tmp_path):
     x = np.repeat(np.repeat(noise(4, 4, 4, 3), 4, 1), 4, 2)  # smooth enough for AVIF
     options = {"kind": "AVIF", "quality": 95, "subsampling": "4:4:4"}
     path = write_pack(tmp_path / "p.npz", options=options, train=x, y_train=LABELS[:4])
-    found = Pack("p.npz").read(path, Selection("train")).x.transpose(0, 2, 3, 1)
-    assert np.abs(found.astype(int) - x).mean() < 4
-    assert np.abs(found[::-1].astype(int) - x).mean() > 20
+    pixels = Pack("p.npz").read(path, Selection("train")).x.transpose(0, 2, 3, 1)
+    assert np.abs(pixels.astype(int) - x).mean() < 4
+    assert np.abs(pixels[::-1].astype(int) - x).mean() > 20
 
 
 def test_the_splits_of_a_pack_have_names_of_their_own(tmp_path):
@@ -107,9 +72,9 @@ def test_a_class_can_be_left_out_and_the_split_be_drawn(tmp_path):
     assert train.classes == ("w", "y", "z")
     assert np.bincount(test.y).tolist() == [25, 25, 25]
     assert np.bincount(train.y).tolist() == [5, 5, 5]
-    found = {(label, one.tobytes()) for part in (train, test) for one, label in zip(part.x, part.y, strict=True)}
-    kept = {(["wyz".index("wxyz"[k])][0], x[i].transpose(2, 0, 1).tobytes()) for i, k in enumerate(y) if k != 1}
-    assert found == kept
+    images = {(label, one.tobytes()) for part in (train, test) for one, label in zip(part.x, part.y, strict=True)}
+    expected = {(["wyz".index("wxyz"[k])][0], x[i].transpose(2, 0, 1).tobytes()) for i, k in enumerate(y) if k != 1}
+    assert images == expected
     with pytest.raises(DataError, match="expected a class 'nothing'"):
         Pack("p.npz", {"train": "x"}, without="nothing").read(path, Selection("train"))
 

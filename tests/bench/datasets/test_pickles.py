@@ -16,9 +16,9 @@ DATA = noise(3, 5)
 
 def test_a_pickle_of_python_2_is_what_the_standard_library_reads():
     content = {b"data": DATA, b"labels": [3, -1], b"batch_label": b"text", b"nested": [[b"a"], {b"b": 1}]}
-    found = read_pickle(python2_pickle(content), "batch")
+    loaded = read_pickle(python2_pickle(content), "batch")
     real = pickle.loads(python2_pickle(content), encoding="bytes")
-    for one in (found, real):
+    for one in (loaded, real):
         assert np.array_equal(one.pop(b"data"), DATA)
         assert one == {key: value for key, value in content.items() if key != b"data"}
 
@@ -27,9 +27,9 @@ def test_a_pickle_of_python_2_is_what_the_standard_library_reads():
 @pytest.mark.parametrize("array", [DATA, np.asfortranarray(DATA), DATA[:, 0]], ids=["C", "F", "1-D"])
 def test_a_pickle_of_python_3_too(protocol, array):
     for keys in ((b"data", b"labels"), ("data", "labels")):
-        found = read_pickle(pickle.dumps(dict(zip(keys, (array, [1, 2]), strict=True)), protocol), "batch")
-        assert np.array_equal(found[b"data"], array)
-        assert found[b"labels"] == [1, 2]
+        loaded = read_pickle(pickle.dumps(dict(zip(keys, (array, [1, 2]), strict=True)), protocol), "batch")
+        assert np.array_equal(loaded[b"data"], array)
+        assert loaded[b"labels"] == [1, 2]
 
 
 class Calls:
@@ -83,5 +83,5 @@ def test_anything_else_is_refused(data):
 
 def test_bare_arrays_in_odd_places_are_harmless():
     """The stand-ins can be called with anything, but make only themselves."""
-    found = read_pickle(b"\x80\x02}" + TEXT + b"cnumpy\nndarray\n(J\xff\xff\xff\x7ftRs.", "batch")
-    assert found[b"a"].size == 0
+    loaded = read_pickle(b"\x80\x02}" + TEXT + b"cnumpy\nndarray\n(J\xff\xff\xff\x7ftRs.", "batch")
+    assert loaded[b"a"].size == 0

@@ -25,11 +25,11 @@ def test_every_kind_of_tree_reads_alike(kind, tmp_path):
     tree = open_tree(WRITE[kind](FILES, tmp_path / "it"))
     assert tree.names == ("other/top/y", "top/a/deep/x.bin", "top/b.txt", "top/c")
     assert dict(tree.read(tree.names)) == {name.removeprefix("./"): data for name, data in FILES.items()}
-    assert tree.text("top/b.txt") == ["two", " three "]
+    assert tree.read_lines("top/b.txt") == ["two", " three "]
     inside = tree.inside("top")
     assert inside.names == ("a/deep/x.bin", "b.txt", "c")
     assert dict(inside.read(["c", "a/deep/x.bin"])) == {"c": b"c", "a/deep/x.bin": b"\0\1"}
-    assert inside.inside("a").inside("deep").one("x.bin") == b"\0\1"
+    assert inside.inside("a").inside("deep").read_one("x.bin") == b"\0\1"
     assert inside.inside("nothing") is inside
     with pytest.raises(DataError, match="has no file 'y'"):
         list(inside.read(["c", "y"]))
@@ -49,7 +49,7 @@ def test_names_that_lead_outside_are_left_out(kind, tmp_path):
     assert tree.names == ("good",)
     for name in EVIL.keys() - {"good"}:
         with pytest.raises(DataError):
-            tree.one(name)
+            tree.read_one(name)
     assert [path.name for path in tmp_path.iterdir()] == [tree.path.name]  # nothing was unpacked
 
 
@@ -81,16 +81,16 @@ def test_folders_behind_links_are_not_followed(tmp_path):
     os.symlink(tmp_path / "in", tmp_path / "in" / "loop")
     assert open_tree(tmp_path / "in").names == ("x",)
     (tmp_path / "root").symlink_to(tmp_path / "in")  # but the user may link the folder itself
-    assert open_tree(tmp_path / "root").one("x") == b"x"
+    assert open_tree(tmp_path / "root").read_one("x") == b"x"
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_a_file_of_absurd_size_is_refused(kind, tmp_path, monkeypatch):
     tree = open_tree(WRITE[kind]({"small": b"12", "large": b"123"}, tmp_path / "it"))
     monkeypatch.setattr(trees, "MAX_FILE", 2)
-    assert tree.one("small") == b"12"
+    assert tree.read_one("small") == b"12"
     with pytest.raises(DataError, match="'large' says it has 3 bytes"):
-        tree.one("large")
+        tree.read_one("large")
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"PK\3\4", b"\x1f\x8b"], ids=["empty", "text", "zip", "gzip"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from queen.bench.protectee import make_setting
+from queen.bench.protectee import make_protectee
 from queen.bench.spec import read_spec
 from queen.bench.studies.base import StudyContext
 from queen.bench.studies.run import one_thread
@@ -56,4 +56,4 @@ def context(folder):
     cache = Cache(folder / "cache")
     spec = read_spec(folder / "tiny.yaml")
     with one_thread(), Progress(False) as show:
-        yield StudyContext(spec, make_setting(spec.protectee, spec.thief, cache, "cpu", None), cache, show)
+        yield StudyContext(spec, make_protectee(spec.protectee, spec.thief, cache, "cpu", None), cache, show)

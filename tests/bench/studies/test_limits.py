@@ -16,12 +16,12 @@ SMALL = {"defenses": ("queen",), "attacks": ("direct",), "pools": ("own_kind",)}
 def letters_by_hand(context, options: dict[str, float]) -> Counter[str]:
     """Verdicts of the attacker's queries, asked one at a time."""
     run = context.plan("queen", seed=0, options=options)
-    setting = context.setting_for("own_kind")
-    service = DEFENSES["queen"].start(setting.victim, run.generator("defense"), **run.options)
-    rows = torch.randperm(len(setting.pool), generator=run.generator("query"))[: context.spec.budget]
+    protectee = context.protectee_for("own_kind")
+    service = DEFENSES["queen"].start(protectee.victim, run.generator("defense"), **run.options)
+    rows = torch.randperm(len(protectee.pool), generator=run.generator("query"))[: context.spec.budget]
     oracle = service.client("by hand")
     for row in rows:
-        oracle(setting.pool[row : row + 1])
+        oracle(protectee.pool[row : row + 1])
     return Counter(service.verdicts)
 
 
@@ -57,7 +57,7 @@ def test_a_larger_threshold_records_more_and_spends_less_whatever_the_policy(con
 def test_what_was_measured_for_a_value_is_not_measured_again(context, monkeypatch):
     parameters = Radius(radii=(0.02,), threshold=0.2, **SMALL)
     first = measure_radius(context, parameters)
-    monkeypatch.setattr("queen.bench.studies.base.run_cell", None)
+    monkeypatch.setattr("queen.bench.studies.base.run_trial", None)
     assert measure_radius(context, parameters) == first
     with pytest.raises(TypeError):
         measure_radius(context, Radius(radii=(0.03,), threshold=0.2, **SMALL))

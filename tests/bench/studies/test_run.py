@@ -9,7 +9,7 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from queen.bench.spec import SpecError
+from queen.bench.checked import SpecError
 from queen.bench.studies import STUDIES, find_study
 from queen.bench.studies.base import read_study
 from queen.bench.studies.formatting import percent, percent_range
@@ -90,7 +90,7 @@ def test_mistakes_in_a_file_of_parameters_are_named(folder, content, message):
 
 def test_unknown_names_in_parameters_are_answered_with_the_nearest(context):
     with pytest.raises(OptionError, match="no pool 'own'; known: foreign, own_kind"):
-        context.setting_for("own")
+        context.protectee_for("own")
     with pytest.raises(OptionError, match=r"no defense 'quen'.*did you mean 'queen'"):
         context.plan("quen", seed=0)
     with pytest.raises(OptionError, match=r"no attack 'dirct'.*did you mean 'direct'"):
@@ -98,9 +98,9 @@ def test_unknown_names_in_parameters_are_answered_with_the_nearest(context):
 
 
 def test_own_kind_images_must_be_there(context):
-    poor = replace(context, setting=replace(context.setting, benign=None))
+    poor = replace(context, protectee=replace(context.protectee, benign=None))
     with pytest.raises(SpecError, match="protectee: benign: 600"):
-        poor.setting_for("own_kind")
+        poor.protectee_for("own_kind")
 
 
 def test_shares_are_said_in_percent():

@@ -47,14 +47,14 @@ def test_a_thief_is_like_itself_and_not_like_one_trained_on_poison(context):
 
 
 def test_long_trainings_have_checkpoints_now_and_then_and_at_the_end(context):
-    setting = replace(context.setting, key="longer", schedule=Schedule(epochs=45, batch=100))
+    protectee = replace(context.protectee, key="longer", schedule=Schedule(epochs=45, batch=100))
     parameters = ForgetQuality(defenses=("none",), control=False)
-    points = forget_quality.measure(replace(context, setting=setting), parameters)["rows"][CLEAN]
+    points = forget_quality.measure(replace(context, protectee=protectee), parameters)["rows"][CLEAN]
     assert [point["epoch"] for point in points] == [*range(2, 45, 2), 45]
 
 
 def test_a_thief_of_nothing_is_refused(context, monkeypatch):
-    nothing = Transcript(context.setting.pool[:0], torch.empty(0, 10))
+    nothing = Transcript(context.protectee.pool[:0], torch.empty(0, 10))
     monkeypatch.setattr(forget_quality, "_ask", lambda *_: nothing)
     with pytest.raises(OptionError, match="'none' answered nothing"):
         forget_quality.measure(context, ForgetQuality(seed=7))
@@ -111,11 +111,11 @@ def test_distances_are_those_the_guard_measures(context):
     bundle = context.fit_bundle()
     (x, y), labels, distances = measure_distances(context, bundle, "own_kind", "map")
     run = context.plan("queen", seed=0, options={"threshold": 100.0, "radius": 1e-6})
-    service = DEFENSES[run.defense].start(context.setting.victim, run.generator("defense"), **run.options)
+    service = DEFENSES[run.defense].start(context.protectee.victim, run.generator("defense"), **run.options)
     service.client("c")(x)
-    assert torch.equal(y, context.setting.benign[1])
+    assert torch.equal(y, context.protectee.benign[1])
     assert service.verdicts["A"] == int((distances >= 1).sum())
-    assert torch.equal(labels, context.setting.victim.clean(x).argmax(1))
+    assert torch.equal(labels, context.protectee.victim.clean(x).argmax(1))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 
 import pytest
 from starlette.responses import RedirectResponse
@@ -11,30 +10,13 @@ from starlette.responses import RedirectResponse
 from queen.errors import LedgerError, OptionError
 from queen.ledger import Budget
 from queen.serve.admin.client import AdminClient
-from tests.support.admin_stub import HOSTILE, AdminStub, ExchangeableApp, busy_guard, listening
-
-
-@pytest.fixture(scope="module")
-def app() -> ExchangeableApp:
-    return ExchangeableApp()
-
-
-@pytest.fixture(scope="module")
-def url(app) -> Iterator[str]:
-    with listening(app) as address:
-        yield address
+from tests.support.admin_stub import HOSTILE
 
 
 @pytest.fixture
-def stub(app, tmp_path) -> AdminStub:
-    stub = AdminStub(busy_guard(), tmp_path)
-    app.app = stub.app()
-    return stub
-
-
-@pytest.fixture
-def client(url, stub) -> AdminClient:
-    return AdminClient(f"{url}/", stub.admin_key)
+def client(listener, stub) -> AdminClient:
+    listener.app = stub.app()
+    return AdminClient(f"{listener.url}/", stub.admin_key)
 
 
 def test_standings_and_events_are_the_ledgers(stub, client):
@@ -65,20 +47,20 @@ def test_what_it_does_reaches_the_ledger_under_the_name_of_the_key(stub, client)
     assert client.revoke("alice") == [key.id for key in stub.keys.keys().values() if not key.active]
 
 
-def test_the_servers_errors_are_passed_on(stub, client, url):
+def test_the_servers_errors_are_passed_on(listener, stub, client):
     with pytest.raises(OptionError, match="says 404: no client 'nobody' in this ledger"):
         client.pardon("nobody", "ignored")
     with pytest.raises(OptionError, match="says 403"):
-        AdminClient(url, stub.plain_key).events()
+        AdminClient(listener.url, stub.plain_key).events()
     stub.fails = LedgerError("the disk is full")
     with pytest.raises(OptionError, match="says 503: the disk is full"):
         client.events()
 
 
-def test_a_key_goes_to_the_named_server_alone(app, url):
-    app.app = RedirectResponse("https://example.org/")
+def test_a_key_goes_to_the_named_server_alone(listener):
+    listener.app = RedirectResponse("https://example.org/")
     with pytest.raises(OptionError, match="says 307: Temporary Redirect"):
-        AdminClient(url, "key").events()
+        AdminClient(listener.url, "key").events()
     with pytest.raises(OptionError, match="expected the server as http://HOST:PORT, got 'file:///etc/passwd'"):
         AdminClient("file:///etc/passwd", "key")
     with socket.create_server(("127.0.0.1", 0)) as sock:

@@ -24,7 +24,6 @@ from tests.support.admin_stub import (
     SCRIPT,
     TURNED,
     AdminStub,
-    ExchangeableApp,
     busy_guard,
     fill,
     listening,
@@ -125,21 +124,8 @@ def go(page: Page, address: str) -> None:
 
 
 @pytest.fixture
-def stub(tmp_path) -> AdminStub:
-    return AdminStub(busy_guard(), tmp_path)
-
-
-@pytest.fixture(scope="module")
-def listener() -> Iterator[SimpleNamespace]:
-    """One server for all stubs that tests change."""
-    app = ExchangeableApp()
-    with listening(app) as url:
-        yield SimpleNamespace(app=app, url=url)
-
-
-@pytest.fixture
 def url(listener, stub) -> str:
-    listener.app.app = stub.app()
+    listener.app = stub.app()
     return listener.url
 
 
@@ -456,7 +442,7 @@ def test_a_server_that_goes_and_comes_back(stub, new_page):
 
 def test_a_server_that_nobody_has_asked_yet(listener, tmp_path, new_page):
     stub = AdminStub(small_guard(policy="paper"), tmp_path)
-    listener.app.app = stub.app()
+    listener.app = stub.app()
     page = log_in(new_page(listener.url), stub.admin_key)
     expect(page.get_by_text("Nobody has asked yet.")).to_be_visible()
     expect(page.get_by_text("No open alarms.")).to_be_visible()
@@ -475,7 +461,7 @@ def test_with_very_many_clients_the_page_says_what_it_does_not_know(listener, st
     monkeypatch.setattr(accounts, "MAX_ACCOUNTS", 4)
     monkeypatch.setattr(accounts, "MAX_RANKED", 2)
     monkeypatch.setattr(background, "PATIENCE", 0.05)
-    listener.app.app = stub.app()
+    listener.app = stub.app()
     page = log_in(new_page(listener.url, hurry=True), stub.admin_key)
     expect(page.get_by_text("being counted")).to_be_visible()
     expect(page.get_by_text("The ledger is being read.")).to_be_visible()

@@ -25,7 +25,7 @@ from queen.serve.admin.accounts import Accounts
 from queen.serve.admin.background import BackgroundValue
 from queen.serve.admin.routes import admin_routes
 from queen.serve.unprotected import Unprotected
-from tests.support.admin_stub import HOSTILE, LIMITS, AdminStub, ExchangeableApp, ask, busy_guard, listening
+from tests.support.admin_stub import HOSTILE, LIMITS, AdminStub, ExchangeableApp, ask
 from tests.support.serving import digits, small_guard
 from tests.support.waiting import wait_for
 
@@ -41,27 +41,14 @@ READS = ("overview", "series", "clients", "client?name=alice", "clients/alice", 
 
 
 @pytest.fixture
-def stub(tmp_path) -> AdminStub:
-    return AdminStub(busy_guard(), tmp_path)
-
-
-@pytest.fixture(scope="module")
-def listener() -> Iterator[SimpleNamespace]:
-    """One server for all tests; each gives it an application of its own."""
-    app = ExchangeableApp()
-    with listening(app) as url:
-        yield SimpleNamespace(app=app, url=url)
-
-
-@pytest.fixture
 def http(listener, stub) -> Iterator[httpx.Client]:
     with client_of(listener, stub) as client:
         yield client
 
 
-def client_of(listener: SimpleNamespace, stub: AdminStub) -> httpx.Client:
+def client_of(listener: ExchangeableApp, stub: AdminStub) -> httpx.Client:
     """Serve the stub, and make a client of it with the admin key."""
-    listener.app.app = stub.app()
+    listener.app = stub.app()
     headers = {"Authorization": f"Bearer {stub.admin_key}"}
     return httpx.Client(base_url=f"{listener.url}/admin/", headers=headers, timeout=30)
 

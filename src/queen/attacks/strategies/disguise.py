@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from queen.attacks import adaptive
 from queen.attacks.base import Ask, CountedOracle, Knowledge, Transcript, join
 from queen.attacks.strategies.requirements import require
 from queen.core.split import run_model
@@ -36,7 +36,7 @@ def energy(model: nn.Module, x: Tensor) -> Tensor:
 def ask_after_warm_up(oracle: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Ask for benign images first, in place of as many others; at most half of all are benign."""
     benign = require(knowledge.benign, "benign")[0][: min(knowledge.sizes.warm_up, len(x) // 2)]
-    return oracle.transcript(adaptive.warm_up(x[: len(x) - len(benign)], benign).images)
+    return oracle.transcript(torch.cat([benign, x[: len(x) - len(benign)]]))
 
 
 def ask_behind_cover(ratio: int) -> Ask:
@@ -44,7 +44,8 @@ def ask_behind_cover(ratio: int) -> Ask:
 
     def ask(oracle: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
         benign = repeat_images(require(knowledge.benign, "benign")[0], ratio * len(x))
-        return oracle.transcript(adaptive.cover(x, benign, ratio).images)
+        covered = torch.cat([benign.reshape(len(x), ratio, *x.shape[1:]), x[:, None]], 1)
+        return oracle.transcript(covered.flatten(0, 1))
 
     return ask
 
@@ -52,8 +53,21 @@ def ask_behind_cover(ratio: int) -> Ask:
 def repeat_images(images: Tensor, count: int) -> Tensor:
     """`count` images: the given ones, then copies shifted by one pixel, then all of these again."""
     if count > len(images):
-        images = adaptive.shifted(images)
+        images = shift_images(images)
     return images[torch.arange(count, device=images.device) % len(images)]
+
+
+def shift_images(images: Tensor) -> Tensor:
+    """The images (n, C, H, W), followed by all eight shifts of them by one pixel: (9 n, C, H, W)."""
+    steps = [(0, 0), *((dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1) if dy or dx)]
+    padded = F.pad(images, (1, 1, 1, 1))
+    height, width = images.shape[-2:]
+    return torch.cat([padded[..., 1 + dy : 1 + dy + height, 1 + dx : 1 + dx + width] for dy, dx in steps])
+
+
+def add_noise(images: Tensor, size: float, generator: torch.Generator) -> Tensor:
+    """The images with normal noise of standard deviation `size`, in 0..1."""
+    return (images + size * torch.randn(images.shape, generator=generator).to(images)).clamp(0, 1)
 
 
 def ask_in_turn(oracle: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
@@ -73,7 +87,7 @@ def ask_in_turn(oracle: CountedOracle, x: Tensor, knowledge: Knowledge, generato
 def ask_near_records(oracle: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Ask for each image, then noisy copies of it: near a recorded query, a stateful defense answers honestly."""
     copies = knowledge.sizes.repeats
-    noisy = adaptive.jittered(x.repeat_interleave(copies, 0), copies * len(x), JITTER, generator)
+    noisy = add_noise(x.repeat_interleave(copies, 0), JITTER, generator)
     together = torch.cat([x[:, None], noisy.view(len(x), copies, *x.shape[1:])], 1)
     return oracle.transcript(together.flatten(0, 1))
 

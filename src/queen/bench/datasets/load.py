@@ -1,4 +1,4 @@
-"""Real images by name: sets that install with a package, and published ones that are read from a local folder."""
+"""Loading a set by name: find its files, read the wanted split, bring it to the wanted size, and cache the result."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from queen.bench.datasets.npy_cache import kept
-from queen.bench.datasets.packaged import digits, mnist5k
-from queen.bench.datasets.pixels import Pixels, Selection, fitted
-from queen.bench.datasets.registry import SETS, Packaged, Published
-from queen.bench.datasets.trees import DataError
+from queen.bench.datasets.npy_cache import load_cached
+from queen.bench.datasets.pixels import Pixels, Selection, apply_selection
+from queen.bench.datasets.registry import SETS, PackagedSet, PublishedSet
 from queen.defenses.base import nearest
 from queen.errors import OptionError
-
-__all__ = ["SETS", "DataError", "Images", "digits", "load_set", "mnist5k"]
 
 SPLITS = ("train", "test", "all")
 ROOT_VARIABLE = "QUEEN_DATA"
@@ -31,7 +27,7 @@ Reader = Callable[[Path, Selection], Pixels]
 class Images:
     """Images x (n, C, H, W) in 0..1 as float32, labels y (n,) as int64, the names of the classes and the source.
 
-    `source` is the file or package they came from; results made with packed images must say so.
+    `source` is the file or package they come from; results made with packed images must say so.
     """
 
     x: Tensor
@@ -50,25 +46,27 @@ def load_set(
     count: int | None = None,
     cache: Path | str | None = None,
 ) -> Images:
-    """The images of a split ("train", "test", or "all": one after the other) of one of `SETS`.
+    """The images of a split of one of `SETS`: "train", "test", or "all" for one after the other.
 
-    `root` is the folder of published sets, else that of the environment variable QUEEN_DATA, else ./data. `size` takes
-    the middle square in so many pixels, `channels` 1 or 3 makes them grey or coloured, `count` is how many are drawn,
-    always the same. `cache` is a folder where decoded images are kept, for many processes that read the same set.
+    `root` is the folder of published sets; without it, the folder named by the environment variable QUEEN_DATA, or
+    else ./data. `size` scales the middle square to this many pixels per side, `channels` makes images grey (1) or
+    coloured (3), and `count` draws this many of them, always the same ones. `cache` is a folder for decoded images,
+    which many processes can share.
     """
     wanted = Selection(split, size, channels, count)
     _check(name, wanted)
-    found = SETS[name]
+    dataset = SETS[name]
     key: dict[str, object] = {"name": name, **asdict(wanted)}
-    if isinstance(found, Packaged):
-        source, read = found.source, found.read
+    if isinstance(dataset, PackagedSet):
+        source, read = dataset.source, dataset.read
     else:
-        path, source, read_from = _locate(name, found, root)
+        path, source, read_from = _locate(name, dataset, root)
         read = partial(read_from, path)
         state = path.stat()
         key |= {"path": str(path.resolve()), "bytes": state.st_size, "changed": state.st_mtime_ns}
-    pixels = kept(None if cache is None else Path(cache), key, lambda: fitted(_read(read, wanted), wanted))
-    return _images(pixels, source)
+    folder = None if cache is None else Path(cache)
+    pixels = load_cached(folder, key, lambda: apply_selection(_read_splits(read, wanted), wanted))
+    return _to_images(pixels, source)
 
 
 def _check(name: str, wanted: Selection) -> None:
@@ -84,27 +82,27 @@ def _check(name: str, wanted: Selection) -> None:
         raise OptionError(f"channels must be 1 or 3, got {wanted.channels}")
 
 
-def _locate(name: str, found: Published, root: Path | str | None) -> tuple[Path, str, Reader]:
-    """The first place under the root where the set lies, its name there and how to read it; packs come last."""
+def _locate(name: str, dataset: PublishedSet, root: Path | str | None) -> tuple[Path, str, Reader]:
+    """The first path under the root where the set lies, its source as results name it, and its reader; packs last."""
     top = Path(root or os.environ.get(ROOT_VARIABLE) or "data")
-    readers: dict[str, Reader] = dict.fromkeys(found.places, found.read)
-    if found.pack is not None:
-        readers[found.pack.file] = found.pack.read
+    readers: dict[str, Reader] = dict.fromkeys(dataset.places, dataset.read)
+    if dataset.pack is not None:
+        readers[dataset.pack.file] = dataset.pack.read
     for place, read in readers.items():
         for folder in (top, top / name):
             path = min(folder.glob(place), default=None)
             if path is not None:
-                packed = " (packed)" if read != found.read else ""
+                packed = " (packed)" if read != dataset.read else ""
                 return path, f"{path.relative_to(top).as_posix()}{packed}", read
     raise OptionError(
         f"the data set '{name}' is not in '{top}': looked there and in '{top / name}' for {', '.join(readers)}. "
-        f"It is published by {found.publisher}. Put one of these files into that folder, or name the folder where "
+        f"It is published by {dataset.publisher}. Put one of these files into that folder, or name the folder where "
         f"they are with root=... or the environment variable {ROOT_VARIABLE}; docs/data.md says more"
     )
 
 
-def _read(read: Callable[[Selection], Pixels], wanted: Selection) -> Pixels:
-    """One split, or both one after the other."""
+def _read_splits(read: Callable[[Selection], Pixels], wanted: Selection) -> Pixels:
+    """One split, or both of them one after the other."""
     if wanted.split != "all":
         return read(wanted)
     train, test = (read(replace(wanted, split=split, count=None)) for split in ("train", "test"))
@@ -113,7 +111,7 @@ def _read(read: Callable[[Selection], Pixels], wanted: Selection) -> Pixels:
     return Pixels(np.concatenate([train.x, test.x]), np.concatenate([train.y, test.y]), train.classes)
 
 
-def _images(pixels: Pixels, source: str) -> Images:
+def _to_images(pixels: Pixels, source: str) -> Images:
     scale = 255 if pixels.x.dtype == np.uint8 else 1
     x = np.divide(pixels.x, scale, dtype=np.float32, order="C")
     return Images(torch.from_numpy(x), torch.from_numpy(pixels.y), pixels.classes, source)

@@ -1,4 +1,4 @@
-"""Arrays of numbers in MATLAB 5 files. scipy's reader ends the process on some damaged files, this one never does."""
+"""Arrays of numbers in MATLAB 5 files. scipy's reader crashes the process on some damaged files; this one does not."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ COMPLEX = 0x800
 
 
 def read_mat(data: bytes) -> dict[str, NDArray[np.generic]]:
-    """The arrays by name; whatever else is in the file (text, cells, complex numbers) is left out."""
+    """The arrays by name; anything else in the file (text, cell arrays, complex numbers) is left out."""
     order = {b"IM": "<", b"MI": ">"}.get(data[HEADER - 2 : HEADER])
     if order is None:
         raise DataError("expected a MATLAB 5 file")
-    found: dict[str, NDArray[np.generic]] = {}
+    arrays: dict[str, NDArray[np.generic]] = {}
     for kind, content in _elements(memoryview(data)[HEADER:], order):
-        inner = _elements(memoryview(_inflated(content)), order) if kind == COMPRESSED else [(kind, content)]
+        inner = _elements(memoryview(_inflate(content)), order) if kind == COMPRESSED else [(kind, content)]
         for inner_kind, matrix in inner:
             if inner_kind == MATRIX:
-                found |= _matrix(matrix, order)
-    return found
+                arrays |= _read_matrix(matrix, order)
+    return arrays
 
 
 def _elements(data: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
-    """(kind, content) one after the other: a kind and a size of 4 bytes each, or of 2 each and 4 bytes of content."""
+    """(kind, content) of each element: kind and size take 4 bytes each, or 2 each before 4 bytes of content."""
     at = 0
     while at < len(data):
         kind, size = struct.unpack_from(f"{order}II", data, at)
@@ -49,7 +49,7 @@ def _elements(data: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
         at += 8 if small else 8 + padded
 
 
-def _inflated(content: memoryview) -> bytes:
+def _inflate(content: memoryview) -> bytes:
     stream = zlib.decompressobj()
     data = stream.decompress(content, MAX_FILE)
     if not stream.eof:
@@ -57,8 +57,8 @@ def _inflated(content: memoryview) -> bytes:
     return data
 
 
-def _matrix(content: memoryview, order: str) -> dict[str, NDArray[np.generic]]:
-    """{name: array} of an array of numbers; nothing for other matrices."""
+def _read_matrix(content: memoryview, order: str) -> dict[str, NDArray[np.generic]]:
+    """{name: array} if the matrix holds real numbers, else {}."""
     parts = list(_elements(content, order))
     if len(parts) < 3:
         raise DataError("a matrix has no name or shape")

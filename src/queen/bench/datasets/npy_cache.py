@@ -1,4 +1,4 @@
-"""Decoded images kept as .npy, so that many processes can map the same file instead of decoding it again."""
+"""A cache of decoded images as .npy files, which many processes can map into memory instead of decoding them again."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from queen.errors import OptionError
 FILES = ("x.npy", "y.npy", "classes.json")
 
 
-def kept(folder: Path | None, key: dict[str, object], make: Callable[[], Pixels]) -> Pixels:
-    """What was kept under the key, mapped into memory; else what `make` returns, which is kept then."""
+def load_cached(folder: Path | None, key: dict[str, object], make: Callable[[], Pixels]) -> Pixels:
+    """The images that the folder has for this key, mapped into memory; made and stored first if it has none.
+
+    Without a folder they are only made.
+    """
     if folder is None:
         return make()
     digest = sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
@@ -28,10 +31,10 @@ def kept(folder: Path | None, key: dict[str, object], make: Callable[[], Pixels]
     if not entry.is_dir():
         pixels = make()
         try:
-            _keep(pixels, entry)
+            _store(pixels, entry)
         except OSError as error:
             raise OptionError(f"cannot keep decoded images in '{folder}': {error.strerror or error}") from error
-        del pixels  # mapped pages are shared with the other processes
+        del pixels  # in favour of the mapped file, whose pages are shared with other processes
     try:
         with reading(entry.name):
             x, y = (np.load(entry / name, mmap_mode="r", allow_pickle=False) for name in FILES[:2])
@@ -40,18 +43,18 @@ def kept(folder: Path | None, key: dict[str, object], make: Callable[[], Pixels]
         raise DataError(f"{error} Delete '{entry}' to have it made again") from error
 
 
-def _keep(pixels: Pixels, entry: Path) -> None:
-    """Write beside, then rename: another process sees all of it or nothing."""
+def _store(pixels: Pixels, entry: Path) -> None:
+    """Write into a temporary folder, then rename it: another process sees all files or none."""
     entry.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=".new-", dir=entry.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=entry.parent))
     try:
-        np.save(beside / FILES[0], np.ascontiguousarray(pixels.x))
-        np.save(beside / FILES[1], pixels.y)
-        (beside / FILES[2]).write_text(json.dumps(pixels.classes))
-        beside.chmod(0o755)
-        os.rename(beside, entry)
+        np.save(temporary / FILES[0], np.ascontiguousarray(pixels.x))
+        np.save(temporary / FILES[1], pixels.y)
+        (temporary / FILES[2]).write_text(json.dumps(pixels.classes))
+        temporary.chmod(0o755)
+        os.rename(temporary, entry)
     except OSError:
         if not entry.is_dir():  # else another process was faster
             raise
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)

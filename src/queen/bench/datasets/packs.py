@@ -1,7 +1,7 @@
-"""Compact packs of small images: one .npz whose arrays `SPLIT/000`, `SPLIT/001` .. are encoded mosaics of tiles.
+"""Compact packs of small images: one .npz file whose arrays `SPLIT/000`, `SPLIT/001` .. are encoded mosaics of tiles.
 
-`tile` is [side, columns], `SPLIT/n` the number of images, `y_SPLIT` their labels. Mosaics are AVIF (nearly lossless) or
-lossless WebP. Tiles of 28 pixels are grey.
+`tile` is [side, columns], `SPLIT/n` the number of images and `y_SPLIT` their labels. Mosaics are AVIF (nearly lossless)
+or lossless WebP. Tiles with a side of 28 pixels are grey.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queen.bench.datasets.pixels import PILLOW, Pixels, Selection, in_split
+from queen.bench.datasets.pixels import PILLOW, Pixels, Selection, rows_in_split
 from queen.bench.datasets.trees import DataError, reading
 from queen.errors import OptionError
 
@@ -25,10 +25,10 @@ GREY_SIDE = 28
 
 @dataclass(frozen=True)
 class Pack:
-    """One packed set: its file, what our splits are called in it, and the names of its classes if not the stored ones.
+    """One packed set: its file, the names of our splits in it, and those of its classes unless the pack has them.
 
-    With `per_class` the pack has one split, from which so many images of each class are drawn as the test split;
-    `without` names a class that is left out, `relabel` maps stored labels to those of `classes`.
+    With `per_class`, both splits are drawn from one, and this many images of each class are the test split. `without`
+    names a class to leave out; `relabel` maps stored labels to those of `classes`.
     """
 
     file: str
@@ -47,22 +47,22 @@ class Pack:
             )
         with reading(path.name), np.load(path, allow_pickle=False) as arrays:
             name = self.splits[wanted.split]
-            x, y = _images(arrays, name), arrays[f"y_{name}"].astype(np.int64)
+            x, y = _read_tiles(arrays, name), arrays[f"y_{name}"].astype(np.int64)
             stored: Any = next((arrays[key] for key in NAMES if key in arrays.files), range(y.max(initial=0) + 1))
         y = y if self.relabel is None else self.relabel(y)
         pixels = Pixels(x, y, self.classes or tuple(str(name) for name in stored))
         if self.without:
-            pixels = _drop(pixels, self.without)
-        return pixels if self.per_class is None else pixels.take(in_split(pixels.y, wanted.split, self.per_class))
+            pixels = _drop_class(pixels, self.without)
+        return pixels if self.per_class is None else pixels.take(rows_in_split(pixels.y, wanted.split, self.per_class))
 
 
-def _images(arrays: Mapping[str, NDArray[Any]], split: str) -> NDArray[np.uint8]:
+def _read_tiles(arrays: Mapping[str, NDArray[Any]], split: str) -> NDArray[np.uint8]:
     """All tiles of a split, (n, C, side, side)."""
     side, columns = (int(number) for number in arrays["tile"])
     mosaics = sorted(key for key in arrays if key.startswith(f"{split}/") and key != f"{split}/n")
     parts = []
     for key in mosaics:
-        mosaic = _mosaic(arrays[key].tobytes(), "L" if side == GREY_SIDE else "RGB")
+        mosaic = _decode_mosaic(arrays[key].tobytes(), "L" if side == GREY_SIDE else "RGB")
         if mosaic.shape[1] != side * columns or mosaic.shape[0] % side:
             raise DataError(f"expected mosaics {side * columns} wide in whole rows of {side}, got {mosaic.shape[:2]}")
         tiles = mosaic.reshape(-1, side, columns, side, mosaic.shape[2]).transpose(0, 2, 4, 1, 3)
@@ -73,8 +73,8 @@ def _images(arrays: Mapping[str, NDArray[Any]], split: str) -> NDArray[np.uint8]
     return np.concatenate(parts)[:count]
 
 
-def _mosaic(data: bytes, mode: str) -> NDArray[np.uint8]:
-    """(H, W, C)."""
+def _decode_mosaic(data: bytes, mode: str) -> NDArray[np.uint8]:
+    """The pixels (H, W, C) of a mosaic; `mode` is Pillow's."""
     try:
         from PIL import Image, features  # noqa: PLC0415  (an extra)
     except ImportError as error:
@@ -86,11 +86,11 @@ def _mosaic(data: bytes, mode: str) -> NDArray[np.uint8]:
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def _drop(pixels: Pixels, name: str) -> Pixels:
-    """The other classes, numbered anew."""
+def _drop_class(pixels: Pixels, name: str) -> Pixels:
+    """The images of the other classes, which are numbered anew."""
     if name not in pixels.classes:
         raise DataError(f"expected a class '{name}' to leave out")
     number = pixels.classes.index(name)
-    kept = np.flatnonzero(pixels.y != number)
-    y = pixels.y[kept]
-    return Pixels(pixels.x[kept], y - (y > number), tuple(c for c in pixels.classes if c != name))
+    rows = np.flatnonzero(pixels.y != number)
+    y = pixels.y[rows]
+    return Pixels(pixels.x[rows], y - (y > number), tuple(c for c in pixels.classes if c != name))

@@ -1,4 +1,4 @@
-"""Pickled data without running it: a file may hold numbers, text, lists, dicts and arrays of bytes, nothing else."""
+"""Reading pickles without running them: a file may hold numbers, text, lists, dicts and arrays of bytes only."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class _Reader(pickle.Unpickler):
 
 
 def read_pickle(data: bytes, name: str) -> dict[bytes, Any]:
-    """The dict of a pickle, keys as bytes (Python 2 wrote text so), arrays (uint8) in place of numpy's."""
+    """The dict that a pickle holds, with keys as bytes, as Python 2 wrote text, and values that may be uint8 arrays."""
     with reading(name):
-        found = _Reader(io.BytesIO(data), encoding="bytes").load()
-    if not isinstance(found, dict):
-        raise DataError(f"expected a dict in '{name}', got {type(found).__name__}")
+        content = _Reader(io.BytesIO(data), encoding="bytes").load()
+    if not isinstance(content, dict):
+        raise DataError(f"expected a dict in '{name}', got {type(content).__name__}")
     return {
         key.encode("latin1") if isinstance(key, str) else key: value.bytes if isinstance(value, _Array) else value
-        for key, value in found.items()
+        for key, value in content.items()
     }

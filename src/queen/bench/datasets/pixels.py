@@ -1,4 +1,4 @@
-"""Pixels of a data set: which rows are wanted, in which size, and how image files become arrays."""
+"""Images of a data set as arrays: which of them are wanted and in which size, and how image files are decoded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from queen.bench.datasets.trees import DataError, Tree, reading
 from queen.errors import OptionError
 
-SEED = 123  # of every split or selection that no publisher fixed
+SEED = 123  # of every split and selection that the publisher did not fix
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP")  # not all that Pillow knows: some run programs
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 LUMA = (0.299, 0.587, 0.114)
@@ -25,7 +25,7 @@ PILLOW = "images are read with Pillow: pip install 'queen[bench]'"
 
 @dataclass(frozen=True)
 class Selection:
-    """What is asked of a set: the split, and where not None the side in pixels, 1 or 3 channels and how many images."""
+    """The wanted part of a set: its split and, unless None, the side in pixels, 1 or 3 channels, how many images."""
 
     split: str
     size: int | None = None
@@ -35,7 +35,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Pixels:
-    """Images (n, C, H, W), uint8 or float32 in 0..1, their labels (n,) and the names of the classes."""
+    """Images x (n, C, H, W) in uint8, or in float32 from 0 to 1, their labels y (n,) and the names of the classes."""
 
     x: NDArray[np.uint8] | NDArray[np.float32]
     y: NDArray[np.int64]
@@ -53,43 +53,44 @@ class Pixels:
             )
 
     def take(self, rows: NDArray[np.intp]) -> Pixels:
-        """Some of the rows."""
+        """The given rows only."""
         return self if len(rows) == len(self.y) else Pixels(self.x[rows], self.y[rows], self.classes)
 
 
-def chosen(total: int, count: int | None) -> NDArray[np.intp]:
-    """The rows of a fixed random selection, in order; all of them without a count."""
+def choose_rows(total: int, count: int | None) -> NDArray[np.intp]:
+    """The rows of a fixed random selection of `count` out of `total`, in order; all rows without a count."""
     if count is None or count >= total:
         return np.arange(total)
     return np.sort(np.random.default_rng(SEED).permutation(total)[:count])
 
 
-def in_split(y: NDArray[np.int64], split: str, per_class: int | None = None) -> NDArray[np.intp]:
-    """The rows of "train" or "test" in a set without official split: `per_class`, else a fifth of each class, is test.
+def rows_in_split(y: NDArray[np.int64], split: str, per_class: int | None = None) -> NDArray[np.intp]:
+    """The rows of "train" or "test" in a set with labels y (n,) but without an official split.
 
-    The draw is fixed, and a class keeps at least one training image.
+    `per_class` images of each class, or else a fifth of them, are the test split. The draw is fixed, and at least one
+    image of each class is left to train on.
     """
     generator = np.random.default_rng(SEED)
     test = np.zeros(len(y), bool)
     for label in np.unique(y):
         rows = np.flatnonzero(y == label)
-        held_out = min(len(rows) // 5 if per_class is None else per_class, len(rows) - 1)
-        test[generator.permutation(rows)[:held_out]] = True
+        count = min(len(rows) // 5 if per_class is None else per_class, len(rows) - 1)
+        test[generator.permutation(rows)[:count]] = True
     return np.flatnonzero(test == (split == "test"))
 
 
 def decode(tree: Tree, listed: Sequence[tuple[str, int]], classes: tuple[str, ...], wanted: Selection) -> Pixels:
-    """The (name, label) pairs' image files, selected before and resized while they are decoded."""
+    """The image files of (name, label) pairs: only those selected are decoded, each at the wanted size."""
     if not listed:
         raise DataError(f"'{tree.path.name}' has no images of the split '{wanted.split}'; is the copy complete?")
-    listed = [listed[row] for row in chosen(len(listed), wanted.count)]
+    listed = [listed[row] for row in choose_rows(len(listed), wanted.count)]
     rows = {name: row for row, (name, _) in enumerate(listed)}
     if len(rows) < len(listed):
         raise DataError(f"'{tree.path.name}' lists an image twice")
     x: NDArray[np.uint8] | None = None
     for name, data in tree.read(rows):
         with reading(f"{tree.path.name}, {name}"):
-            image = _picture(data, wanted)
+            image = _decode_image(data, wanted)
         if x is None:
             x = np.empty((len(rows), *image.shape), np.uint8)
         if x.shape[1:] != image.shape:
@@ -102,8 +103,8 @@ def decode(tree: Tree, listed: Sequence[tuple[str, int]], classes: tuple[str, ..
     return Pixels(x, np.array([label for _, label in listed], np.int64), classes)
 
 
-def _picture(data: bytes, wanted: Selection) -> NDArray[np.uint8]:
-    """(C, H, W): the whole image, or its middle square in the wanted size."""
+def _decode_image(data: bytes, wanted: Selection) -> NDArray[np.uint8]:
+    """The whole image (C, H, W), or its middle square in the wanted size."""
     try:
         from PIL import Image, ImageOps  # noqa: PLC0415  (an extra)
     except ImportError as error:
@@ -118,9 +119,9 @@ def _picture(data: bytes, wanted: Selection) -> NDArray[np.uint8]:
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
-def fitted(pixels: Pixels, wanted: Selection) -> Pixels:
-    """The selection, size and channels that are wanted, as far as the reader did not see to them."""
-    pixels = pixels.take(chosen(len(pixels.y), wanted.count))
+def apply_selection(pixels: Pixels, wanted: Selection) -> Pixels:
+    """Bring images to the wanted count, size and channels, as far as their reader has not done so."""
+    pixels = pixels.take(choose_rows(len(pixels.y), wanted.count))
     shape = (
         wanted.channels or pixels.x.shape[1],
         wanted.size or pixels.x.shape[2],
@@ -131,13 +132,13 @@ def fitted(pixels: Pixels, wanted: Selection) -> Pixels:
     x = np.empty((len(pixels.x), *shape), pixels.x.dtype)
     for start in range(0, len(x), CHUNK):
         part = torch.from_numpy(pixels.x[start : start + CHUNK].astype(np.float32))
-        part = resized(recoloured(part, shape[0]), wanted.size)
+        part = resize(recolour(part, shape[0]), wanted.size)
         x[start : start + CHUNK] = (part.round() if x.dtype == np.uint8 else part).numpy()
     return Pixels(x, pixels.y, pixels.classes)
 
 
-def resized(x: Tensor, size: int | None) -> Tensor:
-    """The middle square of images (n, C, H, W) in another size, smoothed where they shrink, as Pillow does."""
+def resize(x: Tensor, size: int | None) -> Tensor:
+    """The middle square of images (n, C, H, W) at another size; smoothed when it shrinks, as Pillow does."""
     if size is None:
         return x
     side = min(x.shape[2:])
@@ -146,8 +147,8 @@ def resized(x: Tensor, size: int | None) -> Tensor:
     return x if side == size else F.interpolate(x, (size, size), mode="bilinear", antialias=True)
 
 
-def recoloured(x: Tensor, channels: int) -> Tensor:
-    """Images (n, C, H, W) in grey (their brightness) or in three equal colours."""
+def recolour(x: Tensor, channels: int) -> Tensor:
+    """Images (n, C, H, W) with one channel, their brightness, or with three, which are equal if they were grey."""
     if x.shape[1] == channels:
         return x
     if channels == 3:

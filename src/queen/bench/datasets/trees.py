@@ -1,4 +1,4 @@
-"""Files in a folder, a zip or a tar, read in place: nothing is unpacked, and no path in an archive is trusted."""
+"""The files of a folder, a zip or a tar, read in place: nothing is unpacked, and no path in an archive is trusted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DataError(QueenError):
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Turn whatever a damaged file makes its decoder raise into one DataError that names the file."""
+    """Turn any error that a damaged file makes its decoder raise into one DataError that names the file."""
     try:
         yield
     except QueenError:
@@ -37,8 +37,8 @@ def reading(name: str) -> Iterator[None]:
 class Tree:
     """The regular files under `path`, by their names relative to it, sorted.
 
-    `read(names)` yields each of them once with its bytes, in the archive's own order, since going back in a compressed
-    tar means starting again. Hidden files, links and names that lead outside are left out.
+    Files are read in the archive's own order, since going back in a compressed tar means starting again. Hidden files,
+    links and names that lead outside are left out.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class Tree:
     fetch: Read
 
     def read(self, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
-        """(name, bytes) of every wanted name."""
+        """Yield (name, bytes) of every wanted file once."""
         missing = set(wanted)
         absent = missing.difference(self.names)
         if absent:
@@ -57,22 +57,22 @@ class Tree:
                     missing.remove(name)
                     yield name, data
 
-    def one(self, name: str) -> bytes:
+    def read_one(self, name: str) -> bytes:
         """The bytes of one file."""
         return dict(self.read([name]))[name]
 
-    def text(self, name: str) -> list[str]:
-        """The lines of a text file that are not empty."""
+    def read_lines(self, name: str) -> list[str]:
+        """The lines of a text file, without empty ones."""
         with reading(name):
-            return [line for line in self.one(name).decode().splitlines() if line.strip()]
+            return [line for line in self.read_one(name).decode().splitlines() if line.strip()]
 
     def inside(self, folder: str) -> Tree:
-        """What lies in the highest folder of this name; the tree itself where there is none."""
-        starts = [f"/{name}".find(f"/{folder}/") for name in self.names]
-        found = [name[: start + len(folder) + 1] for name, start in zip(self.names, starts, strict=True) if start >= 0]
-        if not found:
+        """The tree below the highest folder of this name; the tree itself if there is none."""
+        starts = {name: f"/{name}".find(f"/{folder}/") for name in self.names}
+        prefixes = [name[: start + len(folder) + 1] for name, start in starts.items() if start >= 0]
+        if not prefixes:
             return self
-        prefix = min(found, key=lambda name: (name.count("/"), name))
+        prefix = min(prefixes, key=lambda name: (name.count("/"), name))
         return self._cut(prefix)
 
     def _cut(self, prefix: str) -> Tree:
@@ -93,9 +93,9 @@ def open_tree(path: Path, *, deep: bool = True) -> Tree:
 
 
 def _folder(path: Path, deep: bool) -> Tree:
-    found = []
+    names: list[str] = []
     for above, folders, files in os.walk(path):
-        found += [(Path(above) / file).relative_to(path).as_posix() for file in files]
+        names += [(Path(above) / file).relative_to(path).as_posix() for file in files]
         if not deep:
             folders.clear()
 
@@ -103,17 +103,17 @@ def _folder(path: Path, deep: bool) -> Tree:
         for name in sorted(wanted):
             yield name, (path / name).read_bytes()
 
-    return Tree(path, _sorted(found), fetch)
+    return Tree(path, _safe_names(names), fetch)
 
 
 def _zip(path: Path) -> Tree:
     with zipfile.ZipFile(path) as archive:
-        names = _sorted(info.filename for info in archive.infolist() if not info.is_dir())
+        names = _safe_names(info.filename for info in archive.infolist() if not info.is_dir())
 
     def fetch(wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
-                name = _plain(info.filename)
+                name = _safe_name(info.filename)
                 if name in wanted:
                     _check_size(info.file_size, name)
                     yield name, archive.read(info)
@@ -123,14 +123,14 @@ def _zip(path: Path) -> Tree:
 
 def _tar(path: Path) -> Tree:
     with tarfile.open(path) as archive:
-        names = _sorted(member.name for member in archive if member.isfile())
+        names = _safe_names(member.name for member in archive if member.isfile())
         while archive.fileobj is not None and archive.fileobj.read(2**20):
-            pass  # only the end of a compressed file says whether all before was right
+            pass  # only the checksum at the end of a compressed file says whether all before it is intact
 
     def fetch(wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
         with tarfile.open(path) as archive:
             for member in archive:
-                name = _plain(member.name)
+                name = _safe_name(member.name)
                 opened = archive.extractfile(member) if name in wanted and member.isfile() else None
                 if opened is not None:
                     _check_size(member.size, name)
@@ -144,11 +144,11 @@ def _check_size(size: int, name: str) -> None:
         raise DataError(f"'{name}' says it has {size} bytes, more than any file of a data set here ({MAX_FILE})")
 
 
-def _sorted(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({plain for name in names if (plain := _plain(name))}))
+def _safe_names(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({plain for name in names if (plain := _safe_name(name))}))
 
 
-def _plain(name: str) -> str:
+def _safe_name(name: str) -> str:
     """The name without './'; empty for hidden files and for names that lead outside."""
     parts = PurePosixPath(name).parts
     unwanted = any(part.startswith((".", "/", "__MACOSX")) for part in parts)

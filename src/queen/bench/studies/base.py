@@ -10,20 +10,19 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from queen.attacks import find_attack
-from queen.bench.cell import Run, run_cell
-from queen.bench.protectee import Labelled, Setting
+from queen.bench.cell import run_trial
+from queen.bench.checked import SpecError, make_checked, read_yaml
+from queen.bench.protectee import Labelled, Protectee
 from queen.bench.spec import (
     VERSION,
     Spec,
-    SpecError,
     Utility,
     as_json,
     digest,
-    make_checked,
     make_spec,
     read_spec,
-    read_yaml,
 )
+from queen.bench.trial import Trial
 from queen.bundle.bundle import Bundle
 from queen.cache import Cache
 from queen.defenses import DEFENSES
@@ -56,34 +55,34 @@ class StudyContext:
     """What every study works with: a benchmark spec, its protectee and thief, a cache and a progress display."""
 
     spec: Spec
-    setting: Setting
+    protectee: Protectee
     cache: Cache
     show: Progress
 
-    def setting_for(self, pool: str) -> Setting:
-        """The setting with the attacker's images: those of the spec ("foreign") or of the victim's own kind."""
+    def protectee_for(self, pool: str) -> Protectee:
+        """The protectee with the attacker's images: those of the spec ("foreign") or of the victim's own kind."""
         if pool not in POOLS:
             raise OptionError(f"no pool '{pool}'{nearest(pool, dict.fromkeys(POOLS))}")
         if pool == "foreign":
-            return self.setting
+            return self.protectee
         x, y = self.own_kind_images()
-        return replace(self.setting, key=f"{self.setting.key}-own", pool=x, pool_labels=y)
+        return replace(self.protectee, key=f"{self.protectee.key}-own", pool=x, pool_labels=y)
 
     def own_kind_images(self) -> Labelled:
         """Images like the victim's that did not train it."""
-        if self.setting.benign is None:
+        if self.protectee.benign is None:
             raise SpecError("this study needs images of the victim's own kind: say protectee: benign: 600 in the spec")
-        return self.setting.benign
+        return self.protectee.benign
 
     def fit_bundle(self, *, use_cache: bool = True) -> Bundle:
         """The bundle that the benchmark's own QUEEN fits, so that both share one in the cache."""
         options = self.spec.defenses.get("queen", {})
         recipe: dict[str, Any] = {"map_epochs": 100, "map_batch": None, "shadow_models": 10, "seed": 0}
         recipe |= {name: value for name, value in options.items() if name in recipe}
-        victim = self.setting.victim if use_cache else replace(self.setting.victim, cache=None)
+        victim = self.protectee.victim if use_cache else replace(self.protectee.victim, cache=None)
         return load_or_fit(victim, **recipe)
 
-    def plan(self, defense: str, *, seed: int, options: Result | None = None, **changes: Any) -> Run:
+    def plan(self, defense: str, *, seed: int, options: Result | None = None, **changes: Any) -> Trial:
         """A run against a column of the spec, or any other defense; `options` override the column's own."""
         column = dict(self.spec.defenses.get(defense, {}))
         method = str(column.pop("defense", defense))
@@ -92,12 +91,12 @@ class StudyContext:
         find_attack(changes.get("attack", "direct"))
         fields: dict[str, Any] = {"query": "knockoff", "attack": "direct", "budget": self.spec.budget}
         fields |= {"sizes": self.spec.sizes, "utility": self.spec.utility, **changes}
-        return Run(column=defense, defense=method, options={**column, **(options or {})}, seed=seed, **fields)
+        return Trial(column=defense, defense=method, options={**column, **(options or {})}, seed=seed, **fields)
 
-    def steal(self, run: Run, pool: str) -> dict[str, Any]:
+    def steal(self, run: Trial, pool: str) -> dict[str, Any]:
         """The result of one run, as `bench run` makes it; the budget is at most the pool."""
-        setting = self.setting_for(pool)
-        return run_cell(replace(run, budget=min(run.budget, len(setting.pool))), setting, self.cache)
+        protectee = self.protectee_for(pool)
+        return run_trial(replace(run, budget=min(run.budget, len(protectee.pool))), protectee, self.cache)
 
     def steal_all(
         self, defense: str, pool: str, attacks: Sequence[str], seeds: Sequence[int], **changes: Any
@@ -110,8 +109,8 @@ class StudyContext:
 
     def cached(self, name: str, depends_on: object, compute: Callable[[], Any]) -> Any:
         """A part of a study's result, computed once; `depends_on` is everything it depends on beside the spec."""
-        device = str(self.setting.pool.device.type)
-        key = digest([VERSION, self.setting.key, base_config(self.spec), device, depends_on])
+        device = str(self.protectee.pool.device.type)
+        key = digest([VERSION, self.protectee.key, base_config(self.spec), device, depends_on])
         return self.cache.facts(f"study-{name}-{key}", compute)
 
     def each(self, name: str, items: Iterable[Item]) -> Iterator[Item]:

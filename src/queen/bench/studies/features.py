@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queen.bench.markdown import markdown_table
+from queen.bench.render.markdown import markdown_table
 from queen.bench.studies.base import Result, Study, StudyContext
 from queen.bundle.bundle import Bundle
 from queen.core.geometry import nearest_centre
@@ -40,7 +40,7 @@ def measure(context: StudyContext, parameters: Features) -> dict[str, Any]:
             f"got {parameters.test} and {parameters.pool}"
         )
     bundle = context.fit_bundle()
-    images = {"test": context.setting.test[0][: parameters.test], "pool": _draw_pool(context, parameters)}
+    images = {"test": context.protectee.test[0][: parameters.test], "pool": _draw_pool(context, parameters)}
     projections = {name: project(bundle, x) for name, x in images.items()}
     features = np.concatenate([projection["features"] for projection in projections.values()])
     with context.show.bar("t-SNE", 1) as advance:
@@ -57,7 +57,7 @@ def measure(context: StudyContext, parameters: Features) -> dict[str, Any]:
 
 def _draw_pool(context: StudyContext, parameters: Features) -> Tensor:
     """Images of the pool, at random."""
-    pool = context.setting.pool
+    pool = context.protectee.pool
     order = torch.randperm(len(pool), generator=context.generator(parameters.seed, "query"))
     return pool[order[: parameters.pool].to(pool.device)]
 

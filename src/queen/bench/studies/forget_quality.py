@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import CountedOracle, Transcript
-from queen.bench.cell import Run, know
-from queen.bench.markdown import markdown_table
-from queen.bench.plots import GREEN, GREY, RED
+from queen.bench.render.markdown import markdown_table
+from queen.bench.render.plots import GREEN, GREY, RED
 from queen.bench.studies.base import Result, Study, StudyContext
 from queen.bench.studies.formatting import pool_name
+from queen.bench.trial import Trial, make_knowledge
 from queen.defenses import DEFENSES
 from queen.errors import OptionError
 from queen.plots import png
@@ -93,27 +93,27 @@ def _history(context: StudyContext, parameters: ForgetQuality, defense: str, see
     return checkpoints
 
 
-def _ask(context: StudyContext, run: Run, pool: str) -> Transcript:
+def _ask(context: StudyContext, run: Trial, pool: str) -> Transcript:
     """The queries of a run and what its attacker believes of the answers."""
-    setting, attack = context.setting_for(pool), ATTACKS[run.attack]
+    protectee, attack = context.protectee_for(pool), ATTACKS[run.attack]
     defense = DEFENSES[run.defense]
-    service = defense.start(setting.victim, run.generator("defense"), **run.options)
-    budget = min(run.budget, len(setting.pool)) * attack.overspend(run.sizes)
+    service = defense.start(protectee.victim, run.generator("defense"), **run.options)
+    budget = min(run.budget, len(protectee.pool)) * attack.overspend(run.sizes)
     oracle = CountedOracle(service.client, budget, run.sizes.ask_batch)
-    knowledge = know(run, setting, service, defense)
+    knowledge = make_knowledge(run, protectee, service)
     transcript = QUERIES[run.query](oracle, attack, knowledge, budget, run.generator("query"))
     return attack.believe(transcript, knowledge, run.generator("believe"))
 
 
 def _train_with_checkpoints(
-    context: StudyContext, run: Run, believed: Transcript, queries: Tensor, pool: str
+    context: StudyContext, run: Trial, believed: Transcript, queries: Tensor, pool: str
 ) -> list[dict[str, Any]]:
     """Train a thief; now and then note its accuracy and how often it predicts each class for the queries."""
     if len(believed) == 0:
         raise OptionError(f"'{run.column}' answered nothing, so there is no thief to compare: leave it out")
-    setting = context.setting_for(pool)
-    x, y = setting.test
-    epochs, _ = setting.schedule.plan(len(believed))
+    protectee = context.protectee_for(pool)
+    x, y = protectee.test
+    epochs, _ = protectee.schedule.plan(len(believed))
     stride = max(1, epochs // CHECKPOINTS)
     checkpoints: list[dict[str, Any]] = []
     epoch = 0
@@ -123,12 +123,12 @@ def _train_with_checkpoints(
         epoch += 1
         if epoch % stride == 0 or epoch == epochs:
             accuracy = (predict(thief, x) == y).double().mean().item()
-            labels = predict(thief, queries).bincount(minlength=setting.classes).tolist()
+            labels = predict(thief, queries).bincount(minlength=protectee.classes).tolist()
             checkpoints.append({"epoch": epoch, "accuracy": accuracy, "labels": labels})
 
     defense = DEFENSES[run.defense]
-    service = defense.start(setting.victim, torch.Generator().manual_seed(0), **run.options)
-    knowledge = replace(know(run, setting, service, defense), on_epoch=after_epoch)
+    service = defense.start(protectee.victim, torch.Generator().manual_seed(0), **run.options)
+    knowledge = replace(make_knowledge(run, protectee, service), on_epoch=after_epoch)
     ATTACKS[run.attack].learn(believed, knowledge, run.generator("thief"))
     return checkpoints
 

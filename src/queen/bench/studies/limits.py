@@ -9,7 +9,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from queen.bench.markdown import markdown_table
+from queen.bench.render.markdown import markdown_table
 from queen.bench.studies.base import FEW_CLIENTS, Result, Study, StudyContext
 from queen.bench.studies.formatting import percent, percent_range, pool_name
 from queen.plots import png

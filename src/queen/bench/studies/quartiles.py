@@ -13,8 +13,8 @@ from torch import Tensor
 
 from queen.attacks import ATTACKS
 from queen.attacks.base import Knowledge, Transcript
-from queen.bench.markdown import markdown_table
 from queen.bench.protectee import Labelled
+from queen.bench.render.markdown import markdown_table
 from queen.bench.studies.base import Result, Study, StudyContext
 from queen.bench.studies.formatting import percent
 from queen.bundle.bundle import Bundle
@@ -55,7 +55,7 @@ def measure(context: StudyContext, parameters: Quartiles) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for source, distance in product(parameters.sources, parameters.distances):
         (x, y), labels, distances = measure_distances(context, bundle, source, distance)
-        quartiles = split_quartiles(distances, labels, context.setting.classes)
+        quartiles = split_quartiles(distances, labels, context.protectee.classes)
         for attack in context.each(f"quartiles, {source}", parameters.attacks):
             context.plan("none", seed=0, attack=attack)  # says so if there is no such attack
             accuracies = [
@@ -65,7 +65,7 @@ def measure(context: StudyContext, parameters: Quartiles) -> dict[str, Any]:
             rows.append({"source": source, "distance": distance, "attack": attack, "accuracy": accuracies})
             rows[-1]["mean_distance"] = [distances[members].mean().item() for members in quartiles]
             rows[-1]["victim_right"] = [(labels == y)[members].double().mean().item() for members in quartiles]
-    return {"rows": rows, "images": parameters.per_class * context.setting.classes}
+    return {"rows": rows, "images": parameters.per_class * context.protectee.classes}
 
 
 def _check_known(name: str, known: Iterable[str]) -> None:
@@ -78,10 +78,10 @@ def measure_distances(
     context: StudyContext, bundle: Bundle, source: str, distance: str
 ) -> tuple[Labelled, Tensor, Tensor]:
     """Images (n, ...) and true labels, the victim's labels (n,), the distance from the centre of that class (n,)."""
-    images = context.setting.victim.train if source == "train" else context.own_kind_images()
+    images = context.protectee.victim.train if source == "train" else context.own_kind_images()
     x = images[0]
     features = torch.cat([bundle.split(part)[0] for part in x.split(512)])  # type: ignore[no-untyped-call]
-    labels = predict(context.setting.victim.model, x)
+    labels = predict(context.protectee.victim.model, x)
     if distance == "map":
         return images, labels, bundle.geometry.relative(bundle.mapping(features), labels).norm(dim=1)
     return images, labels, (features - bundle.geometry.feature_centres[labels]).norm(dim=1)
@@ -113,24 +113,24 @@ def _steal(
     context: StudyContext, parameters: Quartiles, images: Labelled, rows: Tensor, attack: str, seed: int
 ) -> float:
     """The accuracy of a thief trained on honest answers to a sample of the rows."""
-    setting = context.setting
+    protectee = context.protectee
     x, labels = images
-    chosen = sample(rows, labels, setting.classes, parameters.per_class, context.generator(seed, "quartile"))
-    transcript = Transcript(x[chosen], setting.victim.clean(x[chosen]))
+    chosen = sample(rows, labels, protectee.classes, parameters.per_class, context.generator(seed, "quartile"))
+    transcript = Transcript(x[chosen], protectee.victim.clean(x[chosen]))
     knowledge = Knowledge(
-        classes=setting.classes,
+        classes=protectee.classes,
         pool=transcript.x,
-        make_thief=setting.make_thief,
-        schedule=setting.schedule,
+        make_thief=protectee.make_thief,
+        schedule=protectee.schedule,
         sizes=context.spec.sizes,
         keeps_label="always",
-        clean=setting.victim.clean,
-        key=f"{setting.key}-quartile-{seed}",
+        clean=protectee.victim.clean,
+        key=f"{protectee.key}-quartile-{seed}",
     )
 
     def measure_thief() -> float:
         thief = ATTACKS[attack].steal(transcript, knowledge, context.generator(seed, "thief"))
-        return (predict(thief, setting.test[0]) == setting.test[1]).double().mean().item()
+        return (predict(thief, protectee.test[0]) == protectee.test[1]).double().mean().item()
 
     depends_on = [attack, seed, fingerprint(transcript.x, transcript.answers)]
     return float(context.cached("quartile", depends_on, measure_thief))

@@ -12,9 +12,10 @@ import torch
 
 from queen.atomic import write_atomically
 from queen.bench.cell import hardware
-from queen.bench.protectee import make_setting
+from queen.bench.checked import SpecError
+from queen.bench.protectee import make_protectee
 from queen.bench.run import read_result, write_result
-from queen.bench.spec import VERSION, SpecError, as_json, digest
+from queen.bench.spec import VERSION, as_json, digest
 from queen.bench.studies.base import Study, StudyContext, base_config, read_study
 from queen.cache import Cache
 from queen.core.inputs import find_device
@@ -39,7 +40,7 @@ def run_study(
     config = {"study": name, "parameters": as_json(parameters), "base": base_config(spec)}
     with one_thread(), Progress(progress) as show:
         store = Cache(cache or out / ".cache")
-        context = StudyContext(spec, make_setting(spec.protectee, spec.thief, store, device, root), store, show)
+        context = StudyContext(spec, make_protectee(spec.protectee, spec.thief, store, device, root), store, show)
         start = time.perf_counter()
         measured = study.measure(context, parameters)
         result = {
@@ -47,11 +48,11 @@ def run_study(
             "study": name,
             "hash": digest(config),
             "config": config,
-            "protectee": context.setting.facts(),
+            "protectee": context.protectee.facts(),
             **measured,
             "seconds": round(time.perf_counter() - start, 1),
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
-            "hardware": hardware(context.setting.pool.device),
+            "hardware": hardware(context.protectee.pool.device),
         }
     result = json.loads(json.dumps(result))  # what readers of the file will see
     write_result(out / f"{name}.json", result)

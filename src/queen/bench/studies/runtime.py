@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queen.bench.markdown import markdown_table
-from queen.bench.plots import GREEN, GREY, RED
+from queen.bench.render.markdown import markdown_table
+from queen.bench.render.plots import GREEN, GREY, RED
 from queen.bench.studies.base import Result, Study, StudyContext
 from queen.bench.timing import ratios_to_none, seconds_per_thousand, time_in_turns
 from queen.defenses import DEFENSES
@@ -47,8 +47,8 @@ def measure(context: StudyContext, parameters: Runtime) -> dict[str, Any]:
     services: dict[str, Endpoint] = {}
     for name in context.each("starting defenses", names):
         run = context.plan(name, seed=0)
-        services[name] = DEFENSES[run.defense].start(context.setting.victim, run.generator("defense"), **run.options)
-    x = context.setting.pool[: parameters.queries]
+        services[name] = DEFENSES[run.defense].start(context.protectee.victim, run.generator("defense"), **run.options)
+    x = context.protectee.pool[: parameters.queries]
     with context.show.bar("asking", 1) as advance:
         turns = time_in_turns(services, x, parameters.repeats)
         advance()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from queen.bench.markdown import markdown_table
-from queen.bench.plots import GREEN, RED
+from queen.bench.render.markdown import markdown_table
+from queen.bench.render.plots import GREEN, RED
 from queen.bench.studies.base import FEW_CLIENTS, Result, Study, StudyContext
 from queen.bench.studies.formatting import percent, pool_name
 from queen.plots import png

@@ -10,9 +10,10 @@ import torch
 from queen.bundle.bundle import Bundle
 from queen.core import inputs
 from queen.errors import OptionError, QueenError
-from queen.guard import Guard, Measured
+from queen.guard import Guard
 from queen.ledger import Event, Judgement
 from queen.options import Group
+from queen.perturber import MeasuredBatch
 from queen.policy import Action
 from queen.progress import Progress
 from queen.serve.querylog.format import LoggedRequest
@@ -164,7 +165,7 @@ class _LogReplay:
         self.unpooled |= set(kinds.values()) - set(known)
         return {name: known[kind] for name, kind in kinds.items() if kind in known}
 
-    def _judge(self, row: Measured, request: LoggedRequest, groups: Mapping[str, Group]) -> None:
+    def _judge(self, row: MeasuredBatch, request: LoggedRequest, groups: Mapping[str, Group]) -> None:
         judgement = self.guard.judge(row, request.client, groups)
         self.queries += 1
         events = self.guard.ledger.events()  # all of them alarms: nobody operates this ledger
@@ -214,7 +215,7 @@ class _LogReplay:
         )
 
 
-def _single_row(batch: Measured, row: int) -> Measured:
+def _single_row(batch: MeasuredBatch, row: int) -> MeasuredBatch:
     """One row of a batch, with the fields that the ledger needs."""
     labels, points = batch.labels[row : row + 1], batch.points[row : row + 1]
     return replace(batch, labels=labels, points=points, bets=batch.bets and batch.bets.take([row]))

@@ -1,4 +1,4 @@
 """What the server reports about itself: log lines, Prometheus metrics, the dashboard's series, webhooks on alarm.
 
-Everything else in `serve` may import it; it knows no requests, keys or models.
+Everything else in `serve` may import it; of requests and clients it knows the types alone.
 """

@@ -9,9 +9,9 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from queen.bench import plots
-from queen.bench.plots import draw_matrix, draw_tradeoff
-from queen.bench.table import tables
+from queen.bench.render import plots
+from queen.bench.render.plots import draw_matrix, draw_tradeoff
+from queen.bench.render.table import tables
 from tests.support.benchmarks import result
 
 RESULTS = [

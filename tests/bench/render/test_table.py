@@ -9,7 +9,18 @@ import statistics
 import pytest
 
 from queen.attacks import ATTACKS, QUERIES
-from queen.bench.table import BEST, BEST_ADAPTIVE, METRICS, Entry, Row, Table, tables, to_json, to_latex, to_markdown
+from queen.bench.render.table import (
+    BEST,
+    BEST_ADAPTIVE,
+    METRICS,
+    Entry,
+    Row,
+    Table,
+    tables,
+    to_json,
+    to_latex,
+    to_markdown,
+)
 from queen.defenses import DEFENSES
 from queen.errors import OptionError
 from tests.support.benchmarks import result

@@ -1,4 +1,4 @@
-"""Results as tables in the paper's layout: a row an attack, a column a defense, and what the best attacker gets."""
+"""Results as tables in the paper's layout: one row per attack, one column per defense, and the best attacker's row."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queen.attacks import ATTACKS, QUERIES
+from queen.bench.render.markdown import markdown_table
 from queen.defenses import DEFENSES
 from queen.errors import OptionError
 
@@ -18,7 +19,7 @@ BEST, BEST_ADAPTIVE = "max", "max of adaptive"
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell over its seeds: the mean, the spread, and what is wrong with it."""
+    """An attack on a defense over all seeds: the accuracies, and what is wrong with them."""
 
     values: tuple[float, ...]
     flags: tuple[str, ...] = ()
@@ -29,7 +30,7 @@ class Entry:
         return statistics.mean(self.values) if self.values else None
 
     def text(self) -> str:
-        """For people: percent, plus-minus the spread of several seeds, a star if a run is flagged."""
+        """The mean in percent, plus-minus the spread of several seeds, and a star if a result is flagged."""
         if self.mean is None:
             return "-" + (FLAG if self.flags else "")
         spread = f"±{100 * statistics.stdev(self.values):.1f}" if len(self.values) > 1 else ""
@@ -38,20 +39,20 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table; `query` is empty for what concerns benign clients."""
+    """A row of a table; `query` is empty in rows about benign clients."""
 
     query: str
     name: str
     entries: tuple[Entry | None, ...]
 
     def texts(self) -> list[str]:
-        """The entries for people."""
+        """The entries as text."""
         return ["" if entry is None else entry.text() for entry in self.entries]
 
 
 @dataclass(frozen=True)
 class Table:
-    """All of one protectee."""
+    """All results of one protectee."""
 
     protectee: str
     metric: str
@@ -61,7 +62,7 @@ class Table:
 
 
 def tables(results: Sequence[Mapping[str, Any]], metric: str = "accuracy") -> list[Table]:
-    """One table a protectee."""
+    """One table per protectee."""
     if metric not in METRICS:
         raise OptionError(f"no metric '{metric}'; known: {', '.join(METRICS)}")
     names = dict.fromkeys(result["protectee"]["name"] for result in results)
@@ -69,60 +70,59 @@ def tables(results: Sequence[Mapping[str, Any]], metric: str = "accuracy") -> li
 
 
 def _table(results: Sequence[Mapping[str, Any]], metric: str) -> Table:
-    columns = _ordered((r["column"] for r in results), DEFENSES)
-    rows = [_benign(results, columns, *what) for what in BENIGN]
-    for query in _ordered((r["query"] for r in results), QUERIES):
+    columns = _sort_by((r["column"] for r in results), DEFENSES)
+    rows = [_benign_row(results, columns, name, clients) for name, clients in BENIGN.items()]
+    for query in _sort_by((r["query"] for r in results), QUERIES):
         here = [r for r in results if r["query"] == query]
-        attacks = _ordered((r["attack"] for r in here), ATTACKS)
-        lines = [_attack(here, columns, query, attack, metric) for attack in attacks]
+        attacks = _sort_by((r["attack"] for r in here), ATTACKS)
+        lines = [_attack_row(here, columns, query, attack, metric) for attack in attacks]
         adaptive = [line for attack, line in zip(attacks, lines, strict=True) if _is_adaptive(attack)]
         published = [line for line in lines if line not in adaptive]
-        rows += [*published, *([_best(published, query, BEST)] if published else [])]
-        rows += [*adaptive, *([_best(adaptive, query, BEST_ADAPTIVE)] if adaptive else [])]
+        rows += [*published, *([_best_row(published, query, BEST)] if published else [])]
+        rows += [*adaptive, *([_best_row(adaptive, query, BEST_ADAPTIVE)] if adaptive else [])]
     return Table(results[0]["protectee"]["name"], metric, columns, tuple(rows), tuple(_notes(results, metric)))
 
 
-BENIGN = (
-    ("benign accuracy, one client", ("one_client", "accuracy")),
-    ("benign accuracy, many clients", ("many_clients", "accuracy")),
-)
+BENIGN = {"benign accuracy, one client": "one_client", "benign accuracy, many clients": "many_clients"}
 
 
-def _benign(results: Sequence[Mapping[str, Any]], columns: Sequence[str], name: str, keys: tuple[str, str]) -> Row:
+def _benign_row(results: Sequence[Mapping[str, Any]], columns: Sequence[str], name: str, clients: str) -> Row:
     entries = []
     for column in columns:
-        found = {r["seed"]: r["utility"][keys[0]][keys[1]] for r in results if r["column"] == column}
-        entries.append(Entry(tuple(found.values())))
+        by_seed = {r["seed"]: r["utility"][clients]["accuracy"] for r in results if r["column"] == column}
+        entries.append(Entry(tuple(by_seed.values())))
     return Row("", name, tuple(entries))
 
 
-def _attack(results: Sequence[Mapping[str, Any]], columns: Sequence[str], query: str, attack: str, metric: str) -> Row:
+def _attack_row(
+    results: Sequence[Mapping[str, Any]], columns: Sequence[str], query: str, attack: str, metric: str
+) -> Row:
     entries: list[Entry | None] = []
     here = [r for r in results if r["attack"] == attack]
     for column in columns:
-        found = [r for r in here if r["column"] == column]
-        values = tuple(r["thief"][metric] for r in found if r["thief"].get("accuracy") is not None)
-        flags = tuple(dict.fromkeys(flag for r in found for flag in r["flags"]))
-        entries.append(Entry(values, flags) if found else None)
+        cells = [r for r in here if r["column"] == column]
+        values = tuple(r["thief"][metric] for r in cells if r["thief"].get("accuracy") is not None)
+        flags = tuple(dict.fromkeys(flag for r in cells for flag in r["flags"]))
+        entries.append(Entry(values, flags) if cells else None)
     marks = {ORACLE: "prior", OWN_KIND: "benign"}
-    known = "".join(mark for mark, what in marks.items() if any(what in r["knows"] for r in here))
-    return Row(query, attack + known, tuple(entries))
+    shown = "".join(mark for mark, knowledge in marks.items() if any(knowledge in r["knows"] for r in here))
+    return Row(query, attack + shown, tuple(entries))
 
 
 def _is_adaptive(attack: str) -> bool:
     return attack in ATTACKS and ATTACKS[attack].adaptive
 
 
-def _best(rows: Sequence[Row], query: str, name: str) -> Row:
-    """The best attacker against every defense; flagged if that one's run is."""
+def _best_row(rows: Sequence[Row], query: str, name: str) -> Row:
+    """The best attacker's entry against every defense, with its flags."""
     best = []
     for column in zip(*(row.entries for row in rows), strict=True):
-        known = [entry for entry in column if entry is not None and entry.mean is not None]
-        best.append(max(known, key=lambda entry: entry.mean or 0.0) if known else None)
+        measured = [entry for entry in column if entry is not None and entry.mean is not None]
+        best.append(max(measured, key=lambda entry: entry.mean or 0.0) if measured else None)
     return Row(query, name, tuple(best))
 
 
-def _ordered(names: Iterable[str], known: Mapping[str, Any]) -> tuple[str, ...]:
+def _sort_by(names: Iterable[str], known: Mapping[str, Any]) -> tuple[str, ...]:
     order = {name: i for i, name in enumerate(known)}
     return tuple(sorted(dict.fromkeys(names), key=lambda name: (order.get(name, len(order)), name)))
 
@@ -150,7 +150,7 @@ def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
 
 
 def to_json(table: Table) -> dict[str, Any]:
-    """For scripts."""
+    """The table for scripts."""
     return {
         "protectee": table.protectee,
         "metric": table.metric,
@@ -171,15 +171,11 @@ def to_json(table: Table) -> dict[str, Any]:
     }
 
 
-BAR = r"\|"  # within a cell
-
-
 def to_markdown(table: Table) -> str:
-    """For documents."""
-    lines = [["query", "attack", *table.columns], ["---"] * (2 + len(table.columns))]
-    lines += [[row.query, row.name, *row.texts()] for row in table.rows]
-    text = "\n".join(f"| {' | '.join(cell.replace('|', BAR) for cell in line)} |" for line in lines)
-    return f"{text}\n\n" + "".join(f"- {note}\n" for note in table.notes)
+    """The table for documents."""
+    rows = [(row.query, row.name, *row.texts()) for row in table.rows]
+    listed = "".join(f"- {note}\n" for note in table.notes)
+    return f"{markdown_table(('query', 'attack', *table.columns), rows)}\n{listed}"
 
 
 LATEX = {letter: f"\\{letter}" for letter in "_%&#${}"} | {
@@ -194,7 +190,7 @@ LATEX = {letter: f"\\{letter}" for letter in "_%&#${}"} | {
 
 
 def to_latex(table: Table) -> str:
-    """For papers; needs booktabs."""
+    """The table for papers; it needs booktabs."""
 
     def safe(text: str) -> str:
         return "".join(LATEX.get(letter, letter) for letter in text)

@@ -1,0 +1,64 @@
+"""What makes a result prove nothing: broken answers, thieves whose training failed, attacks that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from queen.attacks.base import CountedOracle, Transcript
+from queen.bench.protectee import Protectee
+from queen.bench.thief import is_at_chance
+from queen.bench.trial import Trial
+from queen.defenses import DEFENSES
+
+HONEST = 0.99  # share of right labels from which a thief must learn something
+LOST = 0.5  # share of the right labels that a recovery attack must not lose
+PROBE = 32  # queries that are asked twice
+
+
+def flag_answers(transcript: Transcript, trial: Trial, protectee: Protectee) -> list[str]:
+    """What is wrong with a defense's answers."""
+    flags = []
+    answers, defense = transcript.answers, DEFENSES[trial.defense]
+    if not answers.isfinite().all():
+        flags.append("answers are NaN or infinite")
+    off = ((answers.sum(1) - 1).abs() > 1e-3) | (answers < -1e-6).any(1)
+    if off.any() and defense.on_simplex:
+        flags.append(f"{off.double().mean().item():.0%} of the answers are off the simplex")
+    if not _repeats_itself(trial, protectee):
+        flags.append("a query repeated in the same client state gets another answer")
+    return flags
+
+
+def _repeats_itself(trial: Trial, protectee: Protectee) -> bool:
+    """Whether a new client gets the same answers whatever others asked before, and the same ones a second time from a
+    stateless defense."""
+    probe, other = protectee.pool[:PROBE], protectee.pool[-PROBE:]
+    oracles = [CountedOracle(trial.start_service(protectee).client, 4 * PROBE) for _ in range(2)]
+    oracles[1].ask(other, "somebody else")
+    answers = [oracle.ask(probe, "probe")[0] for oracle in oracles]
+    if not DEFENSES[trial.defense].stateful:
+        answers.append(oracles[0].ask(probe, "probe")[0])
+    return all(torch.equal(answers[0], again) for again in answers[1:])
+
+
+def flag_thief(thief: Mapping[str, Any], label_right: float, label_kept: float, protectee: Protectee) -> list[str]:
+    """Why a thief's failure would be no success of the defense.
+
+    `label_right` is the share of labels that the thief learnt from and that are the victim's, `label_kept` the share of
+    such labels among the answers.
+    """
+    if thief["accuracy"] is None:
+        return ["no thief: nothing was answered"]
+    flags = []
+    if thief["nan"]:
+        flags.append("the thief's answers are NaN")
+    elif thief["collapsed"]:
+        flags.append("the thief collapsed to one class")
+    elif label_right > HONEST and is_at_chance(thief, protectee):
+        flags.append("the thief is at chance though the labels it learnt from are right: its training failed")
+    if label_right < (1 - LOST) * label_kept:
+        flags.append("recovery made the labels much worse: the attack failed, not the thief")
+    return flags

@@ -1,0 +1,69 @@
+"""One HTML page for every report: one style sheet, no scripts, nothing loaded from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from html import escape
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c1c22; --soft: #62626d; --line: #dcdce2; --card: #fff; --page: #f5f5f8;
+  --thief: #c8102e; --label: #e8a33d; --benign: #1b7f4d; }
+@media (prefers-color-scheme: dark) { :root { --ink: #ececf1; --soft: #a3a3b0; --line: #3a3a44; --card: #1f1f26;
+  --page: #141418; --thief: #ff5c74; --label: #f0b860; --benign: #4cc38a; } }
+body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
+main { max-width: 1320px; margin: 0 auto; padding: 2rem 1rem 4rem; }
+h1 { font-size: 1.7rem; margin: 0 0 .2rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+p.lead { color: var(--soft); margin: 0 0 1.2rem; max-width: 70ch; }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 1rem 1.2rem;
+  overflow-x: auto; }
+table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
+th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; }
+tr.best td { font-weight: 700; } tr.benign td { color: var(--soft); }
+ul { color: var(--soft); font-size: .92rem; padding-left: 1.1rem; max-width: 95ch; }
+figure { margin: 0 0 1.2rem; } figcaption { color: var(--soft); font-size: .9rem; margin-top: .4rem; }
+img { max-width: 100%; background: #fff; border-radius: 6px; }
+.bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: .3rem .8rem; align-items: center;
+  font-size: .92rem; }
+.track { background: var(--line); border-radius: 4px; height: 1.15rem; position: relative; }
+.fill { height: 100%; border-radius: 4px; } .value { text-align: right; font-variant-numeric: tabular-nums; }
+.chance { position: absolute; top: 0; bottom: 0; width: 2px; background: var(--ink); opacity: .55; }
+.key span { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin: 0 .35rem 0 .9rem; }
+@media (max-width: 640px) { .bars { grid-template-columns: 1fr max-content; }
+  .bars > div:nth-child(3n+1) { grid-column: 1 / -1; margin-top: .4rem; } }
+"""
+
+
+def html_page(heading: str, body: str, *, lead: str = "") -> str:
+    """A whole page; `body` is HTML, the rest is text."""
+    below = f'<p class="lead">{escape(lead)}</p>\n' if lead else ""
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(heading)}</title><style>{STYLE}</style></head><body><main>
+<h1>{escape(heading)}</h1>
+{below}{body}</main></body></html>
+"""
+
+
+def html_section(title: str, content: str, notes: Iterable[str] = ()) -> str:
+    """A card with a title, if there is one, and notes below it; `content` is HTML, the rest is text."""
+    above = f"<h2>{escape(title)}</h2>\n" if title else ""
+    listed = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f'{above}<div class="card">{content}</div>\n' + (f"<ul>{listed}</ul>\n" if listed else "")
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[str]], kinds: Iterable[str] | None = None) -> str:
+    """A table of texts; `kinds` are CSS classes, one per row."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
+    lines = ["".join(f"<td>{escape(text)}</td>" for text in row) for row in rows]
+    marks = [f' class="{kind}"' if kind else "" for kind in kinds or [""] * len(lines)]
+    body = "".join(f"<tr{mark}>{line}</tr>" for mark, line in zip(marks, lines, strict=True))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def html_picture(png: bytes, alt: str, caption: str = "") -> str:
+    """A picture within the page."""
+    image = f'<img alt="{escape(alt)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+    return f"<figure>{image}" + (f"<figcaption>{escape(caption)}</figcaption>" if caption else "") + "</figure>"

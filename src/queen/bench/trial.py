@@ -1,0 +1,84 @@
+"""What a cell runs: one attack on one defense, and how both are set up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from queen.attacks.base import Knowledge, Sizes
+from queen.bench.protectee import Protectee
+from queen.bench.spec import Cell, Utility, digest
+from queen.defenses import DEFENSES
+from queen.defenses.base import Endpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One attack on one defense of a protectee."""
+
+    column: str
+    defense: str
+    query: str
+    attack: str
+    budget: int
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Sizes = field(default_factory=Sizes)
+    utility: Utility = field(default_factory=Utility)
+
+    @classmethod
+    def of(cls, cell: Cell) -> Trial:
+        """The trial that a cell of a spec describes."""
+        spec = cell.spec
+        return cls(
+            column=cell.column,
+            defense=cell.defense,
+            query=cell.query,
+            attack=cell.attack,
+            budget=spec.budget,
+            seed=cell.seed,
+            options=cell.options,
+            sizes=spec.sizes,
+            utility=spec.utility,
+        )
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Random numbers for one purpose: the same images are asked whatever the defense, and so on."""
+        return torch.Generator().manual_seed(int(digest([self.seed, purpose]), 16) % 2**63)
+
+    def start_service(self, protectee: Protectee) -> Endpoint:
+        """The victim behind the defense, with no client on record yet."""
+        return DEFENSES[self.defense].start(protectee.victim, self.generator("defense"), **self.options)
+
+
+def make_knowledge(trial: Trial, protectee: Protectee, service: Endpoint) -> Knowledge:
+    """All that attackers may know in a trial; each attack takes what it declares."""
+    defense = DEFENSES[trial.defense]
+
+    def rebuild(model: nn.Module, x: Tensor, labels: Tensor, generator: torch.Generator) -> Endpoint:
+        third = max(1, len(x) // 3)
+        own = replace(
+            protectee.victim, model=model, train=(x[third:], labels[third:]), calibration=(x[:third], labels[:third])
+        )
+        return defense.start(replace(own, cache=None), generator, **trial.options)
+
+    return Knowledge(
+        classes=protectee.classes,
+        pool=protectee.pool,
+        pool_labels=protectee.pool_labels,
+        make_thief=protectee.make_thief,
+        schedule=protectee.schedule,
+        sizes=trial.sizes,
+        keeps_label=defense.keeps_label,
+        simulate=service.simulate,
+        clean=protectee.victim.clean,
+        benign=protectee.benign,
+        rebuild=rebuild,
+        cache=protectee.victim.cache,
+        key=protectee.key,
+        seed=trial.seed,
+    )

@@ -1,0 +1,49 @@
+"""A protectee: every image has one use, and the victim is trained once for all pools."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from queen.bench import protectee as module
+from queen.bench.datasets import digits
+from queen.bench.protectee import make_protectee
+from queen.cache import Cache
+from tests.support.benchmarks import tiny_protectee, tiny_spec
+
+
+def test_the_parts_are_disjoint_and_none_is_lost():
+    protectee = tiny_protectee()
+    parts = [protectee.victim.train[0], protectee.victim.calibration[0], protectee.benign[0], protectee.test[0]]
+    assert [len(part) for part in parts] == [900, 400, 100, 200]
+    rows = torch.cat(parts).flatten(1).tolist()
+    everything = digits()[0].flatten(1).tolist()
+    assert len({tuple(row) for row in rows}) == len(rows)
+    assert {tuple(row) for row in rows} <= {tuple(row) for row in everything}
+
+
+def test_a_pool_of_benign_images_leaves_the_victim_and_its_surroundings_as_they_are(tmp_path, monkeypatch):
+    spec, cache = tiny_spec(protectee__train=200, protectee__schedule__epochs=1), Cache(tmp_path)
+    foreign = make_protectee(spec.protectee, spec.thief, cache, "cpu", None)
+    monkeypatch.setattr(module, "train", lambda *_, **__: pytest.fail("trained again"))
+    own = make_protectee(replace(spec.protectee, pool="benign"), spec.thief, cache, "cpu", None)
+    assert torch.equal(own.pool, foreign.benign[0])
+    assert torch.equal(own.pool_labels, foreign.benign[1])
+    assert torch.equal(own.test[0], foreign.test[0])
+    x = own.test[0]
+    assert torch.equal(own.victim.clean(x), foreign.victim.clean(x))
+    assert own.key != foreign.key
+    assert own.sources == foreign.sources
+
+
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"outlier_weight": 0.5}, {"schedule": {"epochs": 2}}])
+def test_another_recipe_is_another_victim(tmp_path, monkeypatch, changes):
+    trained = []
+    monkeypatch.setattr(module, "train", lambda network, *_, **__: trained.append(1) or network)
+    cache = Cache(tmp_path)
+    for more in ({}, changes, {}):
+        spec = tiny_spec(**{f"protectee__{name}": value for name, value in more.items()})
+        make_protectee(spec.protectee, spec.thief, cache, "cpu", None)
+    assert len(trained) == 2

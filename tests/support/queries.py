@@ -1,0 +1,138 @@
+"""Queries as the sentinel's ledgers judge them: pictures, random albums of pictures, and long traffic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from queen.ledger import Ledger
+from queen.ledger.base import Budget, Judgement
+from queen.options import FORMS, Group, Limits
+from queen.sentinel.sketch import SIZE as SKETCH_SIZE
+from tests.reference.watch import Query, Rules, Watcher
+from tests.support.points import CLASSES, cuts_of, place, spot_of
+
+OUTSIDE = (2.0, 0.0)
+CLOSE = float(np.nextafter(np.float32(1), np.float32(0)))  # the largest distance of sketches that are nearly equal
+PLENTY = Limits(radius=0.25, threshold=0.2, extra_answers=1000)
+
+
+def sketch(*numbers: float) -> tuple[float, ...]:
+    return tuple(np.array([*numbers, *[0.0] * (SKETCH_SIZE - len(numbers))], np.float32).tolist())
+
+
+def picture(number: int, point=OUTSIDE, *, client: str = "a", label: int = 0, bet=(), aside: float = 0.0) -> Query:
+    """Different numbers are far apart; `aside` moves a picture a little, which makes it another input."""
+    digest = number + 1 + round(1000 * aside)
+    return Query(client, label, point, digest, sketch(10.0 * number, 0.0, aside), bet)
+
+
+def pictures(count: int, start: int = 0, **options: object) -> list[Query]:
+    return [picture(i, **options) for i in range(start, start + count)]
+
+
+def judge(ledger: Ledger, rules: Rules, queries: Query | Sequence[Query]) -> Judgement:
+    return ledger.judge_rows(rules.rows([queries] if isinstance(queries, Query) else queries))
+
+
+def flags(judgement: Judgement) -> list[tuple[str, bool, bool, bool]]:
+    columns = (judgement.spent.tolist(), judgement.alarmed.tolist(), judgement.trusted.tolist())
+    return list(zip(judgement.letters, *columns, strict=True))
+
+
+def events(ledger: Ledger) -> list[tuple]:
+    """All but the number and the time."""
+    return [(e.what, e.name, e.group, e.client, e.wealth, e.queries, e.coverage, e.actor) for e in ledger.events()]
+
+
+def standings(ledger: Ledger) -> list[tuple]:
+    return [tuple(vars(s).values()) for s in ledger.standings()]
+
+
+NAMES = ("a", "b", "c")
+BETS = 2
+DIGESTS = [1, -1, 2**63 - 1, -(2**63), *range(2, 100)]
+VARIANTS = [(0.0, 0.0), (0.5, 0.0), (0.0, 1.0), (-CLOSE, CLOSE)]  # what is added to two numbers of a sketch
+OPERATIONS = ("pardon", "allow", "disallow", "budget", "no budget")
+
+factor_of = st.sampled_from([1e-3, 0.2, 0.5, 0.9, 1.0, 1.7, 4.0, 25.0])
+bet_of = st.just(()) | st.tuples(*[factor_of] * BETS)
+limits_of = st.builds(
+    lambda radius, threshold, extra: Limits(radius=radius, threshold=threshold, extra_answers=extra),
+    st.sampled_from([0.1, 0.5, 2.0, (0.3, 0.1, 1.0)]),
+    st.sampled_from([0.0, 0.01, 0.1, 1.0]),
+    st.sampled_from([0, 1, 3, 1000]),
+)
+coordinate_of = st.sampled_from([-2.0, -1.0, -CLOSE, 0.0, 0.5, CLOSE, 1.0, 1.5, 2.0, 3.0])
+album_of = st.lists(
+    st.tuples(st.integers(0, CLASSES - 1), spot_of, st.tuples(coordinate_of, coordinate_of), bet_of),
+    min_size=1,
+    max_size=8,
+)
+send_of = st.tuples(st.sampled_from(NAMES), st.integers(0, 7), st.integers(0, len(VARIANTS) - 1))
+sends_of = st.lists(send_of, min_size=3, max_size=20)
+operation_of = st.tuples(st.sampled_from(OPERATIONS), st.sampled_from(NAMES))
+chapters_of = st.lists(st.tuples(sends_of, cuts_of, operation_of), min_size=2, max_size=5)
+
+
+@st.composite
+def rules_of(draw, groups: Sequence[str]) -> Rules:
+    """Every client may be in any of the groups; where its alarms have no consequences, neither have those of groups."""
+    enforce = draw(st.booleans())
+    made = {name: Group(limits=draw(limits_of), enforce_alarm=enforce and draw(st.booleans())) for name in groups}
+    joined = {name: draw(st.lists(st.sampled_from(groups), unique=True)) for name in NAMES}
+    form, bar = draw(st.sampled_from(FORMS)), draw(st.sampled_from([2.0, 6.0, 30.0, math.inf]))
+    of_client = {name: {group: made[group] for group in joined[name]} for name in NAMES}
+    return Rules(draw(limits_of), BETS, form, bar, enforce, of_client)
+
+
+def variants_of(album: list, limits: Limits) -> list[list[Query]]:
+    """Every picture in all its variants: the same place, other inputs, sketches that are near to the first or not."""
+    labels, points = place([(label, spot) for label, spot, _, _ in album], limits)
+    places, made = points.tolist(), []
+    for i, (_, _, (a, b), bet) in enumerate(album):
+        at = [sketch(a + da, b, db) for da, db in VARIANTS]
+        made.append(
+            [Query("", labels[i], tuple(places[i]), DIGESTS[i * len(at) + j], s, bet) for j, s in enumerate(at)]
+        )
+    return made
+
+
+def queries_of(sends: list, variants: list[list[Query]]) -> list[Query]:
+    """What the clients send: one variant of one picture each time."""
+    return [replace(variants[i % len(variants)][variant], client=name) for name, i, variant in sends]
+
+
+def operate(on: Ledger | Watcher, order: str, client: str) -> None:
+    if order == "pardon":
+        on.pardon(client, "op")
+    elif order in ("allow", "disallow"):
+        on.allow(client, "op", allowed=order == "allow")
+    else:
+        on.set_budget(client, Budget(threshold=0.05, extra_answers=2) if order == "budget" else None, "op")
+
+
+def traffic(seed: int, count: int) -> list[Query]:
+    """Three clients with repeats and near repeats of 300 pictures; later on the third sends unlikely ones."""
+    rng = np.random.default_rng(seed)
+    points, corners = rng.normal(0, 0.6, (300, 2)).tolist(), rng.normal(0, 6, (300, SKETCH_SIZE)).astype(np.float32)
+    factors = np.exp(rng.normal(-0.05, 0.3, (300, BETS))).tolist()
+    queries = []
+    for time, i in enumerate(rng.integers(0, 300, count).tolist()):
+        move = np.float32(rng.choice([0.0, 0.0, 0.25, 3.0]))
+        digest = 1 + i + 1000 * int(4 * move)
+        client = NAMES[rng.integers(0, 3)]
+        odd = 1.5 if client == "c" and time > count / 3 else 1.0
+        bet = tuple(odd * f for f in factors[i]) if i % 5 else ()
+        queries.append(Query(client, i % CLASSES, tuple(points[i]), digest, tuple((corners[i] + move).tolist()), bet))
+    return queries
+
+
+LIMITS = Limits(radius=0.1, threshold=0.1, extra_answers=150)
+SHARED = {"everyone": Group(limits=replace(LIMITS, extra_answers=250), enforce_alarm=True)}
+RULES = Rules(LIMITS, BETS, "mixture", 12.0, groups=dict.fromkeys(NAMES, SHARED))
+"""Rules under which `traffic` meets every letter, spends budgets and raises alarms."""
