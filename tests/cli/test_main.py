@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from queen import cli
 from queen.bundle.store import MANIFEST
 from tests.support.commands import protect_args, run
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 COMMANDS = [
     "demo", "protect", "ask", "inspect", "certify", "speed",
     "calibrate", "clients", "alarms", "pardon", "allow", "budget", "revoke",
