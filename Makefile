@@ -2,8 +2,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo serve adaptive test lint format results speed bench-smoke pages clean
+.PHONY: demo serve adaptive test check quick-test coverage lint format results speed bench-smoke pages clean
 
 demo: $(STAMP)                ## train, protect and attack a small digit classifier; report in build/demo/
 	$(BIN)/queen demo
@@ -17,8 +18,17 @@ build/demo/bundle/bundle.json: | $(STAMP)
 adaptive: $(STAMP)            ## the same, and attackers who know the sentinel (under 8 minutes)
 	$(BIN)/queen demo --adaptive
 
-test: $(STAMP)                ## the whole test suite, with branch coverage
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --cov-report=term --numprocesses auto --dist worksteal
+test: $(STAMP)                ## the whole test suite (under 10 minutes)
+	$(PYTEST)
+
+check: $(STAMP)               ## before every commit: the linters, and beside them the quick tests (under 3 minutes)
+	$(MAKE) --jobs=2 lint quick-test
+
+quick-test: $(STAMP)          ## all tests that are neither slow nor need Redis, a browser, Ray or other people's clients
+	$(PYTEST) -m "not slow and not real"
+
+coverage: $(STAMP)            ## the whole test suite again, with branch coverage, which costs half as much time more
+	$(PYTEST) --cov --cov-report=term
 
 lint: $(STAMP)                ## style, types and the direction of imports
 	$(BIN)/ruff check .

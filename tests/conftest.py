@@ -22,8 +22,9 @@ MARKS = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any worker starts, have ART write the file that its first import writes: two at once break each other."""
-    if not hasattr(config, "workerinput") and not Path("~/.art/config.json").expanduser().exists():
+    """Before workers start, have ART write the file that its first import writes: two at once break each other."""
+    starts_workers = getattr(config.option, "numprocesses", None)  # is None in a worker itself
+    if starts_workers and not Path("~/.art/config.json").expanduser().exists():
         with suppress(ImportError):
             import art.config  # noqa: F401
 

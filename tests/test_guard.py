@@ -30,6 +30,7 @@ from queen.options import Limits
 from queen.secret import draw, query_digests
 from queen.types import Reply
 from tests.reference.judge import judge_stream
+from tests.reference.policies import TABLES
 from tests.support.guards import (
     ALL_LETTERS,
     QUICK,
@@ -42,7 +43,6 @@ from tests.support.guards import (
     train_set,
     trained,
 )
-from tests.test_policy import TABLES
 
 PAPER_POLICIES = [name for name in TABLES if name != "sentinel"]  # which has tests/test_guard_sentinel.py
 

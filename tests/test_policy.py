@@ -5,15 +5,8 @@ from queen.errors import PolicyError
 from queen.ledger import Judgement
 from queen.options import ON_ALARM, ON_SPENT, Sentinel
 from queen.policy import POLICIES, Action, find_policy
+from tests.reference.policies import TABLES
 
-# method.md section 3, copied by hand: letter -> (while there is budget, once it is spent). A query that is fresh for
-# the client (C) is spent only where a group of the client is.
-TABLES = {
-    "paper": {"A": "MOVE MOVE", "B": "REVERSE REVERSE", "C": "HONEST REVERSE", "D": "HONEST HONEST"},
-    "strict": {"A": "MOVE REVERSE", "B": "REVERSE REVERSE", "C": "HONEST REVERSE", "D": "HONEST REVERSE"},
-    "sentinel": {"A": "HONEST REFUSE", "B": "REFUSE REFUSE", "C": "HONEST REFUSE", "D": "HONEST REFUSE"},
-    "artifact": {"A": "MOVE MOVE", "B": "REVERSE REVERSE", "C": "MOVE MOVE", "D": "MOVE MOVE"},
-}
 ALARM_ANSWERS = {"decoy": "DECOY", "reverse": "REVERSE", "label-only": "LABEL", "refuse": "REFUSE"}
 SPENT_ANSWERS = {"refuse": "REFUSE", "decoy": "DECOY", "reverse": "REVERSE"}
 

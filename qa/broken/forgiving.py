@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from queen.batch import MeasuredBatch
 from queen.cli import main
 from queen.errors import LedgerError
 from queen.guard import Guard
 from queen.ledger import Judgement
 from queen.options import Group
+from queen.perturber import MeasuredBatch
 
 strict = Guard.judge_rows
 

@@ -1,4 +1,4 @@
-"""What is slow to make and shared between cells: kept on disk under a hash of what it depends on."""
+"""Networks and JSON that are slow to compute, stored under a hash of their inputs and shared between cells."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from queen.atomic import make_folder, write_atomically
 
 
 class Cache:
-    """A folder of networks and facts. Files appear whole or not at all; two processes never make the same thing."""
+    """A folder of networks and JSON files. Files appear whole or not at all; no two processes compute the same one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = make_folder(folder)
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Let one process at a time make what has this name; the lock goes with the process, however it ends."""
+        """Let one process at a time work under this name; the lock ends with the process, even if it is killed."""
         with (self.folder / f".{name}.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -40,7 +40,7 @@ class Cache:
         path = self.folder / f"{name}.safetensors"
         with self.lock(name):
             if path.exists():
-                stored = copy.deepcopy(blank)  # weights that do not fit may be half loaded when that is noticed
+                stored = copy.deepcopy(blank)  # loading weights that do not fit may fail halfway
                 try:
                     stored.load_state_dict(load_file(path))
                     return stored.eval()
@@ -53,7 +53,7 @@ class Cache:
             return blank.eval()
 
     def facts(self, name: str, find: Callable[[], Any]) -> Any:
-        """Anything that JSON can say, found once."""
+        """Anything that JSON can hold: read from the file, or computed by `find` and stored."""
         path = self.folder / f"{name}.json"
         with self.lock(name):
             if path.exists():
@@ -67,7 +67,7 @@ class Cache:
 
 
 def fingerprint(*parts: bytes | Tensor) -> str:
-    """A short name for what something depends on."""
+    """A hash of bytes and tensors, to name what is computed from them."""
     sha = hashlib.sha256()
     for part in parts:
         if isinstance(part, bytes):

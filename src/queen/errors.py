@@ -17,7 +17,7 @@ class ShapeError(QueenError, ValueError):
 
 
 class DtypeError(QueenError, TypeError):
-    """An array or tensor has the wrong type of numbers, or is none at all."""
+    """An array or tensor has the wrong type of numbers, or something else was given in its place."""
 
 
 class NotFiniteError(QueenError, ValueError):

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queen.batch import MeasuredBatch
 from queen.bundle.bundle import Bundle
-from queen.bundle.store import Model, load_bundle, save_bundle
+from queen.bundle.model import Model
+from queen.bundle.store import load_bundle, save_bundle
 from queen.core import inputs
 from queen.core.split import id_bounds
 from queen.errors import LedgerError, ModelError, NotFiniteError, OptionError, RefusedError
@@ -23,7 +23,7 @@ from queen.ledger import Ledger, MemoryLedger
 from queen.ledger.base import Judgement
 from queen.ledger.rows import check_client, make_rows
 from queen.options import Group
-from queen.perturber import Perturber
+from queen.perturber import MeasuredBatch, Perturber
 from queen.policy import Action, Policy, find_policy
 from queen.secret import check_secret, new_secret, read_secret, secret_for, secret_path, write_secret
 from queen.sentinel.runtime import SentinelRuntime

@@ -9,7 +9,7 @@ from typing import Any
 
 from queen.errors import LimitsError, OptionError
 
-MIN_RADIUS, MAX_RADIUS = 1e-6, 1e6  # beyond, the ledger's grid cells or squares would no longer be exact
+MIN_RADIUS, MAX_RADIUS = 1e-6, 1e6  # beyond, positions on the ledger's grid or squared radii would no longer be exact
 MAX_ANSWERS = 2**53  # beyond, a store that counts in floats would lose count
 MIN_ALPHA = 1e-100  # beyond, wealth would overflow before it accuses
 SCORES = ("energy", "distance", "confidence", "knn")
@@ -22,7 +22,7 @@ ON_SPENT = ("refuse", "decoy", "reverse")
 class Limits:
     """How much one client, or one group of clients, may see.
 
-    `radius` is relative to the class's spread (rho = r / d), one number or one a class;
+    `radius` is relative to the class's spread (rho = r / d), one number or one per class;
     `threshold` is the share t of the disc after which a class is spent;
     `extra_answers` is how many distinct honest answers outside the discs, or near a record, the sentinel gives.
     """
@@ -121,7 +121,7 @@ class Sentinel:
 
     @property
     def share(self) -> float:
-        """Alpha of one scope: the client and every group whose alarm is enforced share it equally."""
+        """The alpha of one client or group: the client and every group whose alarm is enforced share it equally."""
         return self.alpha / (1 + sum(group.enforce_alarm for group in self.groups.values()))
 
 
@@ -133,7 +133,7 @@ def check_sentinel(settings: object) -> Sentinel:
 
 
 def _plain(value: Any) -> Any:
-    """Plain Python numbers for those of numpy and torch."""
+    """Numbers of numpy and torch as plain Python numbers."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 

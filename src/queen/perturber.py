@@ -1,22 +1,51 @@
-"""What the policy's actions make of honest answers: moved features, reversed gradients, decoys, labels, nothing."""
+"""A measured batch, and what the actions of a policy make of its answers: moved, reversed, decoys, labels, nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queen.batch import MeasuredBatch
 from queen.bundle.bundle import Bundle
+from queen.core import inputs
 from queen.core.perturb import move_feature, move_feature_any_head, reverse_gradient
 from queen.core.shadows import draw_mean
 from queen.policy import Action, Policy
 from queen.secret import draw, query_digests
+from queen.sentinel.evidence import Bets
 from queen.sentinel.runtime import SentinelRuntime
 from queen.types import Inputs
+
+
+@dataclass(frozen=True)
+class MeasuredBatch:
+    """A batch that went through the model and the map, as the ledger and the policy need it."""
+
+    x: Inputs  # n rows, checked and on the model's device
+    features: Tensor  # (n, D)
+    logits: Tensor  # (n, K)
+    honest: Tensor  # (n, K), the model's own probabilities
+    labels: NDArray[np.int64]  # (n,), as the model predicts them
+    points: NDArray[np.floating[Any]]  # (n, 2), relative to the disc of their class
+    bets: Bets | None  # what the sentinel bets on every row, if it watches
+
+    def take(self, rows: NDArray[np.intp]) -> MeasuredBatch:
+        """The batch of these rows only."""
+        picked = torch.from_numpy(rows).to(self.honest.device)
+        return MeasuredBatch(
+            inputs.take(self.x, picked),
+            self.features[picked],
+            self.logits[picked],
+            self.honest[picked],
+            self.labels[rows],
+            self.points[rows],
+            self.bets and self.bets.take(rows.tolist()),
+        )
 
 
 class Perturber:

@@ -1,4 +1,4 @@
-"""Which answer each verdict gets: literal tables, looked up by the guard."""
+"""Which answer each verdict gets, as literal tables that the guard looks up."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Policy:
 
 
 POLICIES: Mapping[str, Policy] = {
-    # The paper's text: conditions C and D are honest, whatever was seen before. (C is spent only if a group's is.)
+    # The paper's text: conditions C and D are honest, whatever came before. (C is spent only if a group's is.)
     "paper": Policy("paper", {
         "A": (MOVE, MOVE),
         "B": (REVERSE, REVERSE),
@@ -101,7 +101,7 @@ CHOICES: Mapping[str, Action] = {"refuse": REFUSE, "decoy": DECOY, "reverse": RE
 
 
 def find_policy(name: str, settings: Sentinel | None = None) -> Policy:
-    """A policy by name; the sentinel's as `settings` say, where on_alarm "observe" changes no answer."""
+    """A policy by name; that of the sentinel with the answers its `settings` choose ("observe" changes none)."""
     if not isinstance(name, str) or name not in POLICIES:
         raise PolicyError(f"no policy '{name}'; known: {', '.join(POLICIES)}")
     policy = POLICIES[name]

@@ -1,4 +1,4 @@
-"""A Ray cluster for a while: one that runs somewhere, or one of our own on this machine."""
+"""Connect to a Ray cluster for a while: to one that runs somewhere, or to a new one on this machine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from queen.errors import OptionError
 
 LOCAL = "local"  # the address that means: start a cluster on this machine
-PATIENCE = 5  # seconds until a cluster must have taken the call
+PATIENCE = 5  # seconds in which a cluster must accept the connection
 
 
 def find_ray() -> Any:
-    """The package, which is an extra."""
+    """Import ray, which is an optional dependency."""
     try:
         import ray  # noqa: PLC0415
     except ImportError as error:
@@ -33,14 +33,14 @@ def connected(ray: Any, address: str, **more: Any) -> Iterator[None]:
         yield
         return
     options = {"include_dashboard": False} if address == LOCAL else {}
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what we start reports to nobody, unless it is told to
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports unless the user turns them on
     try:
         _knock(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options, **more)
     except (OSError, RuntimeError, ValueError, ImportError) as error:  # ConnectionError is an OSError
-        why = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise OptionError(
-            f"no Ray cluster at '{address}': {why}; expected host:port, 'auto' beside a running node, or 'local'"
+            f"no Ray cluster at '{address}': {reason}; expected host:port, 'auto' beside a running node, or 'local'"
         ) from error
     try:
         yield
@@ -54,7 +54,7 @@ def worker_device(device: str) -> str:
 
 
 def _knock(address: str) -> None:
-    """Ray itself would try for minutes to reach a host where nobody listens."""
+    """Try the address first: Ray itself would try for minutes to reach a host where nobody listens."""
     host, colon, port = address.rpartition(":")
     if colon and "://" not in address and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()

@@ -23,13 +23,13 @@ class Recipe:
 
     def build(self) -> nn.Module:
         """Import the factory, call it and return the network, with untrained weights."""
-        network = self._find()(**self.args)
+        network = self._import()(**self.args)
         if not isinstance(network, nn.Module):
             raise OptionError(f"factory '{self.factory}' must return a torch.nn.Module, got {type(network).__name__}")
         return network
 
-    def _find(self) -> Callable[..., object]:
-        """The factory itself: an nn.Module class, or a function that says it returns one, in its own module.
+    def _import(self) -> Callable[..., object]:
+        """The factory itself: an nn.Module class, or a function annotated to return one, defined in the named module.
 
         A recipe may come from a file, so it must not be able to name `os:system`, `torch.serialization:load` or a
         helper that some module imported.
@@ -43,24 +43,25 @@ class Recipe:
         if not name.isidentifier() or name.startswith("_") or standard:
             raise OptionError(refuse)
         try:
-            found = getattr(importlib.import_module(module_name), name)
+            factory = getattr(importlib.import_module(module_name), name)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise OptionError(f"cannot import factory '{self.factory}': {error}") from error
-        if getattr(found, "__module__", None) != module_name or not _makes_a_network(found):
+        if getattr(factory, "__module__", None) != module_name or not _makes_a_network(factory):
             raise OptionError(refuse)
-        return cast(Callable[..., object], found)
+        return cast(Callable[..., object], factory)
 
 
-def _makes_a_network(found: object) -> bool:
-    if inspect.isfunction(found):
+def _makes_a_network(made: object) -> bool:
+    """Whether this is a network class, or a function whose annotation says that it returns one."""
+    if inspect.isfunction(made):
         try:
-            found = get_type_hints(found).get("return")
+            made = get_type_hints(made).get("return")
         except (NameError, TypeError):  # an annotation that cannot be resolved says nothing
             return False
-    return inspect.isclass(found) and issubclass(found, nn.Module)
+    return inspect.isclass(made) and issubclass(made, nn.Module)
 
 
 def recipe_of(model: nn.Module) -> Recipe | None:
-    """The recipe a network of this file carries, if it is one."""
+    """The recipe that a network of `queen.zoo` carries; None for others."""
     recipe = getattr(model, "recipe", None)
     return recipe if isinstance(recipe, Recipe) else None

@@ -25,7 +25,7 @@ SECRET_BYTES = 32
 
 
 def query_digests(secret: bytes, context: str | Sequence[str], x: Inputs) -> list[bytes]:
-    """HMAC-SHA256 of every row of the batch, bound to `context` (bundle and client), one for all or one a row."""
+    """HMAC-SHA256 of every row, bound to `context` (bundle and client): one context for all rows, or one per row."""
     rows = _rows(x)
     each = [context] * len(rows) if isinstance(context, str) else context
     return [hmac.digest(secret, c.encode() + b"\0" + row, "sha256") for c, row in zip(each, rows, strict=True)]
@@ -39,7 +39,7 @@ def query_numbers(key: bytes, x: Inputs) -> list[int]:
 
 
 def derive(secret: bytes, purpose: str) -> bytes:
-    """A key of its own for one purpose, from which nobody can tell the secret or another key."""
+    """A separate key for one purpose; it reveals neither the secret nor the keys of other purposes."""
     return hmac.digest(secret, purpose.encode(), "sha256")
 
 
@@ -61,7 +61,7 @@ def draw(digests: list[bytes], count: int, size: int) -> Tensor:
 
 
 def check_secret(secret: object) -> bytes:
-    """A secret given by the caller, if it can keep one."""
+    """The caller's secret, if it is long enough to be one."""
     if not isinstance(secret, bytes) or len(secret) < SECRET_BYTES:
         got = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
         raise SecretError(f"expected a secret of at least {SECRET_BYTES} bytes, got {got}")

@@ -23,8 +23,8 @@ class Schedule:
     """How long and how fast a network learns.
 
     SGD; the rate falls to zero linearly, halves every `halve_every` epochs (step) or stays. `clip` bounds the norm of
-    a gradient: training on few images blows up now and then. `augment` shifts and mirrors images at random. Few images
-    are gone over more often, until there were `min_steps` steps.
+    a gradient: training on few images blows up now and then. `augment` shifts and mirrors images at random. With few
+    images there are more epochs, until there were `min_steps` steps.
     """
 
     epochs: int = 30
@@ -47,12 +47,12 @@ class Schedule:
                 raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
 
     def plan(self, images: int) -> tuple[int, int]:
-        """How many epochs, and steps an epoch, so many images take."""
+        """Epochs, and steps per epoch, for this number of images."""
         per_epoch = max(1, images // self.batch)
         return max(self.epochs, -(-self.min_steps // per_epoch)), per_epoch
 
     def rate(self, step: int, steps: int) -> float:
-        """The share of `lr` at a step."""
+        """The learning rate at a step, as a share of `lr`."""
         if self.decay == "linear":
             return 1 - step / steps
         if self.decay == "step":
@@ -74,9 +74,9 @@ def train(
 ) -> nn.Module:
     """Train on images x (n, ...) and labels (n,) or probabilities (n, K), on the device of x; returns the model.
 
-    `generator` is a CPU one. `extra_loss` is added at every step; `on_epoch` sees the model after every epoch, in
-    eval mode. Every batch also takes as many of the `outliers`, in turn, of which the model learns to be unsure. On
-    CUDA in bfloat16, which is faster by far and not repeatable to the last bit.
+    `generator` is a CPU one. `extra_loss` is added at every step; `on_epoch` gets the model after every epoch, in
+    eval mode. With `outliers`, as many of them are added to every batch, in turn, and the model learns to be unsure of
+    them. On CUDA it trains in bfloat16, which is faster by far and not repeatable to the last bit.
     """
     model.to(x.device).train()
     if x.ndim == 4:  # about a third faster on a CPU
@@ -94,13 +94,13 @@ def train(
     steps = epochs * per_epoch
     rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: schedule.rate(step, steps))
     step = 0
-    with seeded(_twin(generator)):  # dropout takes from the global random state
+    with seeded(_copy_generator(generator)):  # dropout takes from the global random state
         for _ in range(epochs):
             order = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
             for rows in order.tensor_split(per_epoch):
                 batch = augmented(x[rows], generator) if schedule.augment else x[rows]
                 if outliers is not None:
-                    batch = torch.cat([batch, _next(outliers, step, len(rows))])
+                    batch = torch.cat([batch, _take_cyclically(outliers, step, len(rows))])
                 optimiser.zero_grad(set_to_none=True)
                 with torch.autocast("cuda", torch.bfloat16, enabled=x.is_cuda):
                     logits = run_model(model, batch).float()
@@ -122,16 +122,16 @@ def train(
     return model.eval()
 
 
-def _twin(generator: torch.Generator) -> torch.Generator:
-    """Another generator that follows from where this one stands, and leaves it there."""
-    twin = torch.Generator()
-    twin.set_state(generator.get_state())
-    return twin
+def _copy_generator(generator: torch.Generator) -> torch.Generator:
+    """Another generator in the same state, so that drawing from it leaves this one alone."""
+    copied = torch.Generator()
+    copied.set_state(generator.get_state())
+    return copied
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """With several torch threads, sums and so whole runs would depend on the number of cores."""
+    """Run torch on one thread: with several, sums and so whole runs would depend on the number of cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -140,13 +140,13 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _next(images: Tensor, step: int, count: int) -> Tensor:
-    """The images of a step, from the first to the last and over again."""
+def _take_cyclically(images: Tensor, step: int, count: int) -> Tensor:
+    """The `count` images of a step, from the first to the last and then from the first again."""
     return images[torch.arange(step * count, (step + 1) * count, device=images.device) % len(images)]
 
 
 def augmented(x: Tensor, generator: torch.Generator, *, mirror: bool = True) -> Tensor:
-    """Images (n, C, H, W), each shifted by up to `PADDING` pixels (an eighth of a small one) and maybe mirrored."""
+    """Images (n, C, H, W), each shifted by up to `PADDING` pixels (small ones by an eighth) and perhaps mirrored."""
     n, _, height, width = x.shape
     reach = min(PADDING, max(1, height // 8))
     padded = F.pad(x, (reach,) * 4)

@@ -32,7 +32,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Reply:
-    """The guard's answer to one batch: `probabilities` (n, K), one verdict a row, and two masks (n,).
+    """The guard's answer to one batch: `probabilities` (n, K), one verdict per row, and two masks (n,).
 
     `alarmed`: the client stands accused of extraction; `refused`: the row got no answer and holds 1/K everywhere.
     """

@@ -27,7 +27,8 @@ class SmallCNN(nn.Module):
         self.grid = grid
         blocks: list[nn.Module] = []
         for a, b in ((channels, width), (width, 2 * width)):
-            blocks += [nn.Conv2d(a, b, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]  # the order does not matter
+            # Pooling before ReLU gives the same as after it, and is cheaper.
+            blocks += [nn.Conv2d(a, b, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
         self.blocks = nn.Sequential(*blocks)
         self.hidden = nn.Linear(2 * width * grid**2, hidden)
         self.head = nn.Linear(hidden, classes)
@@ -137,7 +138,7 @@ class ResNet(nn.Module):
 
 
 class Normalised(nn.Module):
-    """A network behind (x - mean) / std, one number a channel, so that everybody may speak of images in 0..1."""
+    """A network behind (x - mean) / std, one number per channel, so that images everywhere are in 0..1."""
 
     mean: Tensor
     std: Tensor
@@ -172,7 +173,7 @@ def build(
 ) -> nn.Module:
     """A network of this file by name, remembering how it was built (`.recipe`).
 
-    With `mean` and `std`, one number a channel, the network normalises images in 0..1 itself.
+    With `mean` and `std`, one number per channel, the network normalises images in 0..1 itself.
     """
     if name not in NETWORKS:
         raise OptionError(f"no network '{name}'; known: {', '.join(NETWORKS)}")
@@ -185,7 +186,7 @@ def build(
 
 
 def _numbers(name: str, values: Sequence[float] | None, network: nn.Module) -> list[float]:
-    """One finite number a channel, those of std above 0."""
+    """One finite number per channel, those of std above 0."""
     channels = next(layer.in_channels for layer in network.modules() if isinstance(layer, nn.Conv2d))
     numbers = list(values) if isinstance(values, Sequence) and not isinstance(values, str) else []
     usable = all(isinstance(v, int | float) and math.isfinite(v) and (v > 0 or name == "mean") for v in numbers)
@@ -197,7 +198,7 @@ def _numbers(name: str, values: Sequence[float] | None, network: nn.Module) -> l
 
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
-    """Layers take their first weights from the global random state: lend them a state of their own."""
+    """Layers take their first weights from the global random state: give them a seeded state for a while."""
     seed = int(torch.randint(2**62, (1,), generator=generator))
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # manual_seed seeds the GPUs too
         torch.manual_seed(seed)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from queen.bench import protectee as module
-from queen.bench.datasets.load import digits
+from queen.bench.datasets import digits
 from queen.bench.protectee import make_protectee
 from queen.cache import Cache
 from tests.support.benchmarks import tiny_protectee, tiny_spec

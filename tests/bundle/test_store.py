@@ -23,6 +23,7 @@ from queen.errors import BundleError, BundleModelError, OptionError, PolicyError
 from queen.options import Group, Limits, Sentinel
 from queen.secret import secret_path
 from queen.zoo import build
+from tests.support.bundles import read_manifest, sign_manifest
 from tests.support.guards import (
     ALL_LETTERS,
     QUICK,
@@ -39,21 +40,9 @@ from tests.support.guards import (
 FACTORY = "tests.support.guards:make_mlp"
 
 
-def read(folder: Path) -> dict:
-    return json.loads((folder / MANIFEST).read_text())
-
-
-def sign(folder: Path, content: dict) -> None:
-    """Write a manifest whose checksum is right, as an attacker or a careful fool would."""
-    content = {key: value for key, value in content.items() if key != "sha256"}
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    content["sha256"] = hashlib.sha256(canonical.encode()).hexdigest()
-    (folder / MANIFEST).write_text(json.dumps(content))
-
-
 def swap(folder: Path, kind: str, *, identify: bool = True, **tensors: Tensor) -> None:
     """Replace tensors in a weight file and make every checksum, and if asked the identity, right again."""
-    content = read(folder)
+    content = read_manifest(folder)
     changed = safetensors.torch.load((folder / content["files"][kind]["name"]).read_bytes())
     changed |= {name.replace("__", "."): t for name, t in tensors.items()}
     data = safetensors.torch.save(changed)
@@ -66,7 +55,7 @@ def swap(folder: Path, kind: str, *, identify: bool = True, **tensors: Tensor) -
             identity.update(f"{name} {tuple(t.shape)} {t.dtype}\0".encode())
             identity.update(t.flatten().view(torch.uint8).numpy().tobytes())
         content["identity"] = identity.hexdigest()
-    sign(folder, content)
+    sign_manifest(folder, content)
 
 
 @pytest.fixture
@@ -110,7 +99,7 @@ def test_a_loaded_guard_answers_bit_for_bit_alike(kind, tmp_path):
     else:
         assert loaded.bundle.calibration is guard.bundle.calibration is None
     loaded.save(tmp_path / "again")
-    assert read(tmp_path / "again") == read(tmp_path / "b")
+    assert read_manifest(tmp_path / "again") == read_manifest(tmp_path / "b")
 
 
 def test_a_channels_last_model_stays_one(tmp_path):
@@ -121,7 +110,7 @@ def test_a_channels_last_model_stays_one(tmp_path):
     loaded = queen.load(tmp_path / "b")
     strides = [p.stride() for p in model.parameters()]
     assert [p.stride() for p in loaded.bundle.split.model.parameters()] == strides
-    assert read(tmp_path / "b")["model"]["channels_last"] is True
+    assert read_manifest(tmp_path / "b")["model"]["channels_last"] is True
     assert_same(guard, loaded, queries("network"))
 
 
@@ -338,7 +327,7 @@ def test_a_manifest_that_is_none_is_refused(folder, text):
 
 
 def test_an_edited_manifest_is_refused(folder):
-    content = read(folder)
+    content = read_manifest(folder)
     content["limits"]["threshold"] = 1e9
     (folder / MANIFEST).write_text(json.dumps(content))
     with pytest.raises(BundleError, match="changed after it was saved"):
@@ -406,9 +395,9 @@ FORGED = {
 
 @pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
 def test_a_forged_manifest_with_a_right_checksum_is_refused(folder, change):
-    content = read(folder)
+    content = read_manifest(folder)
     change(content)
-    sign(folder, content)
+    sign_manifest(folder, content)
     with pytest.raises(BundleError):
         queen.load(folder)
 
@@ -466,9 +455,9 @@ def watched(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("change", FORGED_SENTINELS.values(), ids=FORGED_SENTINELS)
 def test_a_forged_sentinel_with_a_right_checksum_is_refused(watched, change):
-    content = read(watched)
+    content = read_manifest(watched)
     change(content)
-    sign(watched, content)
+    sign_manifest(watched, content)
     with pytest.raises(BundleError):
         queen.load(watched)
 
@@ -505,9 +494,9 @@ def test_a_forged_calibration_with_right_checksums_is_refused(watched, tensors):
 
 
 def test_signing_alone_changes_nothing(folder):
-    identity = read(folder)["identity"]
+    identity = read_manifest(folder)["identity"]
     swap(folder, "guard")
-    assert read(folder)["identity"] == identity
+    assert read_manifest(folder)["identity"] == identity
     assert_same(fitted(), queen.load(folder), queries())
 
 
@@ -515,9 +504,9 @@ def test_a_file_outside_the_folder_is_not_read(folder, monkeypatch):
     (guard,) = folder.glob("guard-*")
     outside = folder.parent / guard.name
     outside.write_bytes(guard.read_bytes())
-    content = read(folder)
+    content = read_manifest(folder)
     content["files"]["guard"]["name"] = f"../{guard.name}"
-    sign(folder, content)
+    sign_manifest(folder, content)
     opened: list[Path] = []
     real = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda self: opened.append(self) or real(self))
@@ -579,9 +568,9 @@ def test_other_weights_are_recognised_by_the_probe(folder, name):
 
 def test_other_network_shadows_are_refused(cnn_folder):
     assert_same(fitted("network"), queen.load(cnn_folder), queries("network"))
-    content = read(cnn_folder)
+    content = read_manifest(cnn_folder)
     content["shadows"] = content["shadows"][:2]
-    sign(cnn_folder, content)
+    sign_manifest(cnn_folder, content)
     with pytest.raises(BundleError):
         queen.load(cnn_folder, draw=1)
 
@@ -602,13 +591,13 @@ def test_a_pickle_in_place_of_weights_is_refused_unopened(folder, tmp_path):
         def __reduce__(self) -> tuple:
             return (Path.touch, (tmp_path / "sprung",))
 
-    content = read(folder)
+    content = read_manifest(folder)
     for data in (pickle.dumps(Trap()), pickle.dumps(Trap(), 0)):
         digest = hashlib.sha256(data).hexdigest()
         entry = {"name": f"model-{digest[:16]}.safetensors", "sha256": digest}
         (folder / entry["name"]).write_bytes(data)
         content["files"]["model"] = entry
-        sign(folder, content)
+        sign_manifest(folder, content)
         with pytest.raises(BundleError):
             queen.load(folder)
     assert not (tmp_path / "sprung").exists()
@@ -682,7 +671,7 @@ def test_old_weights_go_after_a_good_save_and_other_files_stay(folder, other):
     after = names(folder)
     assert len(after) == 4
     assert after & before >= {"notes.txt", MANIFEST}
-    assert {f["name"] for f in read(folder)["files"].values()} < after
+    assert {f["name"] for f in read_manifest(folder)["files"].values()} < after
     assert load_bundle(folder).identity == other.bundle.identity
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shlex
@@ -15,6 +14,7 @@ from typer.main import get_command
 from queen.cli import app
 from queen.demo.run import demo_spec
 from tests.support.paths import ROOT
+from tests.support.references import find_reference, references_in
 
 SOURCE = ROOT / "src" / "queen"
 README, PAPER = ROOT / "README.md", ROOT / "docs" / "paper.md"
@@ -94,35 +94,24 @@ def test_every_command_line_parses(path):
             command.make_context(words[1], rest)  # raises where an option does not exist
 
 
-def find(reference: str) -> object:
-    """What `core/x.py:name` or `core/x.py:Class.name` names."""
-    path, _, names = reference.partition(":")
-    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    found: object = importlib.import_module(f"queen.{module}")
-    for name in names.split("."):
-        fields = getattr(found, "__annotations__", {})
-        found = getattr(found, name) if hasattr(found, name) else fields[name]
-    return found
-
-
 def test_every_function_that_paper_md_names_exists():
-    references = re.findall(r"`((?:\w+/)*\w+\.py:\w+(?:\.\w+)*)`", PAPER.read_text())
+    references = references_in(PAPER.read_text())
     assert len(references) > 5
     missing = []
     for reference in references:
         try:
-            find(reference)
+            find_reference(reference)
         except (ImportError, KeyError):
             missing.append(reference)
     assert missing == []
 
 
 def test_a_wrong_reference_would_be_noticed():
-    assert find("types.py:Limits.radius") == 0.02
+    assert find_reference("types.py:Limits.radius") == 0.02
     with pytest.raises(KeyError):
-        find("types.py:Limits.nothing")
+        find_reference("types.py:Limits.nothing")
     with pytest.raises(ImportError):
-        find("core/nothing.py:name")
+        find_reference("core/nothing.py:name")
 
 
 def test_every_file_with_a_remark_on_the_paper_is_listed_in_paper_md():

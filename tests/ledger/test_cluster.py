@@ -105,7 +105,7 @@ def test_a_shard_that_hangs_holds_up_a_batch_once(ledger, servers, monkeypatch):
     judge(ledger, rules, [picture(0, client=name) for name in CLIENTS])
     hung = servers[2]
     lost = np.array([home(ledger, name) == hung.port for name in CLIENTS])
-    client = ledger._shards.client_of(ledger._keys(CLIENTS[int(np.flatnonzero(lost)[0])], group=False)[0])
+    client = ledger._servers.client_of(ledger._keys(CLIENTS[int(np.flatnonzero(lost)[0])], group=False)[0])
     attempts, pipeline = [], client.pipeline
     monkeypatch.setattr(client, "pipeline", lambda **options: (attempts.append(options), pipeline(**options))[1])
     os.kill(hung.process.pid, signal.SIGSTOP)

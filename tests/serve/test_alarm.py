@@ -19,8 +19,6 @@ from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-pytestmark = pytest.mark.slow
-
 SECRET = "a secret of the hook"
 
 

@@ -203,7 +203,7 @@ def test_a_server_that_forgives_its_ledger_is_found_out(tmp_path):
 
 def test_a_server_told_to_stop_answers_what_it_accepted(tmp_path):
     url = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
-    assert_all(shutdown.ended(tmp_path / "end", url, hangers=True, within=ANY, shutdown_timeout=1.5))
+    assert_all(shutdown.ended(tmp_path / "end", url, hangers=True, within=ANY, shutdown_timeout=4.0))
 
 
 def test_a_server_that_just_ends_is_found_out(tmp_path):

@@ -46,7 +46,7 @@ class AdminStub:
         self.keys, self.series, self.started, self.ready = FileKeys(home), Series(), time.time() - 7_500, True
         self.admin_key, _ = self.keys.add("olga <admin>", admin=True)
         self.plain_key, _ = self.keys.add("alice")
-        self.auth = Authenticator(self.keys)
+        self.auth = Authenticator(self.keys, grace=60.0)
         self.fails: Exception | None = None
 
     async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:

@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 from queen import cli
 from queen.errors import QueenError
 
+FACTORY = "tests.support.guards:make_mlp"
+
 
 def invoke(*args: object) -> Result:
     """Run a command."""
@@ -33,3 +35,8 @@ def mistake(*args: object) -> str:
     result = invoke(*args)
     assert isinstance(result.exception, QueenError), result.output
     return str(result.exception)
+
+
+def protect_args(*options: object, factory: str = FACTORY, weights="mlp.safetensors", data="train.npz") -> list[object]:
+    """The arguments of a `queen protect` in the folder of the fixture `here`."""
+    return ["protect", factory, "--weights", weights, "--data", data, *options]

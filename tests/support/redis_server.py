@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +17,9 @@ import pytest
 
 from tests.support.waiting import PATIENCE, wait_for
 
+# Below those that the system gives to clients, so that a port is still free when its server is started again; the
+# servers of a cluster also talk on this number plus 10,000.
+PORTS = range(10_000, 22_000)
 DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": "", "appenddirname": "aof"}
 
 
@@ -88,11 +91,7 @@ def redis_server(folder: Path, **config: str) -> RedisServer:
     folder.mkdir(parents=True, exist_ok=True)
     named = {name.replace("_", "-"): value for name, value in config.items()}
     for attempt in count(1):
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            port = taken.getsockname()[1]
-        if port > 55000:  # a cluster's servers also talk on this number plus 10,000
-            port -= 20000
+        port = secrets.choice(PORTS)
         try:
             return RedisServer(folder, port, {**DURABLE, **named})
         except (RuntimeError, AssertionError):

@@ -38,11 +38,11 @@ OPTIONS = ("policy", "observe", "limits", "keep_label", "draw", "input_range", "
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Benign images as the guard sees them, to tell what is usual.
+    """Benign images as the guard sees them, which tell the sentinel what is usual.
 
-    Predicted `labels` (n,), relative `points` (n, 2), `scores` (n, 3 or 4) in the order of `SCORES`, and the number
-    (n,) of each image's condition in `conditions`. Mode "mixture": every image was seen once, under a random
-    condition; "max": under every condition, each certified by itself. Not `certified`: these images trained the model.
+    Predicted `labels` (n,), relative `points` (n, 2), `scores` (n, 3 or 4) in the order of `SCORES`, and `condition`
+    (n,), an index into `conditions`. Mode "mixture": every image is here once, under a random condition; "max": once
+    per condition, and each condition is certified by itself. Not `certified`: these images trained the model.
     """
 
     labels: Tensor
@@ -70,12 +70,12 @@ class Calibration:
 
     @property
     def benign(self) -> Benign:
-        """One view of every image, for counting."""
+        """Every image once, for counting."""
         once = slice(None) if self.mode == "mixture" else (self.condition == 0).cpu()
         return Benign(self.labels.cpu()[once].numpy(), self.points.cpu()[once].numpy())
 
     def evidence(self, classes: int, settings: Sentinel) -> Evidence:
-        """The p-values these images give."""
+        """What turns scores of queries into p-values, by comparing them with these images."""
         if "knn" in settings.scores and self.reference is None:
             raise OptionError(NO_REFERENCE)
         columns = [SCORES.index(name) for name in settings.scores]
@@ -86,7 +86,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Probe:
-    """A random input and what the model made of it, to recognise the model again."""
+    """A random input with the model's features and logits for it, by which a model is recognised."""
 
     x: Inputs
     features: Tensor
@@ -146,20 +146,18 @@ class Bundle:
 
     @cached_property
     def evidence(self) -> Evidence:
-        """P-values of queries under the sentinel's settings."""
+        """What turns scores of queries into p-values, under the sentinel's settings."""
         if self.calibration is None:
             raise CalibrationError("there is no evidence without calibration images")
         return self.calibration.evidence(self.geometry.classes, self.sentinel)
 
     @property
     def statement(self) -> str:
-        """What may be said about false accusations."""
-        found = self.calibration
-        if found is None:
+        """The certificate: what is promised about false accusations."""
+        used = self.calibration
+        if used is None:
             return "No certificate: without calibration images nobody can be accused."
-        return evidence.statement(
-            self.sentinel, certified=found.certified, mode=found.mode, conditions=found.conditions
-        )
+        return evidence.statement(self.sentinel, certified=used.certified, mode=used.mode, conditions=used.conditions)
 
     @cached_property
     def identity(self) -> str:
@@ -188,13 +186,13 @@ class Bundle:
         if "limits" in changes:  # the budgets in the report are those of the limits
             benign = self.calibration.benign if self.calibration else None
             report = report | budget(changed.limits, report, benign)
-        if changed.sentinel != self.sentinel and "alarm_rates" in report:  # these were another test's
+        if changed.sentinel != self.sentinel and "alarm_rates" in report:  # simulated with the other settings
             report = report | {"alarm_rates": {}}
         return replace(changed, report=report)
 
 
 def guard_tensors(bundle: Bundle) -> dict[str, Tensor]:
-    """Everything but the model's own weights, by name, on the CPU and each in memory of its own."""
+    """Every fitted tensor by name, but not the model's own weights; copies on the CPU that share no memory."""
     parts: dict[str, Tensor] = {f"map.{name}": t for name, t in bundle.mapping.state_dict().items()}
     for name in ("centres", "spreads", "feature_centres"):
         parts[f"geometry.{name}"] = getattr(bundle.geometry, name)

@@ -83,24 +83,25 @@ def mean_square_sensitivity(train: Benign) -> float:
 
 
 def budget(limits: Limits, report: dict[str, Any], calibration: Benign | None) -> dict[str, Any]:
-    """The fields of a report that depend on the limits: honest answers a class, and when a benign client is cut off."""
+    """The fields of a report that depend on the limits: answers per class, and when a benign client is cut off."""
     radii = limits.radius if isinstance(limits.radius, tuple) else (limits.radius,) * report["classes"]
-    first = refused = None
+    first_spent = first_refused = None
     if calibration is not None:
-        judged = MemoryLedger().judge("benign", calibration.labels, calibration.points, limits)
-        letters = np.array(list(judged.letters))
+        judgement = MemoryLedger().judge("benign", calibration.labels, calibration.points, limits)
+        letters = np.array(list(judgement.letters))
         extra = np.isin(letters, ["A", "D"]).cumsum() > limits.extra_answers
-        first, refused = _first(judged.spent), _first(judged.spent | extra)
+        first_spent, first_refused = _first(judgement.spent), _first(judgement.spent | extra)
     records = [records_bound(r, limits.threshold) for r in radii]
-    fitting = [math.ceil(limits.threshold / (r * r * report["mean_square_sensitivity"])) for r in radii]
+    estimates = [math.ceil(limits.threshold / (r * r * report["mean_square_sensitivity"])) for r in radii]
     return {
-        "answers_per_class": [min(bound, max(1, about)) for about, bound in zip(fitting, records, strict=True)],
+        "answers_per_class": [min(bound, max(1, about)) for about, bound in zip(estimates, records, strict=True)],
         "records_per_class": records,
         "honest_answers": sum(records) + limits.extra_answers,
-        "calibration_first_spent": first,
-        "calibration_first_refused": refused,
+        "calibration_first_spent": first_spent,
+        "calibration_first_refused": first_refused,
     }
 
 
 def _first(flags: NDArray[np.bool_]) -> int | None:
+    """The index of the first flag that is set."""
     return int(flags.argmax()) if flags.any() else None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,17 +15,25 @@ from typing import Any
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import Tensor
 
 from queen.atomic import write_atomically
 from queen.bundle.bundle import Bundle, Calibration, Probe, guard_tensors
+from queen.bundle.model import (
+    Model,
+    build_model,
+    is_channels_last,
+    load_weights,
+    model_tensors,
+    recognise_model,
+)
 from queen.bundle.report import Report
 from queen.core.geometry import Geometry
 from queen.core.inputs import find_device
 from queen.core.mapping import MappingNet
 from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
-from queen.core.split import TOLERANCE, Split
-from queen.errors import BundleError, BundleModelError, OptionError, QueenError
+from queen.core.split import Split
+from queen.errors import BundleError, QueenError
 from queen.options import Group, Limits, Sentinel
 from queen.recipe import Recipe
 from queen.types import Inputs
@@ -35,8 +42,9 @@ FORMAT = 2
 MANIFEST = "bundle.json"
 FILE_NAME = re.compile(r"(model|guard)-[0-9a-f]{16}\.safetensors")
 PLAIN = ("policy", "observe", "keep_label", "draw", "report")  # fields that are JSON as they are
+DAMAGED = (OSError, SafetensorError, KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError)
+FACTS = ("tolerance", "cell", "conditions", "mode", "certified", "repeated")  # of a calibration, beside its tensors
 TUPLES = ("class_names", "pixel_mean", "pixel_std", "input_range")
-Model = nn.Module | Callable[[], nn.Module] | str
 
 
 def save_bundle(bundle: Bundle, path: str | os.PathLike[str]) -> None:
@@ -51,7 +59,7 @@ def save_bundle(bundle: Bundle, path: str | os.PathLike[str]) -> None:
         raise BundleError(f"cannot write a bundle to '{folder}': {error.strerror}") from error
     model = bundle.split.model
     files = {
-        "model": _write_hashed(folder, "model", safetensors.torch.save(_model_tensors(model))),
+        "model": _write_hashed(folder, "model", safetensors.torch.save(model_tensors(model))),
         "guard": _write_hashed(folder, "guard", safetensors.torch.save(guard_tensors(bundle))),
     }
     shadows = bundle.shadows
@@ -62,13 +70,13 @@ def save_bundle(bundle: Bundle, path: str | os.PathLike[str]) -> None:
         "model": {
             "recipe": asdict(bundle.recipe) if bundle.recipe else None,
             "head": bundle.split.head_name,
-            "channels_last": _is_channels_last(model),
+            "channels_last": is_channels_last(model),
         },
         "map": {"normalize": bundle.mapping.normalize},
         "shadows": [asdict(r) for r in shadows.recipes] if isinstance(shadows, NetworkShadows) else "head",
         "limits": asdict(bundle.limits),
         "sentinel": asdict(bundle.sentinel),
-        "calibration": _calibration_facts(bundle.calibration) if bundle.calibration else None,
+        "calibration": {key: getattr(bundle.calibration, key) for key in FACTS} if bundle.calibration else None,
         **{key: getattr(bundle, key) for key in (*PLAIN, *TUPLES)},
     }
     content["sha256"] = _digest_of(content)
@@ -88,7 +96,7 @@ def load_bundle(
     """Read a folder, check every hash, rebuild the model and prove that it is the one the bundle was made for.
 
     `model` (a module, a factory, or "package.module:factory") replaces the recipe in the bundle; `changes` replace
-    options (`OPTIONS`) such as policy, observe or limits.
+    options (`Bundle.with_options`) such as policy, observe or limits.
     """
     folder = Path(path)
     device = find_device(device)
@@ -96,8 +104,8 @@ def load_bundle(
     with _named_errors(folder), torch.random.fork_rng(devices=[]):  # fresh layers draw weights, replaced at once
         guard = _read_hashed(folder, content["files"]["guard"])
         weights = _read_hashed(folder, content["files"]["model"])
-        network = _build(content["model"]["recipe"], model)
-        _fill(network, weights)
+        network = build_model(content["model"]["recipe"], model)
+        load_weights(network, weights)
         if content["model"]["channels_last"]:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         network.requires_grad_(False).to(device)
@@ -120,14 +128,9 @@ def load_bundle(
         if bundle.identity != content["identity"]:
             raise BundleError(f"bundle '{folder}' is inconsistent: its tensors do not match its identity")
         _check_shapes(bundle, guard)
-        Report(**bundle.report)  # another version may have told other things
-    _recognise(bundle)
+        Report(**bundle.report)  # another version may have had other fields
+    recognise_model(bundle)
     return bundle.with_options(**changes)
-
-
-def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict with every tensor in memory of its own, as safetensors wants it (tied weights twice)."""
-    return {name: t.detach().cpu().contiguous().clone() for name, t in model.state_dict().items()}
 
 
 def _load_map(guard: dict[str, Tensor], *, normalize: bool) -> MappingNet:
@@ -173,18 +176,6 @@ def _sentinel(stored: dict[str, Any]) -> Sentinel:
     return Sentinel(**(stored | {"groups": groups}))
 
 
-def _calibration_facts(found: Calibration) -> dict[str, Any]:
-    """What is not a tensor."""
-    return {
-        "tolerance": found.tolerance,
-        "cell": found.cell,
-        "conditions": list(found.conditions),
-        "mode": found.mode,
-        "certified": found.certified,
-        "repeated": found.repeated,
-    }
-
-
 def _load_calibration(guard: dict[str, Tensor], facts: dict[str, Any] | None) -> Calibration | None:
     if facts is None:
         return None
@@ -226,51 +217,8 @@ def _check_shapes(bundle: Bundle, guard: dict[str, Tensor]) -> None:
 
 
 def _under(prefix: str, guard: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names start with the prefix, without it."""
     return {name.removeprefix(prefix): t for name, t in guard.items() if name.startswith(prefix)}
-
-
-def _build(recipe: dict[str, Any] | None, model: Model | None) -> nn.Module:
-    try:
-        if isinstance(model, str):
-            return Recipe(model).build()
-        if model is not None:
-            # A copy: filling in weights must not change the caller's own module.
-            network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
-            if not isinstance(network, nn.Module):
-                raise OptionError(f"model must be or return a torch.nn.Module, got {type(network).__name__}")
-            return network
-        if recipe is not None:
-            return Recipe(**recipe).build()
-    except Exception as error:  # whatever a factory may raise
-        raise BundleModelError(f"cannot rebuild the bundle's model: {type(error).__name__}: {error}") from error
-    raise BundleModelError("this bundle does not say how to build its model: queen.load(path, model=your_factory)")
-
-
-def _fill(network: nn.Module, weights: dict[str, Tensor]) -> None:
-    try:
-        network.load_state_dict(weights)
-    except RuntimeError as error:
-        raise BundleModelError(f"the bundle belongs to another model: {' '.join(str(error).split())[:300]}") from error
-
-
-def _recognise(bundle: Bundle) -> None:
-    """Run the probe: a model with the same weights but another forward pass must not pass."""
-    probe = bundle.probe
-    try:
-        with torch.inference_mode():
-            features, logits = bundle.split(probe.x)
-    except Exception as error:  # whatever a stranger's forward pass may raise
-        raise BundleModelError(f"the bundle belongs to another model: {error}") from error
-    for name, now, then in (("features", features, probe.features), ("logits", logits, probe.logits)):
-        scale = then.abs().max().clamp(min=1.0)
-        # A GPU may round tensor products to 10 bits, hence the slack; a wrong model is off by far more.
-        if now.shape != then.shape or not (now.float() - then).abs().max() <= 100 * TOLERANCE * scale:
-            raise BundleModelError(f"the bundle belongs to another model: its {name} differ on the stored probe")
-
-
-def _is_channels_last(model: nn.Module) -> bool:
-    images = [p for p in model.parameters() if p.ndim == 4 and not p.is_contiguous()]
-    return any(p.is_contiguous(memory_format=torch.channels_last) for p in images)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -311,20 +259,12 @@ def _read_hashed(folder: Path, entry: dict[str, str]) -> dict[str, Tensor]:
 
 @contextmanager
 def _named_errors(folder: Path) -> Iterator[None]:
+    """Whatever reading a bundle may raise becomes a `BundleError` that names the folder."""
     try:
         yield
     except QueenError as error:
         if isinstance(error, BundleError):
             raise
         raise BundleError(f"bundle '{folder}' is malformed: {error}") from error
-    except (
-        OSError,
-        SafetensorError,
-        KeyError,
-        TypeError,
-        ValueError,
-        IndexError,
-        RuntimeError,
-        AttributeError,
-    ) as error:
+    except DAMAGED as error:
         raise BundleError(f"bundle '{folder}' is damaged: {type(error).__name__}: {error}") from error

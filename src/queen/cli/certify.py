@@ -56,8 +56,8 @@ def certify(
             result["alpha"] = guard.bundle.sentinel.alpha
             result["sentinel"] = list(_sentinel_statements(guard.bundle))
     if guard and queries:
-        found = recovery_by_verdict(guard, read_query(queries, guard.bundle))
-        result["theorem3"] = {letter: vars(one) for letter, one in found.items()}
+        recoveries = recovery_by_verdict(guard, read_query(queries, guard.bundle))
+        result["theorem3"] = {letter: vars(one) for letter, one in recoveries.items()}
     if as_json:
         print_json(result)
         return

@@ -1,4 +1,4 @@
-"""What all commands share: the program, its consoles, common options and ways to print."""
+"""Shared by all commands: the program, its consoles, common options and ways to print."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ def speed(
     """Measure what the guard costs, as ratios and rates inside one run."""
     from queen.bench.speed import QUICK, WHOLE, measure_speed
 
-    found = measure_speed(QUICK if quick else WHOLE)
+    speeds = measure_speed(QUICK if quick else WHOLE)
     if as_json:
-        print_json(found)
+        print_json(speeds)
         return
-    lines = [(f"guard / undefended, {name}", f"{value:.3f}") for name, value in found["guard_ratio"].items()]
-    lines += [(f"judge, {name}", f"{value:,.6g}") for name, value in found["judge_per_second"].items()]
-    lines += [("sqlite queries/s, batch 32", f"{found['sqlite_per_second']:,.0f}")]
-    lines += [("sqlite queries/s with the sentinel, batch 32", f"{found['sqlite_sentinel_per_second']:,.0f}")]
-    lines += [(f"{name}, rows/s", f"{value:,.0f}") for name, value in found["rows_per_second"].items()]
-    lines += [("gradient reverse, times faster than SLSQP", f"{found['slsqp_ratio']:,.0f}")]
+    lines = [(f"guard / undefended, {name}", f"{value:.3f}") for name, value in speeds["guard_ratio"].items()]
+    lines += [(f"judge, {name}", f"{value:,.6g}") for name, value in speeds["judge_per_second"].items()]
+    lines += [("sqlite queries/s, batch 32", f"{speeds['sqlite_per_second']:,.0f}")]
+    lines += [("sqlite queries/s with the sentinel, batch 32", f"{speeds['sqlite_sentinel_per_second']:,.0f}")]
+    lines += [(f"{name}, rows/s", f"{value:,.0f}") for name, value in speeds["rows_per_second"].items()]
+    lines += [("gradient reverse, times faster than SLSQP", f"{speeds['slsqp_ratio']:,.0f}")]
     out.print(table(("what", "value"), lines, left=1))

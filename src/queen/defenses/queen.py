@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from queen.batch import MeasuredBatch
 from queen.bundle.bundle import Bundle
 from queen.bundle.store import load_bundle, save_bundle
 from queen.cache import fingerprint
@@ -26,6 +25,7 @@ from queen.fit.protect import ShadowRecipe, protect
 from queen.guard import Guard
 from queen.ledger import Judgement
 from queen.options import MAX_ANSWERS, Limits, Sentinel
+from queen.perturber import MeasuredBatch
 from queen.types import Oracle, Reply
 
 BATCH = 512

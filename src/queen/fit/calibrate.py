@@ -1,4 +1,4 @@
-"""What is usual: held-out images, and how often benign clients like them would be accused."""
+"""Calibration on held-out images, and how often benign clients who send such images would be accused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queen.core.geometry import check_range
 from queen.core.sensitivity import Floats
 from queen.errors import CalibrationError, OptionError, ShapeError
 from queen.fit.data import Data, batches
-from queen.fit.features import ModelOutputs, View, look
+from queen.fit.features import ModelOutputs, View, extract_features
 from queen.guard import Guard
 from queen.options import SCORES, Sentinel
 from queen.progress import Progress
@@ -26,8 +26,8 @@ from queen.sentinel.evidence import all_scores, first_alarm
 from queen.sentinel.sketch import JITTER, measure_scales, repeats
 from queen.types import Inputs
 
-ENOUGH = 100  # images a class, from which on evidence is worth having
-FOLDS, ORDERS = 5, 10
+ENOUGH = 100  # images per class, from which on evidence is worth having
+FOLDS, ORDERS = 5, 10  # of the simulated benign clients
 
 
 def calibrate(
@@ -72,18 +72,20 @@ def calibrate_bundle(
     simulate: bool = True,
     seed: int = 0,
 ) -> Bundle:
-    """The bundle with a calibration on these images and a report that tells of it; `protect` and `calibrate` end here.
+    """The bundle with a calibration on these images, and a report that covers it; `protect` and `calibrate` end here.
 
     `conditions` start with `CLEAN`. Not `certified`: the images trained the model. `reference` are the training
     features of the knn score. `simulate`: also report how often simulated benign clients would be accused.
     """
     generator = torch.Generator().manual_seed(seed)
     pixels = _pixels(bundle, data) if len(conditions) > 1 else None
-    views: list[View] = [partial(_through, name, pixels, generator) for name in conditions]
-    *seen, jittered = look(bundle.split, data, bundle.probe.x, show, "calibration", views=[*views, jitter])
-    found = summarise(seen, jittered, bundle, conditions, mode, generator, certified=certified, reference=reference)
-    rates = alarm_rates(found, bundle.geometry.classes, bundle.sentinel, seed) if simulate else {}
-    return with_calibration(bundle, found.calibration, rates)
+    cameras: list[View] = [partial(_apply_condition, name, pixels, generator) for name in conditions]
+    *outputs, jittered = extract_features(
+        bundle.split, data, bundle.probe.x, show, "calibration", views=[*cameras, jitter]
+    )
+    views = summarise(outputs, jittered, bundle, conditions, mode, generator, certified=certified, reference=reference)
+    rates = alarm_rates(views, bundle.geometry.classes, bundle.sentinel, seed) if simulate else {}
+    return _with_calibration(bundle, views.calibration, rates)
 
 
 class Views:
@@ -100,17 +102,17 @@ def jitter(x: Inputs) -> Inputs:
     """A batch as re-encoding might change it: uniform noise of a thousandth of its range; token ids stay."""
     generator = torch.Generator().manual_seed(0)
 
-    def shaken(t: Tensor) -> Tensor:
+    def shake(t: Tensor) -> Tensor:
         if not t.is_floating_point():
             return t
         noise = 2 * torch.rand(t.shape, generator=generator) - 1
         return t + (JITTER * (t.max() - t.min()) * noise.to(t.device)).to(t.dtype)
 
-    return {name: shaken(t) for name, t in x.items()} if isinstance(x, Mapping) else shaken(x)
+    return {name: shake(t) for name, t in x.items()} if isinstance(x, Mapping) else shake(x)
 
 
 def summarise(
-    seen: Sequence[ModelOutputs],
+    outputs: Sequence[ModelOutputs],
     jittered: ModelOutputs,
     bundle: Bundle,
     names: Sequence[str],
@@ -120,17 +122,17 @@ def summarise(
     certified: bool = True,
     reference: Tensor | None = None,
 ) -> Views:
-    """From one pass under every condition (and one jittered) to what the guard stores."""
+    """From one pass under every condition (and a jittered one) to the `Calibration` that the guard stores."""
     geometry = bundle.geometry
-    check_range(seen[0].labels, geometry.classes)
-    tolerance, cell = measure_scales(seen[0].features, seen[0].logits.argmax(1), jittered.features)
+    check_range(outputs[0].labels, geometry.classes)
+    tolerance, cell = measure_scales(outputs[0].features, outputs[0].logits.argmax(1), jittered.features)
     # A client's repeats place no bet, so what is usual must be measured without repeats too.
-    new = ~repeats(seen[0].features, seen[0].logits.argmax(1), tolerance)
-    seen = [ModelOutputs(s.features[new], s.logits[new], s.labels[new]) for s in seen]
+    new = ~repeats(outputs[0].features, outputs[0].logits.argmax(1), tolerance)
+    outputs = [ModelOutputs(one.features[new], one.logits[new], one.labels[new]) for one in outputs]
     with torch.inference_mode():
-        labels = [s.logits.argmax(1) for s in seen]
-        points = [geometry.relative(bundle.mapping(s.features), k) for s, k in zip(seen, labels, strict=True)]
-        scores = [all_scores(s.features, s.logits, p, reference) for s, p in zip(seen, points, strict=True)]
+        labels = [one.logits.argmax(1) for one in outputs]
+        points = [geometry.relative(bundle.mapping(one.features), k) for one, k in zip(outputs, labels, strict=True)]
+        scores = [all_scores(one.features, one.logits, p, reference) for one, p in zip(outputs, points, strict=True)]
     count = len(labels[0])
     each = torch.arange(len(names)).repeat_interleave(count).view(len(names), count)
     rows = torch.arange(count)
@@ -166,18 +168,18 @@ def alarm_rates(views: Views, classes: int, settings: Sentinel, seed: int = 0) -
     """Share of simulated benign clients accused under each condition.
 
     Five times, four fifths of the images calibrate and clients send the other fifth, all of it under one condition, in
-    ten random orders. So a client never meets its own image in the calibration; one longer than its fifth is not tried.
+    ten random orders. So no client sends an image that calibrated; clients who send more than a fifth are not tried.
     """
-    found, rng = views.calibration, np.random.default_rng(seed)
+    calibration, rng = views.calibration, np.random.default_rng(seed)
     count = len(views.chosen)
     folds = rng.permutation(count) % FOLDS
     columns = [SCORES.index(name) for name in settings.scores]
-    accused = dict.fromkeys(found.conditions, 0)
+    accused = dict.fromkeys(calibration.conditions, 0)
     for fold in range(FOLDS):
-        mine = np.tile(folds, 1 if found.mode == "mixture" else len(found.conditions)) != fold
-        evidence = _only(found, mine).evidence(classes, settings)
+        others = np.tile(folds, 1 if calibration.mode == "mixture" else len(calibration.conditions)) != fold
+        evidence = _take(calibration, others).evidence(classes, settings)
         bar = evidence.size / settings.share
-        for number, name in enumerate(found.conditions):
+        for number, name in enumerate(calibration.conditions):
             labels, scores = views.labels[number], views.scores[number][:, columns]
             for _ in range(ORDERS):
                 order = rng.permutation(np.flatnonzero(folds == fold))
@@ -186,45 +188,45 @@ def alarm_rates(views: Views, classes: int, settings: Sentinel, seed: int = 0) -
     return {name: number / (FOLDS * ORDERS) for name, number in accused.items()}
 
 
-def _only(found: Calibration, rows: NDArray[np.bool_]) -> Calibration:
-    keep = torch.from_numpy(rows).to(found.labels.device)
-    parts = {name: getattr(found, name)[keep] for name in ("labels", "points", "scores", "condition")}
-    return replace(found, **parts)
+def _take(calibration: Calibration, rows: NDArray[np.bool_]) -> Calibration:
+    chosen = torch.from_numpy(rows).to(calibration.labels.device)
+    parts = {name: getattr(calibration, name)[chosen] for name in ("labels", "points", "scores", "condition")}
+    return replace(calibration, **parts)
 
 
-def with_calibration(bundle: Bundle, found: Calibration, rates: dict[str, float]) -> Bundle:
-    """The bundle with another calibration, and a report that tells of it."""
+def _with_calibration(bundle: Bundle, calibration: Calibration, rates: dict[str, float]) -> Bundle:
+    """The bundle with another calibration, and a report that covers it."""
     report = bundle.report | {
-        "calibration_images": len(found.benign.labels),
-        "calibration_outside": found.benign.outside,
+        "calibration_images": len(calibration.benign.labels),
+        "calibration_outside": calibration.benign.outside,
         "alarm_rates": rates,
         "warnings": [w for w in bundle.report["warnings"] if not w.startswith("calibration")]
-        + _warnings(bundle, found),
+        + _warnings(bundle, calibration),
     }
-    return replace(bundle, calibration=found, report=report).with_options(limits=bundle.limits)
+    return replace(bundle, calibration=calibration, report=report).with_options(limits=bundle.limits)
 
 
-def _warnings(bundle: Bundle, found: Calibration) -> list[str]:
-    told = []
-    if found.repeated:
-        told.append(f"calibration: {found.repeated} images repeat others and were left out")
-    if not found.certified:
-        told.append("calibration: these images trained the model, so there is no certificate")
-    labels, each = found.labels.cpu().numpy(), found.condition.cpu().numpy() * (found.mode == "max")
+def _warnings(bundle: Bundle, calibration: Calibration) -> list[str]:
+    warnings = []
+    if calibration.repeated:
+        warnings.append(f"calibration: {calibration.repeated} images repeat others and were left out")
+    if not calibration.certified:
+        warnings.append("calibration: these images trained the model, so there is no certificate")
+    labels, each = calibration.labels.cpu().numpy(), calibration.condition.cpu().numpy() * (calibration.mode == "max")
     classes = bundle.geometry.classes
     counts = np.min([np.bincount(labels[each == c], minlength=classes) for c in np.unique(each)], axis=0)
-    mute = found.evidence(bundle.geometry.classes, bundle.sentinel).weak_classes()
-    few = [k for k in np.flatnonzero(counts < ENOUGH).tolist() if k not in mute]
-    if mute:
-        told.append(
-            f"calibration: too few images to ever accuse on queries predicted as {_list(bundle, mute)} "
-            f"({min(counts[mute])} to {max(counts[mute])} images; want {ENOUGH})"
+    silent = calibration.evidence(bundle.geometry.classes, bundle.sentinel).weak_classes()
+    few = [k for k in np.flatnonzero(counts < ENOUGH).tolist() if k not in silent]
+    if silent:
+        warnings.append(
+            f"calibration: too few images to ever accuse on queries predicted as {_list(bundle, silent)} "
+            f"({min(counts[silent])} to {max(counts[silent])} images; want {ENOUGH})"
         )
     if few:
-        told.append(
+        warnings.append(
             f"calibration: fewer than {ENOUGH} images predicted as {_list(bundle, few)}: evidence grows slowly there"
         )
-    return told
+    return warnings
 
 
 def _list(bundle: Bundle, classes: Sequence[int], most: int = 10) -> str:
@@ -247,7 +249,7 @@ def _pixels(bundle: Bundle, data: Data) -> tuple[Tensor, Tensor]:
     return low, (high - low).clamp(min=1e-6)
 
 
-def _through(name: str, pixels: tuple[Tensor, Tensor] | None, generator: torch.Generator, x: Inputs) -> Inputs:
+def _apply_condition(name: str, pixels: tuple[Tensor, Tensor] | None, generator: torch.Generator, x: Inputs) -> Inputs:
     """A batch under a condition, in the units the model takes."""
     if name == CLEAN or pixels is None or not isinstance(x, Tensor):
         return x

@@ -18,7 +18,7 @@ BATCH = 256
 
 
 def batches(data: Data) -> Iterable[tuple[Inputs, Tensor]]:
-    """(x, y) batches of any data the user may bring."""
+    """The data as batches (x, y)."""
     if isinstance(data, tuple):
         if len(data) != 2:
             raise ShapeError(f"expected data as (x, y), got a tuple of {len(data)}")
@@ -36,10 +36,10 @@ def batches(data: Data) -> Iterable[tuple[Inputs, Tensor]]:
 
 
 def _pair(batch: Any) -> tuple[Inputs, Tensor]:
-    """One batch of a loader."""
+    """One batch of a loader, which must be a pair."""
     if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[1], Tensor):
-        what = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
-        raise DtypeError(f"expected batches of images and integer labels, (x, y), got {what}")
+        got = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
+        raise DtypeError(f"expected batches of images and integer labels, (x, y), got {got}")
     return batch[0], batch[1]
 
 

@@ -21,7 +21,7 @@ View = Callable[[Inputs], Inputs]
 
 @dataclass
 class ModelOutputs:
-    """What one pass over the data gave: features (n, D), logits (n, K), labels (n,), and maybe all inputs."""
+    """One pass over the data: features (n, D), logits (n, K), true labels (n,), and the inputs if they are kept."""
 
     features: Tensor
     logits: Tensor
@@ -30,22 +30,25 @@ class ModelOutputs:
     span: tuple[float, float] | None = None  # smallest and largest number of the inputs, if they are images
 
 
-def look(
+def extract_features(
     split: Split,
     data: Data,
     like: Inputs,
     show: Progress,
-    name: str,
+    stage: str,
     *,
     keep_inputs: bool = False,
     views: Sequence[View] = (lambda x: x,),
 ) -> list[ModelOutputs]:
-    """Every batch must be like the sample `like`, on whose device the model runs; one `ModelOutputs` a view."""
+    """One `ModelOutputs` per view: every batch of the data, seen that way, through the model.
+
+    Every batch must be like the sample `like`, on whose device the model runs. `stage` names the progress bar.
+    """
     device = next(iter(inputs.tensors(like).values())).device
-    found: list[list[tuple[Tensor, Tensor]]] = [[] for _ in views]
-    labels, kept, spans = [], [], []
+    outputs: list[list[tuple[Tensor, Tensor]]] = [[] for _ in views]
+    labels, images, ranges = [], [], []
     with torch.inference_mode():
-        for raw, y in show.each(name, batches(data)):
+        for raw, y in show.each(stage, batches(data)):
             x = inputs.to(inputs.check(raw, like), device)
             if y.ndim != 1 or y.is_floating_point():
                 raise DtypeError(
@@ -53,26 +56,25 @@ def look(
                 )
             labels.append(y.to(device, torch.int64))
             if isinstance(x, Tensor) and inputs.is_image(x):
-                spans.append([t.item() for t in x.aminmax()])
-            for view, parts in zip(views, found, strict=True):
-                u, logits = split(view(x))
-                parts.append((u.float(), logits.float()))
+                ranges.append([t.item() for t in x.aminmax()])
+            for view, parts in zip(views, outputs, strict=True):
+                features, logits = split(view(x))
+                parts.append((features.float(), logits.float()))
             if keep_inputs:
                 if isinstance(x, Mapping):
                     raise OptionError("network shadows need one input tensor; use shadows='head' for this model")
-                kept.append(x)
+                images.append(x)
     if not labels:
-        raise EmptyBatchError(f"the data holds no images ({name})")
+        raise EmptyBatchError(f"the data holds no images ({stage})")
     # Inference tensors may not enter autograd, and the map and the shadows are trained on these: hence clones.
-    truth, pictures = torch.cat(labels).clone(), torch.cat(kept).clone() if kept else None
-    span = (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
-    return [_joined(parts, truth, pictures, span) for parts in found]
+    all_labels, all_images = torch.cat(labels).clone(), torch.cat(images).clone() if images else None
+    span = (min(low for low, _ in ranges), max(high for _, high in ranges)) if ranges else None
+    return [ModelOutputs(*_join(parts), all_labels, all_images, span) for parts in outputs]
 
 
-def _joined(
-    parts: list[tuple[Tensor, Tensor]], labels: Tensor, pictures: Tensor | None, span: tuple[float, float] | None
-) -> ModelOutputs:
+def _join(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Features and logits of all batches, which must be finite."""
     features, logits = (torch.cat(column).clone() for column in zip(*parts, strict=True))
     if not (features.isfinite().all() and logits.isfinite().all()):
         raise NotFiniteError("the model gives NaN or infinity for some of the images")
-    return ModelOutputs(features, logits, labels, pictures, span)
+    return features, logits

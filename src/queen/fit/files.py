@@ -1,4 +1,4 @@
-"""Files a user hands to the command line: weights, data, queries, images. Whatever is wrong with them is one line."""
+"""Files that users hand to the command line: weights, data, queries, images. A bad one is an error of one line."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Result = TypeVar("Result")
 UNREADABLE = (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 
 
-def attempt(action: Callable[[], Result], what: str, *errors: type[Exception]) -> Result:
-    """Run something on the user's behalf and turn what may go wrong into an error of one line."""
+def attempt(action: Callable[[], Result], problem: str, *errors: type[Exception]) -> Result:
+    """Run `action`; one of the `errors` becomes an `OptionError` of one line that starts with the problem."""
     try:
         return action()
     except errors as error:
-        raise OptionError(f"{what}: {' '.join(str(error).split())[:300]}") from error
+        raise OptionError(f"{problem}: {' '.join(str(error).split())[:300]}") from error
 
 
 def check_folder(path: Path) -> None:
@@ -53,8 +53,8 @@ def read_data(path: Path) -> tuple[Tensor, Tensor]:
     arrays = attempt(lambda: np.load(path, allow_pickle=False), f"cannot read data '{path}'", *UNREADABLE)
     if not hasattr(arrays, "files") or not {"x", "y"} <= set(arrays.files):
         raise OptionError(f"expected '{path}' to be an .npz file with arrays x and y")
-    what = f"cannot use x and y of '{path}'"
-    return attempt(lambda: (_tensor(arrays["x"]), _tensor(arrays["y"])), what, *UNREADABLE)
+    problem = f"cannot use x and y of '{path}'"
+    return attempt(lambda: (_tensor(arrays["x"]), _tensor(arrays["y"])), problem, *UNREADABLE)
 
 
 def _tensor(array: Any) -> Tensor:
@@ -79,11 +79,11 @@ def _read_image(path: Path, like: Tensor, bundle: Bundle) -> Tensor:
     if like.ndim != 4 or like.shape[1] not in (1, 3):
         raise ShapeError(f"this model takes inputs (n, {', '.join(map(str, like.shape[1:]))}), not images: use .npy")
     channels, height, width = like.shape[1:]
-    what = f"cannot read image '{path}'"
-    opened = attempt(lambda: Image.open(path), what, OSError, UnidentifiedImageError)
-    if opened.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip
+    problem = f"cannot read image '{path}'"
+    opened = attempt(lambda: Image.open(path), problem, OSError, UnidentifiedImageError)
+    if opened.mode.startswith("I"):  # 16 bits per pixel, which convert() would clip
         opened = Image.fromarray((np.asarray(opened) / 257).round().astype(np.uint8))  # type: ignore[assignment]
-    image = attempt(lambda: opened.convert("L" if channels == 1 else "RGB").resize((width, height)), what, OSError)
+    image = attempt(lambda: opened.convert("L" if channels == 1 else "RGB").resize((width, height)), problem, OSError)
     x = torch.from_numpy(np.asarray(image, np.float32) / 255).view(height, width, channels).permute(2, 0, 1)
     if bundle.pixel_mean and bundle.pixel_std:
         x = (x - torch.tensor(bundle.pixel_mean)[:, None, None]) / torch.tensor(bundle.pixel_std)[:, None, None]

@@ -19,7 +19,7 @@ from queen.core.split import Split, find_split
 from queen.errors import CalibrationError, DtypeError, EmptyBatchError, LimitsError, MapError, OptionError
 from queen.fit.calibrate import calibrate_bundle
 from queen.fit.data import Data, batches
-from queen.fit.features import ModelOutputs, look
+from queen.fit.features import ModelOutputs, extract_features
 from queen.guard import Guard
 from queen.ledger import Ledger
 from queen.options import Limits, Sentinel, check_sentinel
@@ -87,26 +87,26 @@ def protect(
     with Progress(progress) as show:
         sample = _sample(train_data, model)
         split = find_split(model, sample, head)
-        seen = _extract(split, train_data, sample, show, keep_inputs=recipe.kind == "network")
-        net = _fit_map(seen, mapping or MapRecipe(), generator, show)
-        points = net(seen.features)
-        geometry = measure(seen.features, points, seen.labels, seen.logits.shape[1])
-        agreement = _agreement(points, geometry, seen, min_agreement)
-        made, warnings = _fit_shadows(seen, recipe, generator, show)
+        outputs = _extract(split, train_data, sample, show, keep_inputs=recipe.kind == "network")
+        map_net = _fit_map(outputs, mapping or MapRecipe(), generator, show)
+        points = map_net(outputs.features)
+        geometry = measure(outputs.features, points, outputs.labels, outputs.logits.shape[1])
+        agreement = _check_agreement(points, geometry, outputs, min_agreement)
+        shadow_models, warnings = _fit_shadows(outputs, recipe, generator, show)
         limits = _limits(limits, absolute_radius, geometry)
-        report = _report(seen, points, geometry, agreement, recipe, made)
-        report.warnings, report.seconds = warnings, show.seconds
+        report = _report(outputs, points, geometry, agreement, recipe, shadow_models)
+        report.warnings, report.seconds = warnings, show.seconds  # which the calibration still adds to
         bundle = Bundle(
             split=split,
-            mapping=net,
+            mapping=map_net,
             geometry=geometry,
-            shadows=made,
+            shadows=shadow_models,
             probe=_probe(split, sample, generator),
             limits=limits,
             observe=observe,
             keep_label=keep_label,
             sentinel=settings,
-            input_range=seen.span if input_range == "data" else input_range,
+            input_range=outputs.span if input_range == "data" else input_range,
             draw=recipe.draw,
             recipe=Recipe(factory, dict(factory_args or {})) if factory else recipe_of(model),
             class_names=tuple(class_names) if class_names else None,
@@ -121,11 +121,11 @@ def protect(
                     train_data if isinstance(calibration, str) else calibration,
                     show,
                     certified=not isinstance(calibration, str),
-                    reference=_reference(seen, generator) if "knn" in settings.scores else None,
+                    reference=_reference(outputs, generator) if "knn" in settings.scores else None,
                     simulate=policy == "sentinel",
                     seed=seed,
                 )
-        bundle = bundle.with_options(policy=policy, limits=limits)
+        bundle = bundle.with_options(policy=policy, limits=limits)  # last: the sentinel's policy needs a calibration
     show.say(Report(**bundle.report).lines())
     return Guard(bundle, ledger=ledger, secret=secret)
 
@@ -138,7 +138,7 @@ def _check_options(
     alpha: float | None,
     seed: int,
 ) -> Sentinel:
-    """The sentinel's settings, once everything that can be said before the work has been said."""
+    """The sentinel's settings; whatever is wrong with the options is said now, before the work and not after it."""
     find_policy(policy)
     if policy == "sentinel" and calibration is None:
         raise CalibrationError(NO_CALIBRATION)
@@ -165,44 +165,44 @@ def _shadow_recipe(shadows: ShadowRecipe | ShadowKind) -> ShadowRecipe:
 
 
 def _sample(data: Data, model: nn.Module) -> Inputs:
-    """A few rows as the model wants them, on its device, to look at the network with and to compare the rest to."""
+    """A few rows in the model's precision and on its device: to trace the network with, and a pattern for the rest."""
     parameter = next(model.parameters(), None)
     if parameter is None:
         raise OptionError("the model has no parameters: give the trained network")
 
-    def as_wanted(t: Tensor) -> Tensor:
+    def in_precision(t: Tensor) -> Tensor:
         return t.to(parameter.dtype) if t.is_floating_point() else t
 
     for x, _ in batches(data):
         few = inputs.take(x, slice(0, 4))
-        like = {k: as_wanted(t) for k, t in few.items()} if isinstance(few, Mapping) else as_wanted(few)
+        like = {k: in_precision(t) for k, t in few.items()} if isinstance(few, Mapping) else in_precision(few)
         return inputs.to(inputs.check(few, like), parameter.device)
     raise EmptyBatchError("the data holds no images")
 
 
 def _extract(split: Split, data: Data, sample: Inputs, show: Progress, *, keep_inputs: bool) -> ModelOutputs:
     with show.timed("features"):
-        [seen] = look(split, data, sample, show, "features", keep_inputs=keep_inputs)
-    check_labels(seen.labels, seen.logits.shape[1])
-    return seen
+        [outputs] = extract_features(split, data, sample, show, "features", keep_inputs=keep_inputs)
+    check_labels(outputs.labels, outputs.logits.shape[1])
+    return outputs
 
 
-def _reference(seen: ModelOutputs, generator: torch.Generator, rows: int = 2000) -> Tensor:
-    """Some normalised training features (m, D), for the knn score."""
-    few = torch.randperm(len(seen.features), generator=generator)[:rows].to(seen.features.device)
-    return torch.nn.functional.normalize(seen.features[few])
+def _reference(outputs: ModelOutputs, generator: torch.Generator, rows: int = 2000) -> Tensor:
+    """Normalised features (m, D) of a random sample of the training images, for the knn score."""
+    chosen = torch.randperm(len(outputs.features), generator=generator)[:rows].to(outputs.features.device)
+    return torch.nn.functional.normalize(outputs.features[chosen])
 
 
-def _fit_map(seen: ModelOutputs, recipe: MapRecipe, generator: torch.Generator, show: Progress) -> MappingNet:
+def _fit_map(outputs: ModelOutputs, recipe: MapRecipe, generator: torch.Generator, show: Progress) -> MappingNet:
     if recipe.loss not in ("out", "in"):
         raise OptionError(f"no contrastive loss '{recipe.loss}'; known: out, in")
     with show.timed("map"), show.bar("map", recipe.epochs) as advance:
-        return train_map(seen.features, seen.labels, recipe, generator, advance)
+        return train_map(outputs.features, outputs.labels, recipe, generator, advance)
 
 
-def _agreement(points: Tensor, geometry: Geometry, seen: ModelOutputs, floor: float) -> float:
-    """The map's health: how often the nearest centre is the classifier's own answer."""
-    agreement = (nearest_centre(points, geometry) == seen.logits.argmax(1)).double().mean().item()
+def _check_agreement(points: Tensor, geometry: Geometry, outputs: ModelOutputs, floor: float) -> float:
+    """The map's health: how often the nearest centre is the classifier's own answer, which must not be rare."""
+    agreement = (nearest_centre(points, geometry) == outputs.logits.argmax(1)).double().mean().item()
     if agreement < floor:
         raise MapError(
             f"the 2-D map agrees with the model on {agreement:.1%} of the training images, at least {floor:.0%} are "
@@ -212,29 +212,29 @@ def _agreement(points: Tensor, geometry: Geometry, seen: ModelOutputs, floor: fl
 
 
 def _fit_shadows(
-    seen: ModelOutputs, recipe: ShadowRecipe, generator: torch.Generator, show: Progress
+    outputs: ModelOutputs, recipe: ShadowRecipe, generator: torch.Generator, show: Progress
 ) -> tuple[Shadows, list[str]]:
     """The simulated pirates, and what to warn of."""
-    classes = seen.logits.shape[1]
+    classes = outputs.logits.shape[1]
     with show.timed("shadows"):
-        subsets, disjoint = disjoint_subsets(seen.labels, classes, recipe.count, recipe.per_class, generator)
+        subsets, disjoint = disjoint_subsets(outputs.labels, classes, recipe.count, recipe.per_class, generator)
         overlap = f"some class has fewer than {recipe.count} images, so shadow subsets overlap (bootstrap)"
         warnings = [] if disjoint else [overlap]
-        if recipe.kind == "head" or seen.inputs is None:
+        if recipe.kind == "head" or outputs.inputs is None:
             with show.bar("shadows", 1) as advance:
-                heads = train_heads(seen.features, seen.labels, classes, subsets, generator, steps=recipe.steps)
+                heads = train_heads(outputs.features, outputs.labels, classes, subsets, generator, steps=recipe.steps)
                 advance()
             return heads, warnings
-        networks = recipe.networks or _default_networks(seen.inputs, classes)
+        networks = recipe.networks or _default_networks(outputs.inputs, classes)
         with show.bar("shadows", recipe.count) as advance:
             trained = train_networks(
-                seen.inputs, seen.labels, subsets, networks, generator, epochs=recipe.epochs, on_model=advance
+                outputs.inputs, outputs.labels, subsets, networks, generator, epochs=recipe.epochs, on_model=advance
             )
         return trained, warnings
 
 
 def _default_networks(x: Tensor, classes: int) -> list[Recipe]:
-    """Two architectures in turn, for images; anything else must be named."""
+    """Two architectures in turn, for images; for other inputs the user must name some."""
     if x.ndim != 4:
         raise OptionError("network shadows for inputs that are not images need ShadowRecipe(networks=[Recipe(...)])")
     names = ("vgg11_bn", "resnet18") if x.shape[-1] >= 32 else ("small_cnn", "vgg11_bn")
@@ -247,19 +247,19 @@ def _limits(limits: Limits | None, absolute_radius: float | None, geometry: Geom
         return limits or Limits()
     if limits is not None:
         raise LimitsError("give either limits or absolute_radius, not both")
-    absolute = Limits(radius=absolute_radius).radius  # says so if it is no number
+    absolute = Limits(radius=absolute_radius).radius  # which checks that it is a number
     return Limits(radius=tuple(absolute / d for d in geometry.spreads.tolist()))
 
 
 def _report(
-    seen: ModelOutputs, points: Tensor, geometry: Geometry, agreement: float, recipe: ShadowRecipe, shadows: Shadows
+    outputs: ModelOutputs, points: Tensor, geometry: Geometry, agreement: float, recipe: ShadowRecipe, shadows: Shadows
 ) -> Report:
-    labels = seen.logits.argmax(1)
+    labels = outputs.logits.argmax(1)
     train = Benign(labels.cpu().numpy(), geometry.relative(points, labels).cpu().numpy())
-    accuracy, confidence = _try_shadows(shadows, seen)
+    accuracy, confidence = _try_shadows(shadows, outputs)
     return Report(
         classes=geometry.classes,
-        training_images=len(seen.labels),
+        training_images=len(outputs.labels),
         agreement=agreement,
         outside=train.outside,
         spreads=geometry.spreads.tolist(),
@@ -271,12 +271,12 @@ def _report(
 
 
 @torch.inference_mode()
-def _try_shadows(shadows: Shadows, seen: ModelOutputs, rows: int = 512) -> tuple[float, float]:
-    """Accuracy and mean confidence of the averaged shadows on some training images."""
-    pick = torch.linspace(0, len(seen.labels) - 1, min(rows, len(seen.labels))).long().to(seen.labels.device)
-    x = seen.features[pick] if seen.inputs is None else seen.inputs[pick]
-    confidence, guess = shadows.probabilities(seen.features[pick], x).mean(1).max(1)
-    return (guess == seen.labels[pick]).double().mean().item(), confidence.double().mean().item()
+def _try_shadows(shadows: Shadows, outputs: ModelOutputs, rows: int = 512) -> tuple[float, float]:
+    """Accuracy and mean confidence of the averaged shadows on up to `rows` training images."""
+    chosen = torch.linspace(0, len(outputs.labels) - 1, min(rows, len(outputs.labels))).long().to(outputs.labels.device)
+    x = outputs.features[chosen] if outputs.inputs is None else outputs.inputs[chosen]
+    confidence, guess = shadows.probabilities(outputs.features[chosen], x).mean(1).max(1)
+    return (guess == outputs.labels[chosen]).double().mean().item(), confidence.double().mean().item()
 
 
 @torch.inference_mode()

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from queen.batch import MeasuredBatch
 from queen.core import inputs
 from queen.errors import LedgerError, QueenError
 from queen.guard import Guard
 from queen.ledger import Judgement
 from queen.options import Group
+from queen.perturber import MeasuredBatch
 from queen.serve.protocol.rest_write import clean
 from queen.serve.types import Caller, Query, ServeError
 from queen.types import Reply

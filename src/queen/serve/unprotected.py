@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from queen.batch import MeasuredBatch
 from queen.core import inputs
 from queen.core.split import run_model
 from queen.errors import NotFiniteError
 from queen.guard import Guard
 from queen.ledger import Judgement
 from queen.options import Group
+from queen.perturber import MeasuredBatch
 from queen.policy import Action, Policy
 from queen.types import Inputs, Reply, Verdict
 

@@ -34,11 +34,16 @@ def store(tmp_path) -> FileKeys:
     return FileKeys(tmp_path)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    """The authenticator's clock, in our hands."""
+    """The authenticator's clock, in our hands: by itself it only tells what comes before what."""
     now = SimpleNamespace(at=1000.0)
-    monkeypatch.setattr(auth, "time", SimpleNamespace(monotonic=lambda: now.at))
+
+    def monotonic() -> float:
+        now.at += 1e-9
+        return now.at
+
+    monkeypatch.setattr(auth, "time", SimpleNamespace(monotonic=monotonic))
     return now
 
 
@@ -263,7 +268,7 @@ def test_unknown_keys_ask_for_a_refresh_every_50_ms_at_most(store, clock):
     door = Authenticator(store)
     header = bearer(new_key("x", (), False, None)[0])
     asked = []
-    for _ in range(1000):
+    for _ in range(990):
         asked.append(refusal(door, header).retry)
         clock.at += 0.001
     assert asked[0]
@@ -304,7 +309,7 @@ def test_a_change_between_the_version_and_the_keys_is_not_missed(store, monkeypa
 
     def changed_meanwhile(self):
         found = keys(self)
-        monkeypatch.undo()
+        monkeypatch.setattr(FileKeys, "keys", keys)
         store.revoke("alice")
         return found
 
@@ -395,12 +400,12 @@ def test_threads_that_wait_for_a_refresh_share_it(store, monkeypatch):
     others = [threading.Thread(target=lambda: results.append(door.refresh_once())) for _ in range(20)]
     for thread in others:
         thread.start()
-    time.sleep(0.05)
+    time.sleep(0.2)
     gate.set()
     for thread in (first, *others):
         thread.join(60)
     assert results == [True] * 21
-    assert len(reads) == 2  # what was under way when they came may have missed what they came for
+    assert 2 <= len(reads) < 6  # one for all who came while the first was under way, and perhaps for some who came late
 
 
 @pytest.fixture
@@ -411,9 +416,9 @@ def own_redis(tmp_path):
     server.kill()
 
 
-def test_replicas_that_share_a_redis_see_new_and_revoked_keys_and_its_death(own_redis):
+def test_replicas_that_share_a_redis_see_new_and_revoked_keys_and_its_death(own_redis, clock):
     here, there = RedisKeys(own_redis.url), RedisKeys(own_redis.url)
-    door = Authenticator(there, grace=0.2)
+    door = Authenticator(there)
     text, _ = here.add("alice", ["tenant:7"])
     assert refusal(door, bearer(text)).retry
     assert door.refresh_once()
@@ -422,7 +427,7 @@ def test_replicas_that_share_a_redis_see_new_and_revoked_keys_and_its_death(own_
     try:
         assert not door.refresh_once()
         assert isinstance(door.failure, LedgerError)
-        time.sleep(0.25)
+        clock.at += 1.1
         assert refusal(door, bearer(text)).status == 503
     finally:
         own_redis.start()

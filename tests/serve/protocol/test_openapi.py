@@ -143,7 +143,10 @@ def is_sound(case: Case) -> bool:
     max_examples=EXAMPLES,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],  # once an operation is what is wanted
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,  # once per operation is what is wanted
+        HealthCheck.too_slow,
+    ],
 )
 def test_made_up_requests(case: Case, server: Server, session: requests.Session, seen: Seen):
     options = {"base_url": server.url, "session": session, "headers": server.bearer, "timeout": TIMEOUT}

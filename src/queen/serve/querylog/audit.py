@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from queen.batch import MeasuredBatch
 from queen.bundle.bundle import Bundle
 from queen.core import inputs
 from queen.errors import OptionError, QueenError
 from queen.guard import Guard
 from queen.ledger import Event, Judgement
 from queen.options import Group
+from queen.perturber import MeasuredBatch
 from queen.policy import Action
 from queen.progress import Progress
 from queen.serve.querylog.format import LoggedRequest
