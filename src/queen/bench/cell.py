@@ -31,7 +31,7 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any
     start = time.perf_counter()
     defense, attack = DEFENSES[trial.defense], ATTACKS[trial.attack]
     utility = _utility(trial, protectee, cache)
-    service = trial.start_service(protectee)
+    service = trial.start_endpoint(protectee)
     oracle = CountedOracle(service.client, trial.budget * attack.overspend(trial.sizes), trial.sizes.ask_batch)
     knowledge = make_knowledge(trial, protectee, service)
     transcript = QUERIES[trial.query](oracle, attack, knowledge, trial.budget, trial.generator("query"))
@@ -90,7 +90,7 @@ def _utility(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any]
     recipe = ["utility", protectee.key, trial.defense, dict(trial.options), as_json(trial.utility), trial.seed]
     utility: dict[str, Any] = cache.facts(
         f"utility-{digest(recipe)}",
-        lambda: measure_utility(trial.start_service(protectee), protectee, trial.utility),
+        lambda: measure_utility(trial.start_endpoint(protectee), protectee, trial.utility),
     )
     return utility
 

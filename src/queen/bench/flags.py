@@ -36,7 +36,7 @@ def _repeats_itself(trial: Trial, protectee: Protectee) -> bool:
     """Whether a new client gets the same answers whatever others asked before, and the same ones a second time from a
     stateless defense."""
     probe, other = protectee.pool[:PROBE], protectee.pool[-PROBE:]
-    oracles = [CountedOracle(trial.start_service(protectee).client, 4 * PROBE) for _ in range(2)]
+    oracles = [CountedOracle(trial.start_endpoint(protectee).client, 4 * PROBE) for _ in range(2)]
     oracles[1].ask(other, "somebody else")
     answers = [oracle.ask(probe, "probe")[0] for oracle in oracles]
     if not DEFENSES[trial.defense].stateful:

@@ -50,7 +50,7 @@ class Trial:
         """Random numbers for one purpose: the same images are asked whatever the defense, and so on."""
         return torch.Generator().manual_seed(int(digest([self.seed, purpose]), 16) % 2**63)
 
-    def start_service(self, protectee: Protectee) -> Endpoint:
+    def start_endpoint(self, protectee: Protectee) -> Endpoint:
         """The victim behind the defense, with no client on record yet."""
         return DEFENSES[self.defense].start(protectee.victim, self.generator("defense"), **self.options)
 
