@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 
-from qa.serving.h2 import call_fields, frame, opened, start
+from qa.serving.h2 import start
 from qa.serving.rest import HOST, INFER, get, head
 
 PAUSE = 0.5  # seconds between two bytes
@@ -74,14 +74,6 @@ async def between_requests(key: str) -> AsyncIterator[bytes]:
 async def grpc_greeting(key: str) -> AsyncIterator[bytes]:
     """Begins a gRPC connection and never says that it has read the server's settings."""
     yield start()
-
-
-async def grpc_message(key: str) -> AsyncIterator[bytes]:
-    """Begins a call and sends its message byte by byte."""
-    yield start() + frame(4, 1, 0) + opened(call_fields(key)) + frame(0, 0, 1, b"\x00\x00\x00\xff\xff")
-    while True:
-        await asyncio.sleep(PAUSE)
-        yield frame(0, 0, 1, b"a")
 
 
 TRICKLING: tuple[Talk, ...] = (in_the_head, in_the_body, in_chunks, line_ends)

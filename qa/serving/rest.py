@@ -95,19 +95,6 @@ def read(wire: socket.socket) -> tuple[int, dict[str, str], bytes]:
     return int(first.split()[1]), headers, body
 
 
-def wait_closed(wire: socket.socket, seconds: float) -> float | None:
-    """Read until the server closes the connection: how long that took, None if it did not within these seconds."""
-    start = time.monotonic()
-    while (left := seconds - (time.monotonic() - start)) > 0:
-        wire.settimeout(left)
-        try:
-            if not _receive(wire):
-                return time.monotonic() - start
-        except TimeoutError:
-            break
-    return None
-
-
 def _receive(wire: socket.socket) -> bytes:
     try:
         return wire.recv(1 << 16)
