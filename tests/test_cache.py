@@ -170,6 +170,7 @@ Cache(Path(sys.argv[1])).network("a", torch.nn.Linear(3, 2), teach)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_holds_no_lock(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=120)
     assert done.returncode == -9

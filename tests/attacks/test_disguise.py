@@ -18,6 +18,7 @@ from tests.support.attackers import SMALL, clean, counted_oracle, held_out, know
 LONG = Schedule(epochs=12, lr=0.1, batch=32)
 
 
+@pytest.mark.slow
 def test_a_look_alike_sends_what_its_own_network_knows():
     x, _ = held_out()
     noise = 0.4 * torch.rand(len(x), 1, 8, 8, generator=seed())

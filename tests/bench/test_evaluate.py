@@ -90,6 +90,7 @@ def test_the_same_call_gives_the_same_numbers(model, data):
     assert evaluate(model, data, seeds=[1]).results[0]["thief"]["epochs"] != first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [True, False], ids=["training", "answering"])
 def test_the_model_is_left_as_it_was(model, data, mode):
     mine = copy.deepcopy(model).train(mode)

@@ -120,6 +120,7 @@ def test_the_pictures_are_named_after_their_protectee(inside, tmp_path):
 # run
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_a_report_and_says_what_comes_next(inside, tmp_path):
     out = tmp_path / "out"
     done = invoke("run", "tiny.yaml", "--out", out, "--jobs", 1)

@@ -173,6 +173,7 @@ def test_mistakes_say_what_is_wrong_and_make_nothing(here, args, says):
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_mistake_is_one_line_and_exit_code_2(here):
     (here / ".queen").mkdir()
     (here / ".queen" / "keys.json").write_text("{")

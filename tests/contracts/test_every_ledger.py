@@ -106,6 +106,7 @@ def test_other_limits_between_calls_keep_the_records(make, calls):
     ledger.close()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("seed", range(5))
 def test_all_ledgers_agree_to_the_last_bit(seed):
     labels, points = random_stream(seed)

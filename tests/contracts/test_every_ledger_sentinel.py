@@ -67,6 +67,7 @@ def test_any_stream_in_any_batches_equals_the_reference(make, rules, album, chap
             assert {k: [tuple(p) for p in v.tolist()] for k, v in ledger.records(name).items()} == account.points
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("form", FORMS)
 def test_all_ledgers_agree_to_the_last_bit_however_the_stream_is_cut(form, monkeypatch):
     monkeypatch.setattr(Memory, "CAPACITY", 100)

@@ -73,6 +73,7 @@ def test_the_solver_finds_the_minimum_for_other_distances(classes, epsilon):
     assert_solved(all_kinds(classes, 5).numpy(), epsilon)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(vectors(), st.one_of(st.sampled_from([0.3, 1.0]), st.floats(2e-4, 2)))
 def test_the_solver_finds_the_minimum_for_anything(y, epsilon):

@@ -114,6 +114,7 @@ class Careless:
         return "C"
 
 
+@pytest.mark.real
 def test_the_race_is_hard_enough_to_catch_a_careless_ledger(tmp_path: Path):
     server = redis_server(tmp_path / "redis")
 

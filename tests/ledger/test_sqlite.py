@@ -112,6 +112,7 @@ def send(process, labels, points, client="a", limits=LIMITS) -> None:
     process.stdin.flush()
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_loses_no_acknowledged_record(path, child):
     labels, points = stream(1, 3000)
     limits = Limits(radius=0.01, threshold=1e9)  # nearly every row inside is a record

@@ -147,6 +147,7 @@ def test_far_sketches_mostly_have_other_codes():
     assert np.mean(shared) < 5  # of 2,000 others: a query is compared with few
 
 
+@pytest.mark.real
 def test_prefixes_and_clients_of_one_server_do_not_mix():
     with closing(redis_ledger()) as one, closing(redis_ledger()) as other:
         one.judge("a", [0], np.zeros((1, 2)), Limits())

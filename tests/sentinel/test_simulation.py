@@ -137,6 +137,7 @@ def test_trap_1_plain_p_values_fail_the_check_with_more_images_too_only_later():
         assert not holds(plain, alpha, 0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [200, 1000])
 def test_fresh_money_for_every_query_fails_the_check(count):
     highest = highest_wealth(streams(count), p_values(count, 0.2), too_generous)

@@ -35,6 +35,7 @@ def write(folder: Path, name: str, content: object) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_leaves_a_whole_result_and_a_picture(context, folder, name):
     threads = torch.get_num_threads()

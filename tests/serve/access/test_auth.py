@@ -416,6 +416,7 @@ def own_redis(tmp_path):
     server.kill()
 
 
+@pytest.mark.real
 def test_replicas_that_share_a_redis_see_new_and_revoked_keys_and_its_death(own_redis, clock):
     here, there = RedisKeys(own_redis.url), RedisKeys(own_redis.url)
     door = Authenticator(there)

@@ -442,6 +442,7 @@ def test_the_ledger_in_the_same_redis_does_not_take_keys_for_clients(url):
     ledger.close()
 
 
+@pytest.mark.real
 def test_keys_that_move_to_another_server_of_the_cluster_are_found_after_one_error(tmp_path):
     from redis.crc import key_slot
 

@@ -394,6 +394,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_leaves_a_readable_log(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

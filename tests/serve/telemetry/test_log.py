@@ -209,6 +209,7 @@ def test_access_lines_say_who_by_public_id_and_no_verdicts(lines):
     }
 
 
+@pytest.mark.slow
 def test_lines_go_to_standard_error_of_a_real_process():
     script = (
         "from queen.serve.telemetry.log import *; setup(); log('hello', path='\\u2028'); log('quiet', level='debug')"
