@@ -76,9 +76,9 @@ def test_bogus_keys_cost_the_authenticator_nothing(tmp_path):
 
 
 def test_slow_clients_are_shown_the_door_and_others_are_answered(server):
-    seen = slow.beset(server, 24, PATIENCE)
-    assert len(seen.kept) == 9
-    assert_all(slow.shown_the_door(server, seen, within=ANY))
+    report = slow.beset(server, 24, PATIENCE)
+    assert len(report.seconds_kept) == 9
+    assert_all(slow.shown_the_door(server, report, within=ANY))
 
 
 @pytest.mark.parametrize("flood", sizes.FLOODS.values(), ids=sizes.FLOODS)
