@@ -42,7 +42,6 @@ format: $(STAMP)
 
 results: $(STAMP)             ## run the whole demo and the speed tests, and put tables and plot into the documents
 	mkdir -p build results/demo results/speed
-	rm -rf build/results  # or finished attacks would not be run again
 	$(BIN)/queen demo --adaptive --json --out build/results > build/demo.json && mv build/demo.json results/demo/demo.json
 	$(BIN)/queen speed --json > build/speed.json && mv build/speed.json results/speed/cpu-2-cores.json
 	$(BIN)/python benchmarks/speed/rivals.py --json > build/rivals.json && mv build/rivals.json results/speed/rivals-cpu-2-cores.json
@@ -52,8 +51,9 @@ bench-smoke: $(STAMP)         ## every defense against every attack on small dig
 	$(BIN)/queen bench run benchmarks/smoke.yaml --out build/smoke
 	$(BIN)/queen bench table build/smoke
 
-pages: $(STAMP)               ## put the committed results into README and docs
+pages: $(STAMP)               ## put the committed results into README and docs, and draw the picture of the house
 	$(BIN)/python tools/pages.py
+	$(BIN)/python tools/house.py
 
 speed: $(STAMP)               ## the guard's cost, as ratios inside one run
 	$(BIN)/queen speed

@@ -13,6 +13,7 @@ import queen.demo
 from queen import load
 from queen.cli import app
 from queen.demo import Demo
+from queen.demo.run import CACHE, CELLS
 from queen.demo.table import adaptive_tables, notes
 
 
@@ -26,7 +27,8 @@ def command(demo, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def fake_run(folder: Path, *, seed: int, adaptive: bool) -> Demo:
-        folder.mkdir(parents=True, exist_ok=True)
+        for part in (CELLS, CACHE):
+            (folder / part).mkdir(parents=True)
         return demo if adaptive else replace(demo, results=plain(demo))
 
     monkeypatch.setattr(queen.demo, "run_demo", fake_run)
@@ -45,6 +47,7 @@ def test_the_demo_prints_its_table_and_leaves_everything_for_the_next_step(comma
     assert json.loads((folder / "demo.json").read_text()) == plain(demo)
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
     assert load(folder / "bundle").bundle.identity == demo.guard.bundle.identity
+    assert not any((folder / part).exists() for part in (CELLS, CACHE))  # a finished demo begins anew next time
     with Image.open(folder / "digit.png") as digit:
         expected = demo.protectee.test[0][0, 0].numpy() * 255
         assert np.array_equal(np.asarray(digit), expected.round())

@@ -23,6 +23,7 @@ def demo(
     """Train, protect and attack a small digit classifier; print what every party got (under 2 minutes)."""
     from queen.demo import run_demo
     from queen.demo.report import html_report
+    from queen.demo.run import clear_progress
     from queen.demo.table import demo_tables
     from queen.fit.files import check_folder, write_image
 
@@ -32,6 +33,7 @@ def demo(
     (folder / "demo.json").write_text(json.dumps(run.results, indent=1) + "\n")
     (folder / "report.html").write_text(html_report(run))
     write_image(run.protectee.test[0][0], folder / "digit.png")
+    clear_progress(folder)
     if as_json:
         print_json(run.results)
         return

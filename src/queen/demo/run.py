@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ from queen.training import one_thread
 DEMO, ADAPTIVE = (Path(__file__).with_name(f"{name}.yaml") for name in ("demo", "adaptive"))
 EPSILON = {"paper": 0.3, "strict": 0.3, "sentinel": 0.1}  # for which demo.yaml's radii are sound
 DELTA = 0.05
+CELLS, CACHE = "cells", "cache"  # folders of a run that is not finished
 JOBS = min(4, os.cpu_count() or 1)
 
 
@@ -78,13 +80,14 @@ def own_kind_spec(spec: Spec) -> Spec:
 def run_demo(folder: Path, *, seed: int = 0, adaptive: bool = False, progress: bool | None = None) -> Demo:
     """Train, protect, attack, measure; deterministic given `seed` except for the times.
 
-    Results of the benchmark's cells stay below `folder`: a demo that was stopped goes on where it stopped.
+    Results of the benchmark's cells stay below `folder` until `clear_progress`: a demo that was stopped goes on where
+    it stopped.
     """
     start = time.perf_counter()
     spec = demo_spec(seed)
     with Progress(progress) as show, one_thread():
         with show.bar("train the victim", 1) as advance:
-            protectee = make_protectee(spec.protectee, spec.thief, Cache(folder / "cache"), "cpu", None)
+            protectee = make_protectee(spec.protectee, spec.thief, Cache(folder / CACHE), "cpu", None)
             advance()
         with show.bar("protect it", 1) as advance:
             guard = _protect(spec, protectee, seed)
@@ -109,6 +112,12 @@ def run_demo(folder: Path, *, seed: int = 0, adaptive: bool = False, progress: b
     results["seconds"] = round(time.perf_counter() - start, 1)
     # The bundle that is left behind gets a secret of its own: the one of `_protect` is public.
     return Demo(results, Guard(guard.bundle), protectee, maps, points)
+
+
+def clear_progress(folder: Path) -> None:
+    """Remove what `run_demo` left below `folder` to go on with, so that the next demo attacks the code of its day."""
+    for part in (CELLS, CACHE):
+        shutil.rmtree(folder / part, ignore_errors=True)
 
 
 def _protect(spec: Spec, protectee: Protectee, seed: int) -> Guard:
@@ -142,8 +151,8 @@ def _own_kind(protectee: Protectee) -> Labelled:
 
 def _run_cells(spec: Spec, folder: Path, progress: bool | None) -> list[dict[str, Any]]:
     """Results of all cells of a spec; each spec has a folder of its own, so that no old result is in the way."""
-    out = folder / "cells" / digest(as_json(spec))
-    done = run_spec(spec, out, cache=folder / "cache", jobs=JOBS, progress=progress)
+    out = folder / CELLS / digest(as_json(spec))
+    done = run_spec(spec, out, cache=folder / CACHE, jobs=JOBS, progress=progress)
     for path, error in done.failed.items():
         raise DemoError(f"{len(done.failed)} attacks failed, such as {path}: {error}")
     return read_results(out)
