@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from queen.bench import run as run_module
-from queen.bench.checked import SpecError
+from queen.bench.parsing import SpecError
 from queen.bench.run import is_finished, missing_results, read_result, read_results, run_spec, write_result
 from queen.errors import OptionError, QueenError
 from tests.support.benchmarks import content, result, tiny_spec

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import Sizes
-from queen.bench.checked import SpecError
+from queen.bench.parsing import SpecError
 from queen.bench.spec import ImageSet, as_json, make_spec, read_spec
 from queen.defenses import DEFENSES
 from tests.support.benchmarks import content, tiny_spec

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from queen.bench.checked import SpecError
 from queen.bench.datasets import Images, load_set
+from queen.bench.parsing import SpecError
 from queen.bench.spec import DEFAULT_NETWORK, ImageSet, ProtecteeSpec, Thief, as_json, digest
 from queen.cache import Cache, fingerprint
 from queen.defenses.base import Victim

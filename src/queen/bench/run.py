@@ -15,7 +15,7 @@ import torch
 from queen.atomic import make_folder, write_atomically
 from queen.attacks import ATTACKS
 from queen.bench.cell import run_trial
-from queen.bench.checked import SpecError
+from queen.bench.parsing import SpecError
 from queen.bench.protectee import Protectee, make_protectee
 from queen.bench.ray import Outcome, Place, Task, on_ray
 from queen.bench.spec import VERSION, Cell, Spec, as_json, make_spec

@@ -13,7 +13,7 @@ from typing import Any
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import Sizes
-from queen.bench.checked import SpecError, make_checked, read_yaml
+from queen.bench.parsing import SpecError, make_checked, read_yaml
 from queen.defenses import DEFENSES
 from queen.defenses.base import nearest
 from queen.errors import OptionError

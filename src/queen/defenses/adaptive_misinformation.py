@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from queen.cache import fingerprint
 from queen.core.split import run_model
 from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim
-from queen.defenses.options import check_number
+from queen.defenses.checks import check_number
 from queen.training import probabilities, train
 
 SMALL = 1e-7  # keeps the logarithm of 0 finite

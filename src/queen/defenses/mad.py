@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim
-from queen.defenses.options import check_number
+from queen.defenses.checks import check_number
 from queen.training import probabilities
 
 MOST_CLASSES = 10  # up to here every set of classes is a candidate, above they are grown greedily

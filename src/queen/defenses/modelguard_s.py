@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from queen.defenses.base import Defense, Endpoint, Victim
-from queen.defenses.options import check_number
+from queen.defenses.checks import check_number
 from queen.types import Oracle
 
 EarlierAnswers = dict[int, Tensor]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim
-from queen.defenses.options import check_number
+from queen.defenses.checks import check_number
 
 MARGIN = 1e-4  # how far ahead the top class stays
 SHIFT = 1e-6  # keeps the logarithm of 0 finite

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim
-from queen.defenses.options import check_number
+from queen.defenses.checks import check_number
 
 
 def perturb(y: Tensor, *, beta: float = 0.2, gamma: float = 0.2) -> Tensor:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from queen.bench.checked import read_yaml
+from queen.bench.parsing import read_yaml
 from queen.bench.protectee import Labelled, Protectee, make_protectee
 from queen.bench.recovery import recovery_by_verdict
 from queen.bench.run import read_results, run_spec

@@ -23,11 +23,11 @@ from queen.ledger import Event, Standing, open_ledger
 from queen.serve.access.auth import Authenticator
 from queen.serve.access.budgets import KeysWithBudgets
 from queen.serve.access.key_store import KeyStore, open_keys
-from queen.serve.access.refresh import KeyWatcher
+from queen.serve.access.key_watcher import KeyWatcher
 from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.ledger_health import LedgerHealth
 from queen.serve.querylog.writer import QueryLog
-from queen.serve.release import ReleaseClock
+from queen.serve.release_clock import ReleaseClock
 from queen.serve.settings import Settings
 from queen.serve.telemetry.counting import RequestCounter
 from queen.serve.telemetry.log import log

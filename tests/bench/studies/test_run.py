@@ -9,7 +9,7 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from queen.bench.checked import SpecError
+from queen.bench.parsing import SpecError
 from queen.bench.studies import STUDIES, find_study
 from queen.bench.studies.base import read_study
 from queen.bench.studies.formatting import percent, percent_range

@@ -11,7 +11,7 @@ import torch
 
 from queen.attacks import find_attack
 from queen.bench.cell import run_trial
-from queen.bench.checked import SpecError, make_checked, read_yaml
+from queen.bench.parsing import SpecError, make_checked, read_yaml
 from queen.bench.protectee import Labelled, Protectee
 from queen.bench.spec import (
     VERSION,

@@ -12,7 +12,7 @@ import torch
 
 from queen.atomic import write_atomically
 from queen.bench.cell import hardware
-from queen.bench.checked import SpecError
+from queen.bench.parsing import SpecError
 from queen.bench.protectee import make_protectee
 from queen.bench.run import read_result, write_result
 from queen.bench.spec import VERSION, as_json, digest

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from queen.ledger import Budget, MemoryLedger
-from queen.serve.access import refresh
+from queen.serve.access import key_watcher as refresh
 from queen.serve.access.auth import Authenticator
 from queen.serve.access.budgets import KeysWithBudgets
 from queen.serve.access.key_store import FileKeys
-from queen.serve.access.refresh import KeyWatcher
+from queen.serve.access.key_watcher import KeyWatcher
 from queen.serve.types import ServeError
 from tests.support.failing_ledger import FailingFor
 
