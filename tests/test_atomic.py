@@ -76,3 +76,18 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
         with pytest.raises(OptionError, match=f"cannot make the folder '{path}'"):
             make_folder(path)
     assert make_folder(tmp_path / "a" / "b").is_dir()
+
+
+def test_a_folder_that_cannot_be_synced_matters_to_private_files_alone(tmp_path, monkeypatch):
+    real = os.open
+
+    def refuse_folders(path: Path, flags: int, *mode: int) -> int:
+        if flags & os.O_DIRECTORY:
+            raise OSError(22, "Invalid argument")
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(atomic.os, "open", refuse_folders)
+    write_atomically(tmp_path / "public", "all")
+    assert (tmp_path / "public").read_text() == "all"
+    with pytest.raises(OSError, match="Invalid argument"):
+        write_atomically(tmp_path / "private", "all", private=True)

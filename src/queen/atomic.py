@@ -22,7 +22,8 @@ def write_atomically(path: Path, content: bytes | str, *, private: bool = False,
     """Write a file under another name, sync it, then rename it: a reader sees the old file or the new one.
 
     `private`: only the owner may read it, from the first byte on. Not `overwrite`: `FileExistsError` where a file of
-    this name exists. Missing folders are made. The folder is synced too, so that the new file survives a power cut.
+    this name exists. Missing folders are made. The folder is synced too, so that the new file survives a power cut
+    (where the file system can do that; it must for private files: a revoked key stays revoked).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
@@ -37,14 +38,19 @@ def write_atomically(path: Path, content: bytes | str, *, private: bool = False,
             os.replace(temporary, path)
         else:
             os.link(temporary, path)  # fails where the file exists, unlike a rename
-        _sync_folder(path.parent)
+        _sync_folder(path.parent, required=private)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _sync_folder(folder: Path, *, required: bool) -> None:
+    """Make the new name durable; some file systems cannot, which only those who must rely on it are told."""
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError:
+        if required:
+            raise

@@ -133,12 +133,12 @@ class Guard:
                 refused = actions == Action.REFUSE
                 act = self._perturber.act_uniformly if uniform else self._perturber.act
                 answers = act(actions, clients, batch)
-        # A tensor made in inference mode may not enter autograd, and clients train students on answers.
+        # A tensor made in inference mode may not enter autograd, and clients train copies on answers.
         return Reply(answers.clone(), judgement.verdicts, judgement.alarmed, refused)
 
     def groups(self, names: Sequence[str]) -> Mapping[str, Group]:
         """The limits of every named group; an error unless the operator has set some for its kind."""
-        return self._sentinel.groups(names)
+        return self._sentinel.group_limits(names)
 
     def as_client(self, name: str, *, groups: Sequence[str] = ()) -> Oracle:
         """The guard as one client sees it: Tensor (n, *input) -> Tensor (n, K), and nothing else."""

@@ -274,7 +274,7 @@ def test_a_collapsed_thief_gets_a_second_careful_chance(tmp_path, plant):
     def fragile(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
         rates.append((knowledge.schedule.lr, knowledge.schedule.clip, found.answers.sum(1).mean().item()))
         if len(rates) > 1:
-            return train_thief(found, replace(knowledge, schedule=tiny_protectee().schedule), generator)
+            return train_thief(found, replace(knowledge, schedule=tiny_protectee().thief_schedule), generator)
         return untaught(found.take(torch.arange(1)), knowledge, generator) and one_class(found, knowledge)
 
     def one_class(found: Transcript, knowledge: Knowledge) -> nn.Module:
@@ -286,7 +286,7 @@ def test_a_collapsed_thief_gets_a_second_careful_chance(tmp_path, plant):
 
     plant(lambda y, x: 2 * y, attacks={"fragile": Attack(learn=fragile)})
     result = run(tmp_path, "planted", "fragile")
-    lr = tiny_protectee().schedule.lr
+    lr = tiny_protectee().thief_schedule.lr
     assert rates == [(lr, 2.0, pytest.approx(2)), (lr / 10, 1.0, pytest.approx(1))]  # renormalised the second time
     assert result["thief"]["retried"]
     assert result["thief"]["tries"] == [pytest.approx(0.1, abs=0.06), result["thief"]["accuracy"]]
@@ -311,7 +311,7 @@ def test_an_honest_thief_is_not_trained_twice(tmp_path, plant):
     assert same["thief"] == first["thief"]
     run(tmp_path, "none", "counted")
     run(tmp_path, "label_only", "counted", seed=1)
-    other = replace(tiny_protectee(), schedule=Schedule(epochs=5, lr=0.1, batch=16))
+    other = replace(tiny_protectee(), thief_schedule=Schedule(epochs=5, lr=0.1, batch=16))
     run(tmp_path, "label_only", "counted", around=other)
     assert calls == [300] * 4
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from queen.attacks import ATTACKS, QUERIES
-from queen.attacks.base import CountedOracle, Transcript
+from queen.attacks import ATTACKS
+from queen.attacks.base import Transcript
 from queen.bench.flags import HONEST, flag_answers, flag_thief
 from queen.bench.protectee import Protectee
 from queen.bench.spec import VERSION, as_json, digest
 from queen.bench.thief import measure_thief
-from queen.bench.trial import Trial, make_knowledge
+from queen.bench.trial import Trial, interrogate
 from queen.bench.utility import distances, measure_utility
 from queen.cache import Cache
 from queen.defenses import DEFENSES
@@ -27,15 +27,13 @@ SAME: Mapping[str, float] = {"cpu": 1e-6, "cuda": 1e-4}
 
 
 def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any]:
-    """Everything measured, as plain JSON."""
+    """Attack one defense, train the thief, and return all figures as plain JSON."""
     start = time.perf_counter()
     defense, attack = DEFENSES[trial.defense], ATTACKS[trial.attack]
     utility = _utility(trial, protectee, cache)
-    service = trial.start_endpoint(protectee)
-    oracle = CountedOracle(service.client, trial.budget * attack.overspend(trial.sizes), trial.sizes.ask_batch)
-    knowledge = make_knowledge(trial, protectee, service)
-    transcript = QUERIES[trial.query](oracle, attack, knowledge, trial.budget, trial.generator("query"))
-    verdicts = service.verdicts if isinstance(service, GuardedEndpoint) else {}
+    attacked = interrogate(trial, protectee)
+    transcript, knowledge, sent = attacked.transcript, attacked.knowledge, attacked.oracle.used
+    verdicts = attacked.endpoint.verdicts if isinstance(attacked.endpoint, GuardedEndpoint) else {}
     asked = time.perf_counter()
     believed = attack.believe(transcript, knowledge, trial.generator("believe"))
     recovered = time.perf_counter()
@@ -57,8 +55,8 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any
         "seed": trial.seed,
         "oracle_prior": "prior" in attack.knows,
         "knows": list(attack.knows),
-        "queries": {"budget": trial.budget, "sent": oracle.used, "answered": len(transcript)},
-        "verdicts": {name: count / oracle.used for name, count in verdicts.items()},
+        "queries": {"budget": trial.budget, "sent": sent, "answered": len(transcript)},
+        "verdicts": {name: count / sent for name, count in verdicts.items()},
         "answers": answers,
         "believed": {"label_right": label_right},
         "utility": utility,
@@ -66,7 +64,7 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any
         "flags": [
             *flag_answers(transcript, trial, protectee),
             *flag_thief(thief, label_right, answers["label_kept"], protectee),
-            *(["budget exceeded, as published"] if oracle.used > trial.budget else []),
+            *(["budget exceeded, as published"] if sent > trial.budget else []),
         ],
         "sizes": as_json(trial.sizes),
         "seconds": {

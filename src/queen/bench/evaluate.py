@@ -116,7 +116,7 @@ def evaluate(
             pool=images,
             pool_labels=labels,
             make_thief=make,
-            schedule=schedule or Schedule(),
+            thief_schedule=schedule or Schedule(),
             classes=classes,
             benign=benign,
             sources=("own images",),

@@ -35,7 +35,7 @@ class Protectee:
     test: Labelled
     pool: Tensor
     make_thief: Callable[[torch.Generator], nn.Module]
-    schedule: Schedule
+    thief_schedule: Schedule
     classes: int
     pool_labels: Tensor | None = None
     benign: Labelled | None = None
@@ -100,7 +100,7 @@ def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str,
         test=test,
         pool=pool.x,
         make_thief=maker(thief.network or spec.network, classes, owned.x.shape[1]),
-        schedule=thief.schedule,
+        thief_schedule=thief.schedule,
         classes=classes,
         pool_labels=pool.y,
         benign=benign if spec.benign else None,

@@ -82,7 +82,7 @@ def patterned_images(count: int, generator: torch.Generator) -> tuple[Tensor, Te
 
 
 def guard_ratios(effort: Effort) -> dict[str, Any]:
-    """GuardedEndpoint / undefended time for images of 32x32, case by case, and each case's verdicts.
+    """Guarded / undefended time for images of 32x32, case by case, and each case's verdicts.
 
     The cases are benign traffic, every query A and every query B; under the sentinel, benign traffic and nothing but
     decoys; and every query B with whole networks as shadow models.

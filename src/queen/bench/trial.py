@@ -1,4 +1,4 @@
-"""What a cell runs: one attack on one defense, and how both are set up."""
+"""One attack on one defense: how both are set up, and how the attacker asks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from queen.attacks.base import Knowledge, Sizes
+from queen.attacks import ATTACKS, QUERIES
+from queen.attacks.base import CountedOracle, Knowledge, Sizes, Transcript
 from queen.bench.protectee import Protectee
 from queen.bench.spec import Cell, Utility, digest
 from queen.defenses import DEFENSES
@@ -18,7 +19,7 @@ from queen.defenses.base import Endpoint
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One attack on one defense of a protectee."""
+    """One attack on one defense with one seed: made from a `Cell` of a spec, or by `evaluate` without one."""
 
     column: str
     defense: str
@@ -55,7 +56,7 @@ class Trial:
         return DEFENSES[self.defense].start(protectee.victim, self.generator("defense"), **self.options)
 
 
-def make_knowledge(trial: Trial, protectee: Protectee, service: Endpoint) -> Knowledge:
+def make_knowledge(trial: Trial, protectee: Protectee, endpoint: Endpoint) -> Knowledge:
     """All that attackers may know in a trial; each attack takes what it declares."""
     defense = DEFENSES[trial.defense]
 
@@ -71,10 +72,10 @@ def make_knowledge(trial: Trial, protectee: Protectee, service: Endpoint) -> Kno
         pool=protectee.pool,
         pool_labels=protectee.pool_labels,
         make_thief=protectee.make_thief,
-        schedule=protectee.schedule,
+        schedule=protectee.thief_schedule,
         sizes=trial.sizes,
         keeps_label=defense.keeps_label,
-        simulate=service.simulate,
+        simulate=endpoint.simulate,
         clean=protectee.victim.clean,
         benign=protectee.benign,
         rebuild=rebuild,
@@ -82,3 +83,23 @@ def make_knowledge(trial: Trial, protectee: Protectee, service: Endpoint) -> Kno
         key=protectee.key,
         seed=trial.seed,
     )
+
+
+@dataclass(frozen=True)
+class Interrogation:
+    """What a trial's attacker knew and got: the transcript, and the oracle and endpoint that counted its queries."""
+
+    endpoint: Endpoint
+    oracle: CountedOracle
+    knowledge: Knowledge
+    transcript: Transcript
+
+
+def interrogate(trial: Trial, protectee: Protectee) -> Interrogation:
+    """Start the defense and let the attacker ask until its budget is spent."""
+    attack = ATTACKS[trial.attack]
+    endpoint = trial.start_endpoint(protectee)
+    oracle = CountedOracle(endpoint.client, trial.budget * attack.overspend(trial.sizes), trial.sizes.ask_batch)
+    knowledge = make_knowledge(trial, protectee, endpoint)
+    transcript = QUERIES[trial.query](oracle, attack, knowledge, trial.budget, trial.generator("query"))
+    return Interrogation(endpoint, oracle, knowledge, transcript)

@@ -15,21 +15,21 @@ from queen.defenses.base import Endpoint
 BINS = 15
 
 
-def measure_utility(service: Endpoint, protectee: Protectee, utility: Utility) -> dict[str, Any]:
+def measure_utility(endpoint: Endpoint, protectee: Protectee, utility: Utility) -> dict[str, Any]:
     """One client who sends the whole test set, and many who send a part of it each.
 
     A refused query counts as a wrong answer; distances are over the queries that were answered.
     """
     x, y = protectee.test
     clean = protectee.victim.clean(x)
-    everything = CountedOracle(service.client, len(x))
+    everything = CountedOracle(endpoint.client, len(x))
     answers, answered = everything.ask(x, "one client")
     right, agreeing = [], []
     generator = torch.Generator().manual_seed(0)
     count = min(utility.queries, len(x))
     for client in range(utility.clients):
         rows = torch.randperm(len(x), generator=generator)[:count].to(x.device)
-        some, came = CountedOracle(service.client, count).ask(x[rows], f"client {client}")
+        some, came = CountedOracle(endpoint.client, count).ask(x[rows], f"client {client}")
         guess = torch.where(came, some.argmax(1), -1)
         right.append((guess == y[rows]).double().mean())
         agreeing.append((guess == clean[rows].argmax(1)).double().mean())

@@ -120,7 +120,7 @@ def cost_by_queries(guard: Guard, x: Tensor, y: Tensor) -> dict[str, list[float]
 
 
 def time_ratio(guard: Guard, victim: Victim, x: Tensor) -> float:
-    """GuardedEndpoint / undefended time of one batch of 32."""
+    """Guarded / undefended time of one batch of 32."""
     served = guard.fresh().with_options(on_spent="decoy")  # a refusal would be an error here
     batches = [*x[:512].split(BATCH)] * 3  # type: ignore[no-untyped-call]
     return paired_ratio(lambda batch: served.answer(batch, client="time"), victim.clean, batches)

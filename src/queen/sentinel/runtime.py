@@ -31,7 +31,7 @@ class SentinelRuntime:
         self._directions = directions(self._key, centres.shape[1], tolerance).to(centres.device)
         self._cell = cell / tolerance
 
-    def groups(self, names: Sequence[str]) -> dict[str, Group]:
+    def group_limits(self, names: Sequence[str]) -> dict[str, Group]:
         """The limits of every named group; an error unless the operator has set some for its kind."""
         if isinstance(names, str):
             raise OptionError(f"groups must be a list of names, got '{names}'")

@@ -48,12 +48,12 @@ class Unprotected(Guard):
         owner: Sequence[int] | None,
         groups: Sequence[Mapping[str, Group]] | None = None,
     ) -> Judgement:
-        """Nothing is judged."""
+        """Letter D for every row and nobody accused; the ledger is not asked."""
         none = np.zeros(len(batch.honest), np.bool_)
         return Judgement("D" * len(none), none, none, none)
 
     def reply(
         self, batch: MeasuredBatch, judgement: Judgement, clients: Sequence[str], *, uniform: bool = False
     ) -> Reply:
-        """The truth."""
+        """The model's own probabilities, unchanged."""
         return Reply(batch.honest, judgement.verdicts, judgement.alarmed, np.zeros(len(batch.honest), np.bool_))

@@ -15,10 +15,10 @@ SMALL = {"defenses": ("queen",), "attacks": ("direct",), "pools": ("own_kind",)}
 
 def letters_by_hand(context, options: dict[str, float]) -> Counter[str]:
     """Verdicts of the attacker's queries, asked one at a time."""
-    run = context.plan("queen", seed=0, options=options)
+    trial = context.make_trial("queen", seed=0, options=options)
     protectee = context.protectee_for("own_kind")
-    service = DEFENSES["queen"].start(protectee.victim, run.generator("defense"), **run.options)
-    rows = torch.randperm(len(protectee.pool), generator=run.generator("query"))[: context.spec.budget]
+    service = DEFENSES["queen"].start(protectee.victim, trial.generator("defense"), **trial.options)
+    rows = torch.randperm(len(protectee.pool), generator=trial.generator("query"))[: context.spec.budget]
     oracle = service.client("by hand")
     for row in rows:
         oracle(protectee.pool[row : row + 1])

@@ -93,9 +93,9 @@ def test_unknown_names_in_parameters_are_answered_with_the_nearest(context):
     with pytest.raises(OptionError, match="no pool 'own'; known: foreign, own_kind"):
         context.protectee_for("own")
     with pytest.raises(OptionError, match=r"no defense 'quen'.*did you mean 'queen'"):
-        context.plan("quen", seed=0)
+        context.make_trial("quen", seed=0)
     with pytest.raises(OptionError, match=r"no attack 'dirct'.*did you mean 'direct'"):
-        context.plan("queen", seed=0, attack="dirct")
+        context.make_trial("queen", seed=0, attack="dirct")
 
 
 def test_own_kind_images_must_be_there(context):
@@ -110,9 +110,9 @@ def test_shares_are_said_in_percent():
 
 
 def test_a_column_of_the_spec_may_name_another_method(context):
-    run = context.plan("harsh", seed=3, options={"threshold": 0.5})
-    assert (run.defense, run.seed, run.budget) == ("queen-strict", 3, 200)
-    assert run.options == {"map_epochs": 20, "shadow_models": 2, "threshold": 0.5}
+    trial = context.make_trial("harsh", seed=3, options={"threshold": 0.5})
+    assert (trial.defense, trial.seed, trial.budget) == ("queen-strict", 3, 200)
+    assert trial.options == {"map_epochs": 20, "shadow_models": 2, "threshold": 0.5}
 
 
 def test_the_command_prints_the_result(context, folder):

@@ -47,7 +47,7 @@ def test_a_thief_is_like_itself_and_not_like_one_trained_on_poison(context):
 
 
 def test_long_trainings_have_checkpoints_now_and_then_and_at_the_end(context):
-    protectee = replace(context.protectee, key="longer", schedule=Schedule(epochs=45, batch=100))
+    protectee = replace(context.protectee, key="longer", thief_schedule=Schedule(epochs=45, batch=100))
     parameters = ForgetQuality(defenses=("none",), control=False)
     points = forget_quality.measure(replace(context, protectee=protectee), parameters)["rows"][CLEAN]
     assert [point["epoch"] for point in points] == [*range(2, 45, 2), 45]
@@ -110,8 +110,8 @@ def test_thieves_of_quartiles_have_farther_and_farther_images(context):
 def test_distances_are_those_the_guard_measures(context):
     bundle = context.fit_bundle()
     (x, y), labels, distances = measure_distances(context, bundle, "own_kind", "map")
-    run = context.plan("queen", seed=0, options={"threshold": 100.0, "radius": 1e-6})
-    service = DEFENSES[run.defense].start(context.protectee.victim, run.generator("defense"), **run.options)
+    trial = context.make_trial("queen", seed=0, options={"threshold": 100.0, "radius": 1e-6})
+    service = DEFENSES[trial.defense].start(context.protectee.victim, trial.generator("defense"), **trial.options)
     service.client("c")(x)
     assert torch.equal(y, context.protectee.benign[1])
     assert service.verdicts["A"] == int((distances >= 1).sum())

@@ -82,8 +82,8 @@ class StudyContext:
         victim = self.protectee.victim if use_cache else replace(self.protectee.victim, cache=None)
         return load_or_fit(victim, **recipe)
 
-    def plan(self, defense: str, *, seed: int, options: Result | None = None, **changes: Any) -> Trial:
-        """A run against a column of the spec, or any other defense; `options` override the column's own."""
+    def make_trial(self, defense: str, *, seed: int, options: Result | None = None, **changes: Any) -> Trial:
+        """A trial against a column of the spec, or any other defense; `options` override the column's own."""
         column = dict(self.spec.defenses.get(defense, {}))
         method = str(column.pop("defense", defense))
         if method not in DEFENSES:
@@ -93,17 +93,17 @@ class StudyContext:
         fields |= {"sizes": self.spec.sizes, "utility": self.spec.utility, **changes}
         return Trial(column=defense, defense=method, options={**column, **(options or {})}, seed=seed, **fields)
 
-    def steal(self, run: Trial, pool: str) -> dict[str, Any]:
-        """The result of one run, as `bench run` makes it; the budget is at most the pool."""
+    def steal(self, trial: Trial, pool: str) -> dict[str, Any]:
+        """The result of one trial, as `bench run` makes it; the budget is at most the pool."""
         protectee = self.protectee_for(pool)
-        return run_trial(replace(run, budget=min(run.budget, len(protectee.pool))), protectee, self.cache)
+        return run_trial(replace(trial, budget=min(trial.budget, len(protectee.pool))), protectee, self.cache)
 
     def steal_all(
         self, defense: str, pool: str, attacks: Sequence[str], seeds: Sequence[int], **changes: Any
     ) -> dict[str, list[dict[str, Any]]]:
-        """The results of every attack against one defense, one per seed; `changes` are those of `plan`."""
+        """The results of every attack against one defense, one per seed; `changes` are those of `make_trial`."""
         return {
-            attack: [self.steal(self.plan(defense, seed=seed, attack=attack, **changes), pool) for seed in seeds]
+            attack: [self.steal(self.make_trial(defense, seed=seed, attack=attack, **changes), pool) for seed in seeds]
             for attack in attacks
         }
 
@@ -120,7 +120,7 @@ class StudyContext:
 
     def generator(self, seed: int, purpose: str) -> torch.Generator:
         """Random numbers for one purpose, the same ones as in the benchmark."""
-        return self.plan("none", seed=seed).generator(purpose)
+        return self.make_trial("none", seed=seed).generator(purpose)
 
 
 FEW_CLIENTS = Utility(clients=10)  # where a study is not about benign clients

@@ -8,18 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.stats import ks_2samp
 from torch import Tensor, nn
 
-from queen.attacks import ATTACKS, QUERIES
-from queen.attacks.base import CountedOracle, Transcript
+from queen.attacks import ATTACKS
+from queen.attacks.base import Transcript
 from queen.bench.render.markdown import markdown_table
 from queen.bench.render.plots import GREEN, GREY, RED
 from queen.bench.studies.base import Result, Study, StudyContext
 from queen.bench.studies.formatting import pool_name
-from queen.bench.trial import Trial, make_knowledge
-from queen.defenses import DEFENSES
+from queen.bench.trial import Trial, interrogate, make_knowledge
 from queen.errors import OptionError
 from queen.plots import png
 from queen.training import predict
@@ -81,39 +79,34 @@ def _at_same_progress(own: Sequence[Result], clean: Sequence[Result]) -> list[Re
 
 def _history(context: StudyContext, parameters: ForgetQuality, defense: str, seed: int) -> list[dict[str, Any]]:
     """The checkpoints of one thief."""
-    run = context.plan(defense, seed=seed, attack=parameters.attack)
-    asking = replace(run, seed=parameters.seed)  # a control asks the same images, only its training has another seed
+    trial = context.make_trial(defense, seed=seed, attack=parameters.attack)
+    asking = replace(trial, seed=parameters.seed)  # a control asks the same images, only its training has another seed
     queries = _ask(context, replace(asking, defense=CLEAN, options={}), parameters.pool).x  # whatever the defense
-    depends_on = [defense, dict(run.options), parameters.attack, parameters.pool, seed, parameters.seed]
+    depends_on = [defense, dict(trial.options), parameters.attack, parameters.pool, seed, parameters.seed]
 
     def train() -> list[dict[str, Any]]:
-        return _train_with_checkpoints(context, run, _ask(context, asking, parameters.pool), queries, parameters.pool)
+        return _train_with_checkpoints(context, trial, _ask(context, asking, parameters.pool), queries, parameters.pool)
 
     checkpoints: list[dict[str, Any]] = context.cached("forget", depends_on, train)
     return checkpoints
 
 
-def _ask(context: StudyContext, run: Trial, pool: str) -> Transcript:
-    """The queries of a run and what its attacker believes of the answers."""
-    protectee, attack = context.protectee_for(pool), ATTACKS[run.attack]
-    defense = DEFENSES[run.defense]
-    service = defense.start(protectee.victim, run.generator("defense"), **run.options)
-    budget = min(run.budget, len(protectee.pool)) * attack.overspend(run.sizes)
-    oracle = CountedOracle(service.client, budget, run.sizes.ask_batch)
-    knowledge = make_knowledge(run, protectee, service)
-    transcript = QUERIES[run.query](oracle, attack, knowledge, budget, run.generator("query"))
-    return attack.believe(transcript, knowledge, run.generator("believe"))
+def _ask(context: StudyContext, trial: Trial, pool: str) -> Transcript:
+    """The queries of a trial and what its attacker believes of the answers."""
+    protectee = context.protectee_for(pool)
+    attacked = interrogate(replace(trial, budget=min(trial.budget, len(protectee.pool))), protectee)
+    return ATTACKS[trial.attack].believe(attacked.transcript, attacked.knowledge, trial.generator("believe"))
 
 
 def _train_with_checkpoints(
-    context: StudyContext, run: Trial, believed: Transcript, queries: Tensor, pool: str
+    context: StudyContext, trial: Trial, believed: Transcript, queries: Tensor, pool: str
 ) -> list[dict[str, Any]]:
     """Train a thief; now and then note its accuracy and how often it predicts each class for the queries."""
     if len(believed) == 0:
-        raise OptionError(f"'{run.column}' answered nothing, so there is no thief to compare: leave it out")
+        raise OptionError(f"'{trial.column}' answered nothing, so there is no thief to compare: leave it out")
     protectee = context.protectee_for(pool)
     x, y = protectee.test
-    epochs, _ = protectee.schedule.plan(len(believed))
+    epochs, _ = protectee.thief_schedule.plan(len(believed))
     stride = max(1, epochs // CHECKPOINTS)
     checkpoints: list[dict[str, Any]] = []
     epoch = 0
@@ -126,10 +119,9 @@ def _train_with_checkpoints(
             labels = predict(thief, queries).bincount(minlength=protectee.classes).tolist()
             checkpoints.append({"epoch": epoch, "accuracy": accuracy, "labels": labels})
 
-    defense = DEFENSES[run.defense]
-    service = defense.start(protectee.victim, torch.Generator().manual_seed(0), **run.options)
-    knowledge = replace(make_knowledge(run, protectee, service), on_epoch=after_epoch)
-    ATTACKS[run.attack].learn(believed, knowledge, run.generator("thief"))
+    endpoint = trial.start_endpoint(protectee)
+    knowledge = replace(make_knowledge(trial, protectee, endpoint), on_epoch=after_epoch)
+    ATTACKS[trial.attack].learn(believed, knowledge, trial.generator("thief"))
     return checkpoints
 
 

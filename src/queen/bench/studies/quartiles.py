@@ -57,7 +57,7 @@ def measure(context: StudyContext, parameters: Quartiles) -> dict[str, Any]:
         (x, y), labels, distances = measure_distances(context, bundle, source, distance)
         quartiles = split_quartiles(distances, labels, context.protectee.classes)
         for attack in context.each(f"quartiles, {source}", parameters.attacks):
-            context.plan("none", seed=0, attack=attack)  # says so if there is no such attack
+            context.make_trial("none", seed=0, attack=attack)  # says so if there is no such attack
             accuracies = [
                 [_steal(context, parameters, (x, labels), members, attack, seed) for seed in parameters.seeds]
                 for members in quartiles
@@ -121,7 +121,7 @@ def _steal(
         classes=protectee.classes,
         pool=transcript.x,
         make_thief=protectee.make_thief,
-        schedule=protectee.schedule,
+        schedule=protectee.thief_schedule,
         sizes=context.spec.sizes,
         keeps_label="always",
         clean=protectee.victim.clean,

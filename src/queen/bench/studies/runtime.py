@@ -10,7 +10,6 @@ from queen.bench.render.markdown import markdown_table
 from queen.bench.render.plots import GREEN, GREY, RED
 from queen.bench.studies.base import Result, Study, StudyContext
 from queen.bench.timing import ratios_to_none, seconds_per_thousand, time_in_turns
-from queen.defenses import DEFENSES
 from queen.defenses.base import Endpoint
 from queen.plots import png
 
@@ -46,8 +45,8 @@ def measure(context: StudyContext, parameters: Runtime) -> dict[str, Any]:
     names = dict.fromkeys(["none", *(parameters.defenses or context.spec.defenses)])
     services: dict[str, Endpoint] = {}
     for name in context.each("starting defenses", names):
-        run = context.plan(name, seed=0)
-        services[name] = DEFENSES[run.defense].start(context.protectee.victim, run.generator("defense"), **run.options)
+        trial = context.make_trial(name, seed=0)
+        services[name] = trial.start_endpoint(context.protectee)
     x = context.protectee.pool[: parameters.queries]
     with context.show.bar("asking", 1) as advance:
         turns = time_in_turns(services, x, parameters.repeats)
