@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE = 180.0  # seconds
+PATIENCE = 300.0  # seconds
 Value = TypeVar("Value")
 
 

@@ -25,14 +25,14 @@ from queen.serve.access.key_store import open_keys
 from tests.support.redis_server import redis_server
 from tests.support.server import Server, started
 from tests.support.serving import WIDE, digits, honest, noise, small_guard
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.real
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'queen[ray]'), so nothing is tested on it")
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
-PATIENCE = 180.0  # seconds for what must happen sooner or later
-START = 240.0  # seconds for a dozen processes to start on a busy machine
+START = 600.0  # seconds for a cluster to start: as long as the command itself waits for its replicas
 NET = "net:127.0.0.0/24"
 WORKERS = tuple(f"worker-{i}" for i in range(6))
 CLIENTS = ("early", "thief", "traveller", "leaver", *WORKERS, "later", "patient")
