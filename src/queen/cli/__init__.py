@@ -1,4 +1,8 @@
-"""The command line: thin commands over the library. Results go to standard output, the rest to standard error."""
+"""The command line: thin commands over the library. Results go to standard output, the rest to standard error.
+
+One file per command or group of commands; heavy imports wait until their command runs. Nothing imports this package
+but `queen.__main__`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Defenses, one per file: ways to answer clients that make a stolen copy of the model worse.
 
-`DEFENSES` lists the published rivals and QUEEN itself by name; `base` says what a defense is, and `options` checks
+`DEFENSES` lists the published rivals and QUEEN itself by name; `base` says what a defense is, and `checks` tests
 their numbers. Attacks, the benchmark and the demo import this package; it imports the guard, never an attack.
 """
 

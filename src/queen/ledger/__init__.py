@@ -1,4 +1,8 @@
-"""The only mutable thing: what each client has asked and been answered, in memory, in SQLite or in Redis."""
+"""The only mutable thing: what each client has asked and been answered, in memory, in SQLite or in Redis.
+
+`base` is the protocol, `rows` what is judged, `decide` the arithmetic that all stores share; `open` opens a ledger by
+its address. The guard, the server, operators' commands and users with a ledger of their own import this package.
+"""
 
 from queen.ledger.base import Budget, Event, Judgement, Ledger, Standing
 from queen.ledger.memory import MemoryLedger

@@ -1,4 +1,8 @@
-"""The paper's other experiments, by name: each uses the protectee of a benchmark spec. Imported by the commands."""
+"""The paper's other experiments, by name: each uses the protectee of a benchmark spec.
+
+A study measures (one JSON file), draws (one picture) and describes (one section of docs/studies.md). The commands and
+`tools/pages.py` import this package.
+"""
 
 from __future__ import annotations
 
