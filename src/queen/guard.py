@@ -80,7 +80,7 @@ class Guard:
             if not inputs.is_finite(points):
                 raise NotFiniteError("the model's features are too large for this input")
             predicted = labels.cpu().numpy()
-            bets = self._sentinel.bets(x, predicted.tolist(), features, logits, honest, points)
+            bets = self._sentinel.bets(x, predicted, features, logits, honest, points)
             return MeasuredBatch(x, features, logits, honest, predicted, points.cpu().numpy(), bets)
 
     def _run(self, x: Inputs) -> tuple[Tensor, Tensor]:

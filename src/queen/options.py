@@ -11,9 +11,9 @@ from queen.errors import LimitsError, OptionError
 
 MIN_RADIUS, MAX_RADIUS = 1e-6, 1e6  # beyond, positions on the ledger's grid or squared radii would no longer be exact
 MAX_ANSWERS = 2**53  # beyond, a store that counts in floats would lose count
-MIN_ALPHA = 1e-100  # beyond, wealth would overflow before it accuses
+MIN_ALPHA = 1e-12  # beyond, wealth would overflow before it accuses
+MAX_MARGIN = 10.0  # standard deviations; beyond, nobody could ever be accused
 SCORES = ("energy", "distance", "confidence", "knn")
-FORMS = ("mixture", "product", "cusum")
 ON_ALARM = ("decoy", "reverse", "label-only", "refuse", "observe")
 ON_SPENT = ("refuse", "decoy", "reverse")
 
@@ -71,32 +71,30 @@ class Sentinel:
 
     `alpha`: with confidence 1 - `delta` over the calibration images, a benign client is ever accused with at most this
     probability. `scores`: what is measured of a query, any of energy, distance, confidence, knn; their wealths are
-    averaged. `form`: mixture (the statement above holds, and good will buys little), product (holds, but good will is
-    credit) or cusum (strongest, but only the time to a false alarm is bounded, so patient benign clients are accused).
-    `truncate`: bet only on queries within this share of the highest calibration scores. `pool_below`: classes with
-    fewer calibration images share one band, which voids the statement for clients that send one class.
+    averaged. `margin`: by how many standard deviations of its class an honest client's score may exceed the usual; more
+    tolerates more cameras, and more cover traffic of a thief.
     `on_alarm` and `on_spent` say how accused clients and clients without budget are answered. `groups` names the kinds
     of groups ("tenant" for "tenant:7") that `Guard.answer(groups=...)` accepts.
     """
 
     alpha: float = 1e-3
     delta: float = 0.05
-    scores: tuple[str, ...] = ("energy",)
-    form: str = "mixture"
-    truncate: float | None = None
-    pool_below: int = 0
+    scores: tuple[str, ...] = ("energy", "distance", "knn")
+    margin: float = 0.2
     on_alarm: str = "decoy"
     on_spent: str = "refuse"
     groups: Mapping[str, Group] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "delta", "truncate"):
+        for name in ("alpha", "delta"):
             value = _plain(getattr(self, name))
-            if value is None and name == "truncate":
-                continue
             if not (_is_number(value) and MIN_ALPHA <= value < 1):
                 raise OptionError(f"{name} must be a number from {MIN_ALPHA:g} to below 1, got {value!r}")
             object.__setattr__(self, name, float(value))
+        margin = _plain(self.margin)
+        if not (_is_number(margin) and 0 <= margin <= MAX_MARGIN):
+            raise OptionError(f"margin must be a number from 0 to {MAX_MARGIN:g}, got {margin!r}")
+        object.__setattr__(self, "margin", float(margin))
         scores = self.scores
         if not isinstance(scores, tuple | list) or not all(isinstance(name, str) for name in scores):
             raise OptionError(f"scores must be a list of names, got {scores!r}")
@@ -105,14 +103,11 @@ class Sentinel:
         object.__setattr__(self, "scores", tuple(scores))
         for name, value, known in (
             *(("score", score, SCORES) for score in self.scores),
-            ("form", self.form, FORMS),
             ("on_alarm", self.on_alarm, ON_ALARM),
             ("on_spent", self.on_spent, ON_SPENT),
         ):
             if value not in known:
                 raise OptionError(f"no {name} '{value}'; known: {', '.join(known)}")
-        if not isinstance(self.pool_below, int) or isinstance(self.pool_below, bool) or self.pool_below < 0:
-            raise OptionError(f"pool_below must be a whole number, not negative, got {self.pool_below!r}")
         if not isinstance(self.groups, Mapping):
             raise OptionError(f"groups must map kinds to Group(limits=...), got {type(self.groups).__name__}")
         for kind, group in self.groups.items():

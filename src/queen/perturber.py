@@ -17,7 +17,7 @@ from queen.core.perturb import move_feature, move_feature_any_head, reverse_grad
 from queen.core.shadows import draw_mean
 from queen.policy import Action, Policy
 from queen.secret import draw, query_digests
-from queen.sentinel.evidence import Bets
+from queen.sentinel.bets import Bets
 from queen.sentinel.runtime import SentinelRuntime
 from queen.types import Inputs
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +12,7 @@ from queen.errors import OptionError
 from queen.guard import Guard
 from queen.ledger import MemoryLedger
 from queen.ledger.rows import make_rows
+from queen.sentinel.bets import Bets
 
 
 class OrderReplay:
@@ -20,19 +20,13 @@ class OrderReplay:
 
     def __init__(self, guard: Guard, x: Tensor) -> None:
         parts = [guard.measure(part) for part in x.split(256)]  # type: ignore[no-untyped-call]
-        first = parts[0].bets
-        if first is None:
+        bets = [part.bets for part in parts if part.bets is not None]
+        if not bets:
             raise OptionError("only a guard with policy 'sentinel' has evidence to replay")
+        self.bets = Bets.join(bets)
         self._limits = guard.bundle.limits
         self.labels: NDArray[np.int64] = np.concatenate([part.labels for part in parts])
         self._points = np.concatenate([part.points for part in parts])
-        bets = [part.bets for part in parts if part.bets is not None]
-        self.bets = replace(
-            first,
-            factors=[f for b in bets for f in b.factors],
-            digests=[d for b in bets for d in b.digests],
-            sketches=[s for b in bets for s in b.sketches],
-        )
 
     def alarm_at(self, order: ArrayLike) -> int | None:
         """The query at which a new client who sends the images in this order is accused; None if it never is."""
@@ -48,5 +42,5 @@ class OrderReplay:
 
     def oddest(self, count: int) -> NDArray[np.intp]:
         """The images whose bets win most: whoever sends them again and again would be accused first."""
-        gain = [max(factors, default=0.0) for factors in self.bets.factors]
+        gain = (self.bets.bet / np.maximum(self.bets.total, 1) * self.bets.size).sum(1)
         return np.argsort(gain)[::-1][:count]

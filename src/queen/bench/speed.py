@@ -26,7 +26,8 @@ from queen.ledger.rows import make_rows
 from queen.options import Limits
 from queen.progress import Progress
 from queen.recipe import Recipe
-from queen.sentinel.evidence import EXPONENTS, Bets
+from queen.sentinel.bets import Bets, Betting, Test
+from queen.sentinel.ranks import Ranking, robust_spreads
 from queen.zoo import build, seeded
 
 CLASSES = 10
@@ -215,8 +216,10 @@ def _judged_per_second(
 def _losing_bets(rng: np.random.Generator, rows: int) -> Bets:
     sketches = [tuple(row) for row in (100 * rng.standard_normal((rows, 8), np.float32)).tolist()]
     digests = rng.integers(1, 2**62, rows).tolist()
-    factors = [(0.9,) * len(EXPONENTS)] * rows
-    return Bets(factors, digests, sketches, form="mixture", size=len(EXPONENTS), bar=1e4, enforce=True)
+    known, scores = rng.integers(0, CLASSES, 5000), rng.standard_normal((5000, 3))
+    betting = Betting(Ranking(known, scores, robust_spreads(known, scores, CLASSES), CLASSES, margin=0.2))
+    lanes = betting.lanes(rng.integers(0, CLASSES, rows), rng.standard_normal((rows, 3)))
+    return Bets(*lanes, digests, sketches, Test(id=1, scores=3, alpha=1e-3, delta=0.05), enforce=True)
 
 
 @torch.inference_mode()

@@ -21,45 +21,64 @@ from queen.errors import CalibrationError, LimitsError, OptionError
 from queen.options import SCORES, Limits, Sentinel, check_sentinel
 from queen.policy import find_policy
 from queen.recipe import Recipe
-from queen.sentinel import evidence
+from queen.sentinel.bets import Betting, Test
 from queen.sentinel.conditions import CLEAN
-from queen.sentinel.evidence import Evidence
+from queen.sentinel.ranks import Ranking
+from queen.sentinel.statement import statement
 from queen.types import Inputs
 
 NO_CALIBRATION = (
     "policy 'sentinel' needs held-out images that did not train the model: protect(..., calibration=(x, y)), or "
     "calibration='train' to go without a certificate"
 )
-NO_REFERENCE = "score 'knn' must be named when fitting: protect(..., sentinel=Sentinel(scores=[...]))"
-MODES = ("mixture", "max")
+EVIDENCE_VERSION = 1  # of the test's arithmetic, part of its identity
 SHORTCUTS = ("alpha", "on_alarm", "on_spent", "groups")  # of `Sentinel`, as options of their own
 OPTIONS = ("policy", "observe", "limits", "keep_label", "draw", "input_range", "sentinel", *SHORTCUTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foreign:
+    """Foreign images as the guard sees them, which tell how soon the sentinel would accuse: a name, labels and scores."""
+
+    name: str
+    labels: Tensor
+    scores: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trusted:
+    """What trusted clients reached when their recorded traffic was replayed, with these scores and this margin."""
+
+    clients: int
+    highest: float
+    scores: tuple[str, ...]
+    margin: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
     """Benign images as the guard sees them, which tell the sentinel what is usual.
 
-    Predicted `labels` (n,), relative `points` (n, 2), `scores` (n, 3 or 4) in the order of `SCORES`, and `condition`
-    (n,), an index into `conditions`. Mode "mixture": every image is here once, under a random condition; "max": once
-    per condition, and each condition is certified by itself. Not `certified`: these images trained the model.
+    Predicted `labels` (n,), relative `points` (n, 2), `scores` (n, 4) in the order of `SCORES` and their `spreads`
+    (classes, 4), and `condition` (n,), an index into `conditions`: every image is here once, under a random condition.
+    Not `certified`: these images trained the model. `account` names the account that alpha is spent from.
     """
 
     labels: Tensor
     points: Tensor
     scores: Tensor
+    spreads: Tensor
     condition: Tensor
     tolerance: float  # see `sentinel.sketch.measure_scales`
     cell: float
     conditions: tuple[str, ...] = (CLEAN,)
-    mode: str = "mixture"
     certified: bool = True
     repeated: int = 0  # images left out because they repeat others
-    reference: Tensor | None = None  # normalised training features (m, D) for the knn score
+    account: str = ""
+    foreign: Foreign | None = None
+    trusted: Trusted | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise OptionError(f"no conditions_mode '{self.mode}'; known: {', '.join(MODES)}")
         if not self.conditions or not isinstance(self.certified, bool):
             raise CalibrationError("a calibration needs conditions, and must say whether it is certified")
         for length in (self.tolerance, self.cell):
@@ -70,18 +89,37 @@ class Calibration:
 
     @property
     def benign(self) -> Benign:
-        """Every image once, for counting."""
-        once = slice(None) if self.mode == "mixture" else (self.condition == 0).cpu()
-        return Benign(self.labels.cpu()[once].numpy(), self.points.cpu()[once].numpy())
+        """The images, for counting."""
+        return Benign(self.labels.cpu().numpy(), self.points.cpu().numpy())
 
-    def evidence(self, classes: int, settings: Sentinel) -> Evidence:
-        """What turns scores of queries into p-values, by comparing them with these images."""
-        if "knn" in settings.scores and self.reference is None:
-            raise OptionError(NO_REFERENCE)
+    def betting(self, settings: Sentinel) -> Betting:
+        """What turns scores of queries into bets, by comparing them with these images."""
         columns = [SCORES.index(name) for name in settings.scores]
-        each = self.condition if self.mode == "max" else torch.zeros_like(self.condition)
-        scores = self.scores[:, columns].double().cpu().numpy()
-        return Evidence(self.labels.cpu().numpy(), scores, each.cpu().numpy(), classes, settings)
+        scores, spreads = (t[:, columns].double().cpu().numpy() for t in (self.scores, self.spreads))
+        return Betting(Ranking(self.labels.cpu().numpy(), scores, spreads, len(spreads), settings.margin))
+
+    def test(self, settings: Sentinel) -> Test:
+        """The test that these images and settings make."""
+        digest = hashlib.sha256(repr((EVIDENCE_VERSION, settings.scores, settings.margin, self.account)).encode())
+        for tensor in (self.labels, self.scores):
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}\0".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        number = int.from_bytes(digest.digest()[:8], "little", signed=True)
+        trusted = self.trusted_under(settings)
+        return Test(
+            id=number,
+            scores=len(settings.scores),
+            alpha=settings.share,
+            delta=settings.delta,
+            account=self.account,
+            least=math.nextafter(trusted.highest, math.inf) if trusted else 0.0,
+        )
+
+    def trusted_under(self, settings: Sentinel) -> Trusted | None:
+        """What trusted clients reached, if it was measured with these scores and this margin."""
+        trusted = self.trusted
+        same = trusted is not None and (trusted.scores, trusted.margin) == (settings.scores, settings.margin)
+        return trusted if same else None
 
 
 @dataclass(frozen=True)
@@ -102,6 +140,7 @@ class Bundle:
     geometry: Geometry
     shadows: Shadows
     probe: Probe
+    reference: Tensor  # normalised training features (m, D) for the knn score
     limits: Limits = field(default_factory=Limits)
     policy: str = "paper"
     observe: bool = False
@@ -130,8 +169,6 @@ class Bundle:
         for limits in (self.limits, *(group.limits for group in self.sentinel.groups.values())):
             if isinstance(limits.radius, tuple) and len(limits.radius) != classes:
                 raise OptionError(f"limits name {len(limits.radius)} radii, the model has {classes} classes")
-        if self.calibration is not None and "knn" in self.sentinel.scores and self.calibration.reference is None:
-            raise OptionError(NO_REFERENCE)
         if self.class_names is not None and len(self.class_names) != classes:
             raise OptionError(f"{len(self.class_names)} class names given, the model has {classes} classes")
         span = self.input_range
@@ -145,11 +182,20 @@ class Bundle:
             raise OptionError(f"draw must lie between 1 and the {len(self.shadows)} shadows, got {self.draw}")
 
     @cached_property
-    def evidence(self) -> Evidence:
-        """What turns scores of queries into p-values, under the sentinel's settings."""
+    def betting(self) -> Betting:
+        """What turns scores of queries into bets, under the sentinel's settings."""
+        return self._calibrated.betting(self.sentinel)
+
+    @cached_property
+    def test(self) -> Test:
+        """The test that those bets are evidence in."""
+        return self._calibrated.test(self.sentinel)
+
+    @property
+    def _calibrated(self) -> Calibration:
         if self.calibration is None:
             raise CalibrationError("there is no evidence without calibration images")
-        return self.calibration.evidence(self.geometry.classes, self.sentinel)
+        return self.calibration
 
     @property
     def statement(self) -> str:
@@ -157,7 +203,14 @@ class Bundle:
         used = self.calibration
         if used is None:
             return "No certificate: without calibration images nobody can be accused."
-        return evidence.statement(self.sentinel, certified=used.certified, mode=used.mode, conditions=used.conditions)
+        trusted = used.trusted_under(self.sentinel)
+        return statement(
+            self.sentinel,
+            certified=used.certified,
+            conditions=used.conditions,
+            trusted=trusted.clients if trusted else 0,
+            started_over=bool(used.account),
+        )
 
     @cached_property
     def identity(self) -> str:
@@ -203,9 +256,10 @@ def guard_tensors(bundle: Bundle) -> dict[str, Tensor]:
         parts |= {"shadows.weight": bundle.shadows.weight, "shadows.bias": bundle.shadows.bias}
     parts |= {f"probe.input.{name}": t for name, t in tensors(bundle.probe.x).items()}
     parts |= {"probe.features": bundle.probe.features, "probe.logits": bundle.probe.logits}
+    parts["reference"] = bundle.reference
     if bundle.calibration:
-        for name in ("labels", "points", "scores", "condition"):
+        for name in ("labels", "points", "scores", "spreads", "condition"):
             parts[f"calibration.{name}"] = getattr(bundle.calibration, name)
-        if bundle.calibration.reference is not None:
-            parts["calibration.reference"] = bundle.calibration.reference
+        if foreign := bundle.calibration.foreign:
+            parts |= {"calibration.foreign.labels": foreign.labels, "calibration.foreign.scores": foreign.scores}
     return {name: t.detach().cpu().contiguous().clone() for name, t in parts.items()}

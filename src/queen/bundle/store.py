@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from queen.atomic import write_atomically
-from queen.bundle.bundle import Bundle, Calibration, Probe, guard_tensors
+from queen.bundle.bundle import Bundle, Calibration, Foreign, Probe, Trusted, guard_tensors
 from queen.bundle.model import (
     Model,
     build_model,
@@ -34,16 +34,16 @@ from queen.core.mapping import MappingNet
 from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
 from queen.core.split import Split
 from queen.errors import BundleError, QueenError
-from queen.options import Group, Limits, Sentinel
+from queen.options import SCORES, Group, Limits, Sentinel
 from queen.recipe import Recipe
 from queen.types import Inputs
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "bundle.json"
 FILE_NAME = re.compile(r"(model|guard)-[0-9a-f]{16}\.safetensors")
 PLAIN = ("policy", "observe", "keep_label", "draw", "report")  # fields that are JSON as they are
 DAMAGED = (OSError, SafetensorError, KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError)
-FACTS = ("tolerance", "cell", "conditions", "mode", "certified", "repeated")  # of a calibration, beside its tensors
+FACTS = ("tolerance", "cell", "conditions", "certified", "repeated", "account")  # of a calibration, beside its tensors
 TUPLES = ("class_names", "pixel_mean", "pixel_std", "input_range")
 
 
@@ -76,7 +76,7 @@ def save_bundle(bundle: Bundle, path: str | os.PathLike[str]) -> None:
         "shadows": [asdict(r) for r in shadows.recipes] if isinstance(shadows, NetworkShadows) else "head",
         "limits": asdict(bundle.limits),
         "sentinel": asdict(bundle.sentinel),
-        "calibration": {key: getattr(bundle.calibration, key) for key in FACTS} if bundle.calibration else None,
+        "calibration": _calibration_facts(bundle.calibration) if bundle.calibration else None,
         **{key: getattr(bundle, key) for key in (*PLAIN, *TUPLES)},
     }
     content["sha256"] = _digest_of(content)
@@ -121,6 +121,7 @@ def load_bundle(
             geometry=_load_geometry(placed),
             shadows=_load_shadows(placed, content["shadows"]),
             probe=_load_probe(placed),
+            reference=placed["reference"],
             recipe=Recipe(**recipe) if recipe else None,
             calibration=_load_calibration(placed, content["calibration"]),
             **fields,
@@ -176,11 +177,25 @@ def _sentinel(stored: dict[str, Any]) -> Sentinel:
     return Sentinel(**(stored | {"groups": groups}))
 
 
+def _calibration_facts(calibration: Calibration) -> dict[str, Any]:
+    """All of a calibration that is not a tensor."""
+    facts = {key: getattr(calibration, key) for key in FACTS}
+    facts["foreign"] = calibration.foreign.name if calibration.foreign else None
+    facts["trusted"] = asdict(calibration.trusted) if calibration.trusted else None
+    return facts
+
+
 def _load_calibration(guard: dict[str, Tensor], facts: dict[str, Any] | None) -> Calibration | None:
     if facts is None:
         return None
-    parts: dict[str, Any] = _under("calibration.", guard)
-    return Calibration(**(facts | {"conditions": tuple(facts["conditions"])}), **parts)
+    tensors = _under("calibration.", guard)
+    parts: dict[str, Any] = {name: t for name, t in tensors.items() if not name.startswith("foreign.")}
+    parts |= {key: facts[key] for key in FACTS} | {"conditions": tuple(facts["conditions"])}
+    if facts["foreign"] is not None:
+        parts["foreign"] = Foreign(name=facts["foreign"], **_under("foreign.", tensors))
+    if (trusted := facts["trusted"]) is not None:
+        parts["trusted"] = Trusted(**(trusted | {"scores": tuple(trusted["scores"])}))
+    return Calibration(**parts)
 
 
 def _check_shapes(bundle: Bundle, guard: dict[str, Tensor]) -> None:
@@ -191,16 +206,18 @@ def _check_shapes(bundle: Bundle, guard: dict[str, Tensor]) -> None:
         "geometry.spreads": (classes,),
         "geometry.feature_centres": (classes, dims),
         "map.layers.0.weight": (len(guard["map.layers.0.weight"]), dims),
+        "reference": (len(bundle.reference), dims),
     }
     if isinstance(bundle.shadows, HeadShadows):
         count = len(bundle.shadows)
         expected |= {"shadows.weight": (count, classes, dims), "shadows.bias": (count, classes)}
     if bundle.calibration:
-        count, reference = len(bundle.calibration.labels), bundle.calibration.reference
+        count = len(bundle.calibration.labels)
         expected |= {f"calibration.{name}": (count,) for name in ("labels", "condition")}
-        expected |= {"calibration.points": (count, 2), "calibration.scores": (count, 3 + (reference is not None))}
-        if reference is not None:
-            expected["calibration.reference"] = (len(reference), dims)
+        expected |= {"calibration.points": (count, 2), "calibration.scores": (count, len(SCORES))}
+        expected["calibration.spreads"] = (classes, len(SCORES))
+        if foreign := bundle.calibration.foreign:
+            expected["calibration.foreign.scores"] = (len(foreign.labels), len(SCORES))
     for name, shape in expected.items():
         if tuple(guard[name].shape) != shape:
             raise BundleError(f"the bundle's {name} has shape {tuple(guard[name].shape)}, expected {shape}")
@@ -210,7 +227,10 @@ def _check_shapes(bundle: Bundle, guard: dict[str, Tensor]) -> None:
     if not (bundle.geometry.spreads > 0).all():
         raise BundleError("the bundle's spreads must be positive")
     if bundle.calibration:
-        for name, count in (("labels", classes), ("condition", len(bundle.calibration.conditions))):
+        ranges = {"labels": classes, "condition": len(bundle.calibration.conditions)}
+        if bundle.calibration.foreign:
+            ranges["foreign.labels"] = classes
+        for name, count in ranges.items():
             numbers = guard[f"calibration.{name}"]
             if numbers.is_floating_point() or numbers.min() < 0 or numbers.max() >= count:
                 raise BundleError(f"the bundle's calibration.{name} must be whole numbers from 0 to {count - 1}")

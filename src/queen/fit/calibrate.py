@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queen.bundle.bundle import MODES, Bundle, Calibration
+from queen.bundle.bundle import Bundle, Calibration
 from queen.bundle.report import Report
 from queen.core.geometry import check_range
 from queen.core.sensitivity import Floats
@@ -22,11 +22,14 @@ from queen.guard import Guard
 from queen.options import SCORES, Sentinel
 from queen.progress import Progress
 from queen.sentinel.conditions import CLEAN, apply, check_condition
-from queen.sentinel.evidence import all_scores, first_alarm
+from queen.sentinel.bets import Bets
+from queen.sentinel.ranks import robust_spreads
+from queen.sentinel.scores import all_scores
 from queen.sentinel.sketch import JITTER, measure_scales, repeats
+from queen.sentinel.wealth import Winnings, place_bets
 from queen.types import Inputs
 
-ENOUGH = 100  # images per class, from which on evidence is worth having
+ENOUGH = 20  # images per class, from which on evidence is worth having
 FOLDS, ORDERS = 5, 10  # of the simulated benign clients
 
 
@@ -35,27 +38,20 @@ def calibrate(
     data: Data,
     *,
     conditions: Sequence[str] = (),
-    conditions_mode: str = "mixture",
     seed: int = 0,
     progress: bool | None = None,
 ) -> Guard:
     """The same guard, ledger and secret, calibrated on other held-out images, which must not have trained the model.
 
     `conditions` are what honest clients may do to images: noise, blur, brightness, contrast, downscale, jpeg, each with
-    an optional strength ("noise:0.06"). Mode "mixture": every image gets one of them or none at random, and the
-    certificate is for clients who send such a mixture. Mode "max": every condition is certified by itself, at a cost in
-    power. The report gains the share of simulated benign clients accused under each condition.
+    an optional strength ("noise:0.06"). Every image gets one of them or none at random, and the certificate is for
+    clients who send such a mixture. The report gains the share of simulated benign clients accused under each condition.
     """
-    if conditions_mode not in MODES:
-        raise OptionError(f"no conditions_mode '{conditions_mode}'; known: {', '.join(MODES)}")
     if isinstance(conditions, str):
         raise OptionError(f"conditions must be a list of names, got {conditions!r}")
     names = (CLEAN, *dict.fromkeys(map(check_condition, conditions)))
-    reference = guard.bundle.calibration.reference if guard.bundle.calibration else None
     with Progress(progress) as show:
-        bundle = calibrate_bundle(
-            guard.bundle, data, show, conditions=names, mode=conditions_mode, reference=reference, seed=seed
-        )
+        bundle = calibrate_bundle(guard.bundle, data, show, conditions=names, seed=seed)
     show.say(Report(**bundle.report).lines())
     return guard.with_bundle(bundle)
 
@@ -66,16 +62,13 @@ def calibrate_bundle(
     show: Progress,
     *,
     conditions: Sequence[str] = (CLEAN,),
-    mode: str = "mixture",
     certified: bool = True,
-    reference: Tensor | None = None,
     simulate: bool = True,
     seed: int = 0,
 ) -> Bundle:
     """The bundle with a calibration on these images, and a report that covers it; `protect` and `calibrate` end here.
 
-    `conditions` start with `CLEAN`. Not `certified`: the images trained the model. `reference` are the training
-    features of the knn score. `simulate`: also report how often simulated benign clients would be accused.
+    `conditions` start with `CLEAN`. Not `certified`: the images trained the model. `simulate`: also report how often simulated benign clients would be accused.
     """
     generator = torch.Generator().manual_seed(seed)
     pixels = _pixels(bundle, data) if len(conditions) > 1 else None
@@ -83,8 +76,8 @@ def calibrate_bundle(
     *outputs, jittered = extract_features(
         bundle.split, data, bundle.probe.x, show, "calibration", views=[*cameras, jitter]
     )
-    views = summarise(outputs, jittered, bundle, conditions, mode, generator, certified=certified, reference=reference)
-    rates = alarm_rates(views, bundle.geometry.classes, bundle.sentinel, seed) if simulate else {}
+    views = summarise(outputs, jittered, bundle, conditions, generator, certified=certified)
+    rates = alarm_rates(views, bundle.sentinel, seed) if simulate else {}
     return _with_calibration(bundle, views.calibration, rates)
 
 
@@ -116,11 +109,9 @@ def summarise(
     jittered: ModelOutputs,
     bundle: Bundle,
     names: Sequence[str],
-    mode: str,
     generator: torch.Generator,
     *,
     certified: bool = True,
-    reference: Tensor | None = None,
 ) -> Views:
     """From one pass under every condition (and a jittered one) to the `Calibration` that the guard stores."""
     geometry = bundle.geometry
@@ -132,59 +123,53 @@ def summarise(
     with torch.inference_mode():
         labels = [one.logits.argmax(1) for one in outputs]
         points = [geometry.relative(bundle.mapping(one.features), k) for one, k in zip(outputs, labels, strict=True)]
-        scores = [all_scores(one.features, one.logits, p, reference) for one, p in zip(outputs, points, strict=True)]
+        scores = [all_scores(one.features, one.logits, p, bundle.reference) for one, p in zip(outputs, points, strict=True)]
     count = len(labels[0])
-    each = torch.arange(len(names)).repeat_interleave(count).view(len(names), count)
+    chosen = torch.randint(len(names), (count,), generator=generator)
     rows = torch.arange(count)
-    if mode == "mixture":
-        chosen = torch.randint(len(names), (count,), generator=generator)
-        rows, each = rows[None], chosen[None]
-    else:
-        chosen = torch.zeros(count, dtype=torch.int64)
-        rows = rows.expand_as(each)
-    rows, each = rows.flatten(), each.flatten()
 
     def pick(views: list[Tensor]) -> Tensor:
         stacked = torch.stack(views)
-        return stacked[each.to(stacked.device), rows.to(stacked.device)].clone()
+        return stacked[chosen.to(stacked.device), rows.to(stacked.device)].clone()
 
+    picked_labels, picked_scores = pick(labels), pick(scores)
+    spreads = robust_spreads(picked_labels.cpu().numpy(), picked_scores.double().cpu().numpy(), geometry.classes)
     calibration = Calibration(
-        labels=pick(labels),
+        labels=picked_labels,
         points=pick(points),
-        scores=pick(scores),
-        condition=each.to(labels[0].device),
+        scores=picked_scores,
+        spreads=torch.from_numpy(spreads).to(labels[0].device),
+        condition=chosen.to(labels[0].device),
         tolerance=tolerance,
         cell=cell,
         conditions=tuple(names),
-        mode=mode,
         certified=certified,
         repeated=int((~new).sum()),
-        reference=reference,
     )
     return Views(calibration, labels, scores, chosen)
 
 
-def alarm_rates(views: Views, classes: int, settings: Sentinel, seed: int = 0) -> dict[str, float]:
+def alarm_rates(views: Views, settings: Sentinel, seed: int = 0) -> dict[str, float]:
     """Share of simulated benign clients accused under each condition.
 
     Five times, four fifths of the images calibrate and clients send the other fifth, all of it under one condition, in
     ten random orders. So no client sends an image that calibrated; clients who send more than a fifth are not tried.
     """
     calibration, rng = views.calibration, np.random.default_rng(seed)
-    count = len(views.chosen)
-    folds = rng.permutation(count) % FOLDS
+    folds = rng.permutation(len(views.chosen)) % FOLDS
     columns = [SCORES.index(name) for name in settings.scores]
     accused = dict.fromkeys(calibration.conditions, 0)
     for fold in range(FOLDS):
-        others = np.tile(folds, 1 if calibration.mode == "mixture" else len(calibration.conditions)) != fold
-        evidence = _take(calibration, others).evidence(classes, settings)
-        bar = evidence.size / settings.share
+        others = _take(calibration, folds != fold)
+        betting, test = others.betting(settings), others.test(settings)
         for number, name in enumerate(calibration.conditions):
-            labels, scores = views.labels[number], views.scores[number][:, columns]
-            for _ in range(ORDERS):
-                order = rng.permutation(np.flatnonzero(folds == fold))
-                bets = evidence.bets(labels[order].tolist(), scores[order].T.tolist())
-                accused[name] += first_alarm(bets, settings.form, evidence.size, bar) is not None
+            rows = np.concatenate([rng.permutation(np.flatnonzero(folds == fold)) for _ in range(ORDERS)])
+            labels, scores = views.labels[number][rows], views.scores[number][rows][:, columns]
+            bets = Bets(*betting.lanes(labels, scores), [0] * len(rows), [()] * len(rows), test, enforce=True)
+            owner = np.repeat(np.arange(ORDERS), len(rows) // ORDERS)
+            clients = [Winnings.empty(test.scores) for _ in range(ORDERS)]
+            reached = place_bets(clients, owner, labels, bets, test.bar(1)) if len(rows) else []
+            accused[name] += sum(row is not None for row in reached)
     return {name: number / (FOLDS * ORDERS) for name, number in accused.items()}
 
 
@@ -212,16 +197,11 @@ def _warnings(bundle: Bundle, calibration: Calibration) -> list[str]:
         warnings.append(f"calibration: {calibration.repeated} images repeat others and were left out")
     if not calibration.certified:
         warnings.append("calibration: these images trained the model, so there is no certificate")
-    labels, each = calibration.labels.cpu().numpy(), calibration.condition.cpu().numpy() * (calibration.mode == "max")
-    classes = bundle.geometry.classes
-    counts = np.min([np.bincount(labels[each == c], minlength=classes) for c in np.unique(each)], axis=0)
-    silent = calibration.evidence(bundle.geometry.classes, bundle.sentinel).weak_classes()
-    few = [k for k in np.flatnonzero(counts < ENOUGH).tolist() if k not in silent]
+    counts = np.bincount(calibration.labels.cpu().numpy(), minlength=bundle.geometry.classes)
+    silent = np.flatnonzero(counts == 0).tolist()
+    few = np.flatnonzero((counts > 0) & (counts < ENOUGH)).tolist()
     if silent:
-        warnings.append(
-            f"calibration: too few images to ever accuse on queries predicted as {_list(bundle, silent)} "
-            f"({min(counts[silent])} to {max(counts[silent])} images; want {ENOUGH})"
-        )
+        warnings.append(f"calibration: no image is predicted as {_list(bundle, silent)}: queries there are no evidence")
     if few:
         warnings.append(
             f"calibration: fewer than {ENOUGH} images predicted as {_list(bundle, few)}: evidence grows slowly there"

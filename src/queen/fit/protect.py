@@ -102,6 +102,7 @@ def protect(
             geometry=geometry,
             shadows=shadow_models,
             probe=_probe(split, sample, generator),
+            reference=_reference(outputs, generator),
             limits=limits,
             observe=observe,
             keep_label=keep_label,
@@ -121,7 +122,6 @@ def protect(
                     train_data if isinstance(calibration, str) else calibration,
                     show,
                     certified=not isinstance(calibration, str),
-                    reference=_reference(outputs, generator) if "knn" in settings.scores else None,
                     simulate=policy == "sentinel",
                     seed=seed,
                 )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 from queen.core.sensitivity import Floats
 from queen.ledger.base import Budget, Event, Judgement, LedgerBase, Standing, check_event, make_event
-from queen.ledger.decide import Journal, ScopeState, decide
+from queen.ledger.decide import Journal, decide
 from queen.ledger.rows import Rows, Scope, check_client
+from queen.ledger.state import ScopeState
+from queen.sentinel.bets import Test
 
 PAGE = 256  # standings read under one lock; others may judge between two pages
 
@@ -20,16 +23,29 @@ class MemoryLedger(LedgerBase):
     def __init__(self) -> None:
         self._states: dict[tuple[bool, str], ScopeState] = {}
         self._events: list[Event] = []
+        self._tests: dict[str, list[int]] = {}  # ids by account, in the order in which they came
         self._lock = threading.Lock()
 
     def judge_rows(self, rows: Rows) -> Judgement:
         """Judge and record; see `Ledger`."""
         journal = Journal()
         with self._lock:
-            judgement = decide(rows, self._state_of, journal)
-            for standing, client in journal.alarms:
+            bar = rows.bets.test.bar(self._number_of(rows.bets.test)) if rows.bets else inf
+            judgement = decide(rows, self._state_of, journal, bar)
+            for standing, client in judgement.alarms:
                 self._log(make_event("alarm", standing, client=client))
         return judgement
+
+    def number_of(self, test: Test) -> int:
+        """The number of a test among those of its account; a new one gets the next."""
+        with self._lock:
+            return self._number_of(test)
+
+    def _number_of(self, test: Test) -> int:
+        known = self._tests.setdefault(test.account, [])
+        if test.id not in known:
+            known.append(test.id)
+        return known.index(test.id) + 1
 
     def _state_of(self, scope: Scope) -> ScopeState:
         return self._state(scope.name, group=scope.group)

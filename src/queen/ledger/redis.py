@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from queen.ledger.base import Judgement, Standing, make_event
-from queen.ledger.decide import mean_wealth
 from queen.ledger.redis_admin import RedisAdmin
 from queen.ledger.redis_client import Script, ScriptCall
 from queen.ledger.redis_codec import PackedRows, unpack_coverage

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from queen.core.sensitivity import query_area
 from queen.ledger.base import Budget, Event, Standing
-from queen.ledger.decide import mean_wealth
 from queen.ledger.rows import Rows, Scope
-from queen.options import FORMS, Limits
-from queen.sentinel.evidence import Bets
+from queen.options import Limits
+from queen.sentinel.bets import Bets
 from queen.sentinel.sketch import SIZE, Memory
 
 SETTINGS = struct.Struct("<BBBBIIddd")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import inf, isfinite
+from math import isfinite
 from operator import itemgetter
 
 import numpy as np
@@ -22,7 +22,7 @@ from queen.errors import (
     ShapeError,
 )
 from queen.options import Group, Limits
-from queen.sentinel.evidence import Bets
+from queen.sentinel.bets import Bets
 
 MAX_CLIENT_BYTES = 256
 MAX_LABEL = 2**31 - 1
@@ -32,19 +32,23 @@ MAX_LABEL = 2**31 - 1
 class Scope:
     """One account that a query is charged to: its client's own, or that of a group the client belongs to.
 
-    `bar` is the sum of wealth that accuses; `enforce` says whether the alarm has consequences.
+    `enforce` says whether the alarm has consequences.
     """
 
     name: str
     group: bool
     limits: Limits
-    bar: float = inf
     enforce: bool = False
 
     @property
     def stage(self) -> tuple[bool, str]:
         """When this account is asked: clients first, then groups by kind, the part of their name before the colon."""
-        return self.group, self.name.partition(":")[0] if self.group else ""
+        return self.group, self.kind
+
+    @property
+    def kind(self) -> str:
+        """Of a group, the part of its name before the colon."""
+        return self.name.partition(":")[0] if self.group else ""
 
 
 @dataclass(frozen=True)
@@ -125,15 +129,15 @@ def make_rows(
 def _scopes(
     client: str, limits: Limits, groups: Mapping[str, Group], bets: Bets | None, high: int
 ) -> tuple[Scope, ...]:
-    bar, enforce = (bets.bar, bets.enforce) if bets else (inf, False)
-    own = Scope(client, group=False, limits=limits, bar=bar, enforce=enforce)
+    enforce = bets is not None and bets.enforce
+    own = Scope(client, group=False, limits=limits, enforce=enforce)
     if not groups:
         return (own,)
     kinds = [check_client(name).partition(":")[0] for name in groups]
     if len(set(kinds)) != len(kinds):
         raise OptionError(f"expected at most one group of a kind, got {sorted(groups)}")
     shared = [
-        Scope(name, group=True, limits=group.limits, bar=bar, enforce=enforce and group.enforce_alarm)
+        Scope(name, group=True, limits=group.limits, enforce=enforce and group.enforce_alarm)
         for _, (name, group) in sorted(zip(kinds, groups.items(), strict=True), key=itemgetter(0))
     ]
     for scope in shared:

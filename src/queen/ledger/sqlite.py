@@ -15,9 +15,10 @@ from queen.core.sensitivity import Floats
 from queen.errors import LedgerError
 from queen.ledger import sqlite_schema as tables
 from queen.ledger.base import Budget, Event, Judgement, LedgerBase, Standing, check_event, make_event
-from queen.ledger.decide import Journal, ScopeState, decide
+from queen.ledger.decide import Journal, decide
 from queen.ledger.rows import Rows, Scope, check_client
 from queen.ledger.sqlite_schema import Key, Touched, number
+from queen.ledger.state import ScopeState
 
 
 class SqliteLedger(LedgerBase):

@@ -11,7 +11,8 @@ from typing import Any
 
 from queen.errors import LedgerError
 from queen.ledger.base import Budget, Event, Standing
-from queen.ledger.decide import ClassState, Journal, ScopeState
+from queen.ledger.decide import Journal
+from queen.ledger.state import ClassState, ScopeState
 from queen.sentinel.sketch import SIZE, Memory
 
 SCHEMA_VERSION = 3

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from queen.bundle.bundle import Bundle
@@ -13,7 +16,8 @@ from queen.ledger.rows import check_client
 from queen.options import Group
 from queen.secret import derive, query_numbers
 from queen.sentinel.decoy import decoy
-from queen.sentinel.evidence import Bets, score
+from queen.sentinel.bets import Bets
+from queen.sentinel.scores import score
 from queen.sentinel.sketch import Sketch, directions
 from queen.types import Inputs
 
@@ -22,9 +26,9 @@ class SentinelRuntime:
     """A bundle's evidence with a secret: bets, sketches and decoys for batches of queries."""
 
     def __init__(self, bundle: Bundle, secret: bytes) -> None:
-        self._settings, self._calibration = bundle.sentinel, bundle.calibration
+        self._settings, self._reference = bundle.sentinel, bundle.reference
         self._enforce = bundle.sentinel.on_alarm != "observe" and not bundle.observe
-        self._evidence = bundle.evidence if bundle.policy == "sentinel" else None
+        self._betting, self._test = (bundle.betting, bundle.test) if bundle.policy == "sentinel" else (None, None)
         self._key = derive(secret, f"sentinel {bundle.identity}")
         centres = bundle.geometry.feature_centres
         tolerance, cell = (bundle.calibration.tolerance, bundle.calibration.cell) if bundle.calibration else (1.0, 1.0)
@@ -46,23 +50,24 @@ class SentinelRuntime:
         return {name: known[kind] for name, kind in zip(names, kinds, strict=True)}
 
     def bets(
-        self, x: Inputs, labels: list[int], features: Tensor, logits: Tensor, honest: Tensor, points: Tensor
+        self, x: Inputs, labels: NDArray[np.int64], features: Tensor, logits: Tensor, honest: Tensor, points: Tensor
     ) -> Bets | None:
         """The bets on every row, which the ledger turns into wealth; None unless the policy is the sentinel's."""
-        evidence, settings = self._evidence, self._settings
-        if evidence is None:
+        if self._betting is None or self._test is None:
             return None
-        reference = self._calibration.reference if self._calibration else None
-        scores = [score(name, features, logits, honest, points, reference).tolist() for name in settings.scores]
+        names = self._settings.scores
+        columns = [score(name, features, logits, honest, points, self._reference) for name in names]
+        scores = torch.stack(columns, 1).double().cpu().numpy()
+        size, total, bet, count = self._betting.lanes(labels, scores)
         return Bets(
-            factors=evidence.bets(labels, scores),
+            size=size,
+            total=total,
+            bet=bet,
+            count=count,
             digests=query_numbers(self._key, x),
             sketches=self._sketch(features),
-            form=settings.form,
-            size=evidence.size,
-            bar=evidence.size / settings.share,
+            test=self._test,
             enforce=self._enforce,
-            test=evidence.test,
         )
 
     def decoys(self, honest: Tensor, labels: list[int], sketches: list[Sketch]) -> Tensor:

@@ -15,7 +15,6 @@ BOX_NUMBERS = 4  # of a sketch that choose a decoy's box: more separate images b
 Sketch = tuple[float, ...]
 """`SIZE` projections of a feature in units of the tolerance: two queries are the same if all differ by less than 1.
 Float32 numbers, so that a store needs only four bytes for each."""
-NO_DIGEST = 0  # of a query that was not answered: sending the same input again is not free
 
 
 def directions(key: bytes, dims: int, tolerance: float) -> Tensor:
@@ -72,39 +71,47 @@ def repeats(features: Tensor, labels: Tensor, tolerance: float) -> Tensor:
 
 
 class Memory:
-    """The last `CAPACITY` distinct queries of a client: their digests (equal inputs) and sketches (nearly equal ones).
+    """The last `CAPACITY` different pictures of a client, by their sketches, and its last answered inputs, by digest.
 
-    The oldest is forgotten first, which never helps a client: a forgotten query counts as new. A server has one memory
-    per client, so it consists of small arrays: 42 bytes per query, and a hash table of the boxes that the first `KEYS`
-    numbers of the sketches lie in. Boxes are `SIDE` wide, so whatever is near a number lies in the same box, or in the
-    next one if a border is near.
+    A picture that is near a remembered one is not remembered itself: it is compared with the original alone, so small
+    steps do not lead from one picture to another unnoticed. The oldest is forgotten first, which never helps a client:
+    what is forgotten counts as new. A server has one memory per client, so it consists of small arrays: 34 bytes per
+    picture and 8 per digest, and a hash table of the boxes that the first `KEYS` numbers of the sketches lie in. Boxes
+    are `SIDE` wide, so whatever is near a number lies in the same box, or in the next one if a border is near.
     """
 
     CAPACITY = 1024
     BUCKETS = 1024
     KEYS = 4  # more numbers separate sketches better, but there are more boxes to search
     SIDE = 4.0  # of wider boxes fewer must be searched (side 2: always 16; 4: about 5), but each holds more sketches
-    __slots__ = ("count", "digests", "first", "following", "sketches")
+    __slots__ = ("answered", "digests", "first", "following", "pictures", "sketches")
 
     def __init__(self) -> None:
-        self.count = 0  # distinct queries ever remembered; count modulo capacity is the next slot
+        self.pictures = 0  # ever remembered; modulo capacity it is the next slot
+        self.answered = 0  # digests ever remembered, likewise
         self.digests = array("q")
         self.sketches = array("f")  # SIZE numbers per slot
-        self.first = array("h", [-1]) * self.BUCKETS  # a slot whose box falls into this bucket; -1: none
+        self.first = array("h")  # a slot whose box falls into this bucket, -1: none; empty before the first picture
         self.following = array("h")  # for every slot, the next one in the same bucket; -1: none
 
-    @property
-    def size(self) -> int:
-        """The number of queries remembered now."""
-        return len(self.digests)
+    def was_answered(self, digest: int) -> bool:
+        """Whether this very input was answered; then `has_near` is true as well, and quicker to ask first."""
+        return digest in self.digests
 
-    def has_same(self, digest: int) -> bool:
-        """Whether this very input was remembered; then `has_near` is true as well, and quicker to ask first."""
-        return digest != NO_DIGEST and digest in self.digests
+    def add_answered(self, digest: int) -> None:
+        """Remember an input that was answered."""
+        slot = self.answered % self.CAPACITY
+        if slot < len(self.digests):
+            self.digests[slot] = digest
+        else:
+            self.digests.append(digest)
+        self.answered += 1
 
     def has_near(self, sketch: Sketch) -> bool:
-        """Whether a query with nearly this feature was remembered."""
+        """Whether a picture with nearly this feature was remembered."""
         first, following, sketches, side = self.first, self.following, self.sketches, self.SIDE
+        if not first:
+            return False
         sides = []
         for value in sketch[: self.KEYS]:
             low, high = (value - 1.0) // side, (value + 1.0) // side
@@ -122,30 +129,51 @@ class Memory:
                 slot = following[slot]
         return False
 
-    def add(self, digest: int, sketch: Sketch) -> None:
-        """Remember a query in the next slot."""
-        slot = self.count % self.CAPACITY
+    def add_picture(self, sketch: Sketch) -> array[float] | None:
+        """Remember a picture in the next slot; returns the sketch that it replaced, for `drop_picture`."""
+        if not self.first:
+            self.first = array("h", [-1]) * self.BUCKETS
+        slot = self.pictures % self.CAPACITY
+        self.pictures += 1
         rounded = array("f", sketch)  # as stored: `_unlink` must compute the same bucket from it
-        bucket = self._bucket(rounded)
-        if slot < len(self.digests):
-            self._unlink(slot)
-            self.digests[slot] = digest
-            self.sketches[SIZE * slot : SIZE * (slot + 1)] = rounded
-            self.following[slot] = self.first[bucket]
-        else:
-            self.digests.append(digest)
+        if slot == len(self.following):
             self.sketches.extend(rounded)
-            self.following.append(self.first[bucket])
-        self.first[bucket] = slot
-        self.count += 1
+            self.following.append(-1)
+            self._link(slot)
+            return None
+        replaced = self._sketch(slot)
+        self._replace(slot, rounded)
+        return replaced
 
-    def _bucket(self, sketch: array[float]) -> int:
-        side = self.SIDE
-        return hash(tuple([v // side for v in sketch[: self.KEYS]])) % self.BUCKETS
+    def drop_picture(self, replaced: array[float] | None) -> None:
+        """Forget the newest picture and remember the one that it replaced again."""
+        self.pictures -= 1
+        slot = self.pictures % self.CAPACITY
+        if replaced is not None:
+            self._replace(slot, replaced)
+            return
+        self._unlink(slot)
+        del self.sketches[SIZE * slot :], self.following[slot:]
+
+    def _replace(self, slot: int, sketch: array[float]) -> None:
+        self._unlink(slot)
+        self.sketches[SIZE * slot : SIZE * (slot + 1)] = sketch
+        self._link(slot)
+
+    def _sketch(self, slot: int) -> array[float]:
+        return self.sketches[SIZE * slot : SIZE * (slot + 1)]
+
+    def _bucket(self, slot: int) -> int:
+        side, at = self.SIDE, SIZE * slot
+        return hash(tuple([v // side for v in self.sketches[at : at + self.KEYS]])) % self.BUCKETS
+
+    def _link(self, slot: int) -> None:
+        bucket = self._bucket(slot)
+        self.following[slot], self.first[bucket] = self.first[bucket], slot
 
     def _unlink(self, slot: int) -> None:
         """Take a slot out of its bucket."""
-        bucket, following = self._bucket(self.sketches[SIZE * slot : SIZE * (slot + 1)]), self.following
+        bucket, following = self._bucket(slot), self.following
         other = self.first[bucket]
         if other == slot:
             self.first[bucket] = following[slot]
@@ -154,6 +182,6 @@ class Memory:
             other = following[other]
         following[other] = following[slot]
 
-    def slot(self, number: int) -> tuple[int, Sketch]:
-        """The digest and the sketch in a slot."""
-        return self.digests[number], tuple(self.sketches[SIZE * number : SIZE * (number + 1)])
+    def picture(self, slot: int) -> Sketch:
+        """The sketch in a slot."""
+        return tuple(self._sketch(slot))

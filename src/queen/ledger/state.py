@@ -1,0 +1,139 @@
+"""What a Python ledger remembers of one client or group, in memory or read from its file."""
+
+from __future__ import annotations
+
+from math import floor
+
+import numpy as np
+
+from queen.core.sensitivity import Floats, query_area
+from queen.ledger.base import Budget, Standing
+from queen.options import Limits
+from queen.sentinel.bets import Test
+from queen.sentinel.sketch import Memory
+from queen.sentinel.wealth import Winnings
+
+TESTS = 2  # whose winnings are remembered: while servers change to another calibration, both go on
+STRIDE = 1 << 26  # squares are numbered column * STRIDE + line, exact for every radius that Limits allows
+
+
+class ClassState:
+    """One class of one scope: CQS, the records, and a grid of squares that finds the records near a point.
+
+    A square of the grid is a little wider than twice the radius and lists every record within one radius of it, along x
+    and along y, so a query looks into one square only. Records are at least one radius apart, so that list is short.
+    """
+
+    __slots__ = ("cqs", "radius", "records", "side", "squares")
+
+    def __init__(self) -> None:
+        self.cqs = 0.0
+        self.records: list[tuple[float, float]] = []
+        self.radius = 0.0
+        self.side = 0.0
+        self.squares: dict[int, tuple[tuple[float, float], ...]] = {}  # tuples: the garbage collector skips them
+
+    def regrid(self, radius: float) -> None:
+        """Arrange the records for another radius."""
+        self.radius, self.squares = radius, {}
+        self.side = 2.0 * radius * (1.0 + 1e-9)  # a hair more, so that a record is near four squares at most
+        for x, y in self.records:
+            self._place(x, y)
+
+    def letter_of(self, x: float, y: float, threshold: float) -> str:
+        """The letter of a point, before anything is recorded."""
+        if not x * x + y * y < 1.0:
+            return "A"
+        rho_squared, side = self.radius * self.radius, self.side
+        for rx, ry in self.squares.get(floor(x / side) * STRIDE + floor(y / side), ()):
+            dx, dy = x - rx, y - ry
+            if dx * dx + dy * dy < rho_squared:
+                return "D"
+        return "B" if self.cqs > threshold else "C"
+
+    def add(self, x: float, y: float) -> float:
+        """Record a point; returns its area, which CQS gains."""
+        area = query_area(x, y, self.radius)
+        self.cqs += area
+        self.records.append((x, y))
+        self._place(x, y)
+        return area
+
+    def _place(self, x: float, y: float) -> None:
+        """List a record in the squares that it is near."""
+        point, radius, side, squares = (x, y), self.radius, self.side, self.squares
+        left, right = floor((x - radius) / side) * STRIDE, floor((x + radius) / side) * STRIDE
+        low, high = floor((y - radius) / side), floor((y + radius) / side)
+        for square in {left + low, left + high, right + low, right + high}:
+            squares[square] = (*squares.get(square, ()), point)
+
+
+class ScopeState:
+    """One client or group: its classes, and under the sentinel its winnings, extra answers and memory of queries.
+
+    `winnings` are by the test's id, the one used last at the end. `homes` holds, for a client, the first group of every
+    kind whose alarm was enforced on it: the alarms of others are not, so that moving between groups spends no more than
+    one share of alpha.
+    """
+
+    __slots__ = (
+        "alarmed", "allowed", "budget", "classes", "extra", "homes", "id", "memory", "queries", "winnings",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.id: int | None = None  # for a store that numbers its scopes
+        self.classes: dict[int, ClassState] = {}
+        self.queries = 0
+        self.winnings: dict[int, Winnings] = {}
+        self.homes: dict[str, str] = {}
+        self.extra = 0  # extra answers given
+        self.alarmed = False
+        self.allowed = False
+        self.budget: Budget | None = None
+        self.memory = Memory()
+
+    def winnings_in(self, test: Test) -> Winnings:
+        """The winnings in a test, which becomes the one used last; of the others only the newest is remembered."""
+        one = self.winnings.pop(test.id, None) or Winnings.empty(test.scores)
+        while len(self.winnings) >= TESTS:
+            del self.winnings[next(iter(self.winnings))]
+        self.winnings[test.id] = one
+        return one
+
+    def class_state(self, label: int, limits: Limits) -> ClassState:
+        """The state of a class, its grid arranged for the radius in `limits`."""
+        state = self.classes.get(label)
+        if state is None:
+            state = self.classes[label] = ClassState()
+        radius = limits.radius[label] if isinstance(limits.radius, tuple) else limits.radius
+        if state.radius != radius:
+            state.regrid(radius)
+        return state
+
+    def obey(self, order: str, budget: Budget | None) -> None:
+        """Carry out an operator's order, as `operate.lua` does; a pardon leaves coverage, records and memory alone."""
+        if order == "pardon":
+            self.alarmed, self.winnings = False, {}
+        elif order == "budget":
+            self.budget = budget
+        else:
+            self.allowed = order == "allow"
+
+    @property
+    def wealth(self) -> float:
+        """Wealth as operators see it: the mean over all purses, in the test where it is highest."""
+        return max((one.mean for one in self.winnings.values()), default=0.0)
+
+    def points(self) -> dict[int, Floats]:
+        """The recorded points (m, 2) of every class with a record, oldest first."""
+        return {label: np.array(state.records) for label, state in sorted(self.classes.items()) if state.records}
+
+    def coverage(self) -> dict[int, float]:
+        """CQS of every class with a record."""
+        return {label: state.cqs for label, state in sorted(self.classes.items()) if state.records}
+
+    def standing(self, name: str, *, group: bool) -> Standing:
+        """Where it stands, as operators see it."""
+        return Standing(
+            name, group, self.queries, self.wealth, self.alarmed, self.allowed, self.extra, self.budget, self.coverage()
+        )

@@ -1,0 +1,72 @@
+"""Ranks: where a query's score stands among the calibration scores of the same predicted class.
+
+With n calibration scores s_1 .. s_n of a class, a query with score s has rank r = #{i : s_i >= s - margin * sigma},
+from 0 (more foreign than all of them) to n. `sigma` is the class's robust standard deviation, IQR / 1.35.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queen.core.sensitivity import Floats
+
+TOP = 0.3  # the twin looks only at scores that this share of the class's calibration scores exceeds
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks of n queries under S scores, as arrays (n, S).
+
+    `low` counts calibration scores at or above a query's, `strict` only those above it: they differ for ties. `above`
+    says whether the score, as it is, exceeds the twin's floor.
+    """
+
+    low: NDArray[np.int64]
+    strict: NDArray[np.int64]
+    above: NDArray[np.bool_]
+
+
+class Ranking:
+    """The calibration scores of every class, sorted, and the twin's floor of each."""
+
+    def __init__(self, labels: NDArray[np.int64], scores: Floats, spreads: Floats, classes: int, margin: float) -> None:
+        """`labels` (n,) and `scores` (n, S) of the calibration images, `spreads` (classes, S) from `robust_spreads`."""
+        self.sizes = np.bincount(labels, minlength=classes).astype(np.int64)
+        self.top_sizes = np.zeros((classes, scores.shape[1]), np.int64)  # calibration scores above the floor
+        self._shift = margin * spreads
+        self._sorted: list[list[Floats]] = []
+        self._floors = np.full((classes, scores.shape[1]), np.inf)
+        for k in range(classes):
+            columns = np.sort(scores[labels == k], axis=0).T
+            self._sorted.append([np.ascontiguousarray(column) for column in columns])
+            above = int(TOP * self.sizes[k])
+            for j, column in enumerate(columns):
+                if above:
+                    self._floors[k, j] = column[-above - 1]
+                    self.top_sizes[k, j] = len(column) - np.searchsorted(column, column[-above - 1], side="right")
+
+    def rank(self, labels: NDArray[np.int64], scores: Floats) -> Ranks:
+        """The ranks of a batch: predicted classes (n,), scores (n, S)."""
+        lowered = scores - self._shift[labels]
+        low, strict = np.empty(scores.shape, np.int64), np.empty(scores.shape, np.int64)
+        for k in np.unique(labels):
+            rows = np.flatnonzero(labels == k)
+            for j, column in enumerate(self._sorted[k]):
+                low[rows, j] = len(column) - np.searchsorted(column, lowered[rows, j], side="left")
+                strict[rows, j] = len(column) - np.searchsorted(column, lowered[rows, j], side="right")
+        return Ranks(low, strict, scores > self._floors[labels])
+
+
+def robust_spreads(labels: NDArray[np.int64], scores: Floats, classes: int) -> Floats:
+    """(classes, S) robust standard deviations IQR / 1.35 of every score in every class; 0 for a class without images.
+
+    Stored with the calibration, so that every server shifts by the same numbers.
+    """
+    spreads = np.zeros((classes, scores.shape[1]))
+    for k in np.unique(labels):
+        low, high = np.quantile(scores[labels == k], [0.25, 0.75], axis=0)
+        spreads[k] = (high - low) / 1.35
+    return spreads

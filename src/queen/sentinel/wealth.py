@@ -1,0 +1,161 @@
+"""Wealth: what a client's bets have won so far, as a mixture over all times at which an attack may have begun.
+
+Every lane and stake has a purse A, which each bet of the lane changes by
+
+    A <- (A + w_t) f / den,   w_t = .5 / (t (t + 1)), and .5 more at t = 1,
+
+where t counts the bets of the lane over all classes (a twin has a clock of its own) and `den` is the exact mean of f
+(see `bets`). The weights add up to 1 and every factor is fair, so the mean over all purses exceeds 1/p with probability
+at most p, ever. Purses are float32 and counts whole numbers, changed in one fixed order, so that every store decides
+alike. The sum over all purses is compared with the bar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queen.core.sensitivity import Floats
+from queen.sentinel.bets import LANES, SHAPES, STAKES, Bets, Ints
+
+MOST = 2**24 - 1  # bets on one class: what stores keep three bytes for; from then on the class places none
+
+
+@dataclass
+class Winnings:
+    """What one client or group has won in one test with S scores.
+
+    `clocks` (1 + S): bets placed, by the scores together and by the twin of each. `purses` (S * LANES * stakes,).
+    `counts`: for every class used (1 + S + S * LANES,) whole numbers: its bets, those of each score's twin, and for every
+    lane the sum of q over them.
+    """
+
+    clocks: Ints
+    purses: NDArray[np.float32]
+    counts: dict[int, Ints] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, scores: int) -> Winnings:
+        """Nothing won yet."""
+        return cls(np.zeros(1 + scores, np.int64), np.zeros(scores * LANES * len(STAKES), np.float32))
+
+    @property
+    def mean(self) -> float:
+        """The mean over all purses: what operators see, and what is compared with 1 / (alpha delta)."""
+        return ordered_sum(self.purses[None]).item() / len(self.purses)
+
+
+def place_bets(
+    winnings: Sequence[Winnings], owner: NDArray[np.intp], labels: Ints, bets: Bets, bar: float
+) -> list[int | None]:
+    """Place the bets of all rows, in order, for the accounts that own them; for each the row that reached the bar.
+
+    `owner` (n,) indexes `winnings`. An account places no bet after the row that reached the bar. Everything is computed
+    for the whole batch at once, except for the purses, which depend on each other from bet to bet.
+    """
+    scores = bets.test.scores
+    keys, of_key = np.unique(owner * 2**32 + labels, return_inverse=True)
+    no_counts = np.zeros(1 + scores + scores * LANES, np.int64)
+    begun = np.stack([winnings[key >> 32].counts.get(key % 2**32, no_counts) for key in keys.tolist()])[of_key]
+    placed = _placed(bets)
+    if begun[:, 0].max() + len(owner) > MOST:
+        placed *= (begun + _running(placed, of_key))[:, :1] < MOST
+    counts = begun + _running(placed, of_key)  # (n, columns), before each row
+    steps = placed[:, : 1 + scores]
+    clocks = np.stack([one.clocks for one in winnings])[owner] + _running(steps, owner)
+    purses = np.stack([one.purses for one in winnings])
+    history = _play(purses, owner, _factors(bets, counts, steps), _fresh_money(clocks, steps))
+    over = ordered_sum(history) >= bar
+    reached: list[int | None] = []
+    for i, one in enumerate(winnings):
+        rows = np.flatnonzero(owner == i)
+        first = int(over[rows].argmax()) if over[rows].any() else None
+        reached.append(None if first is None else int(rows[first]))
+        rows = rows if first is None else rows[: first + 1]
+        if len(rows):
+            one.purses, one.clocks = history[rows[-1]].copy(), clocks[rows[-1]] + steps[rows[-1]]
+        one.counts |= {int(labels[row]): counts[row] + placed[row] for row in rows.tolist()}
+    return reached
+
+
+def ordered_sum(purses: NDArray[np.float32]) -> Floats:
+    """The sum of every row (n,), from the first purse to the last: numpy's own sum has another order on every CPU."""
+    total = np.zeros(len(purses))
+    for column in purses.T:
+        total += column
+    return total
+
+
+def _placed(bets: Bets) -> Ints:
+    """(n, columns) what each row adds to the counts of its class: 1 for every clock that ticks, q for every lane."""
+    on = bets.size > 0
+    by_score = on.reshape(len(on), -1, LANES)
+    return np.concatenate([by_score[:, 0, :1], by_score[:, :, -1], np.where(on, bets.count, 0)], axis=1).astype(np.int64)
+
+
+def _running(numbers: Ints, of: NDArray[np.intp]) -> Ints:
+    """(n, columns) sums over the earlier rows that have the same number in `of`."""
+    order = np.argsort(of, kind="stable")
+    sums = np.cumsum(numbers[order], axis=0) - numbers[order]
+    sorted_of = of[order]
+    starts = np.flatnonzero(np.r_[True, sorted_of[1:] != sorted_of[:-1]])
+    sums -= np.repeat(sums[starts], np.diff(np.r_[starts, len(of)]), axis=0)
+    running = np.empty_like(sums)
+    running[order] = sums
+    return running
+
+
+def _per_lane(clocks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(n, 1 + S) numbers of clocks as (n, S * LANES) numbers of lanes: the shared one, then that of the score's twin."""
+    rows, scores = len(clocks), clocks.shape[1] - 1
+    lanes = np.empty((rows, scores, LANES), np.int64)
+    lanes[:, :, : len(SHAPES)] = clocks[:, :1, None]
+    lanes[:, :, len(SHAPES) :] = clocks[:, 1:, None]
+    return lanes.reshape(rows, scores * LANES)
+
+
+def _factors(bets: Bets, counts: Ints, steps: Ints) -> Floats:
+    """(n, lanes, stakes) what each purse is multiplied by: f / den, and 1 in a lane that does not bet."""
+    scores = steps.shape[1] - 1
+    on = _per_lane(steps) > 0
+    size, total = np.where(on, bets.size, 1), np.where(on, bets.total, 1)
+    unit = size / total
+    gain = unit * bets.bet
+    mean = unit * (total + counts[:, 1 + scores :]) / (size + _per_lane(counts[:, : 1 + scores]))
+    stakes = np.array(STAKES)
+    factors = (1 - stakes + stakes * gain[:, :, None]) / (1 - stakes + stakes * mean[:, :, None])
+    factors[~on] = 1.0
+    return factors
+
+
+def _fresh_money(clocks: Ints, steps: Ints) -> Floats:
+    """(n, lanes) w_t of a bet that is the (clocks + 1)-th, and 0 in a lane that does not bet."""
+    time = clocks + 1.0
+    money = np.where(steps > 0, 0.5 / (time * (time + 1)) + 0.5 * (clocks == 0), 0.0)
+    rows, scores = len(clocks), clocks.shape[1] - 1
+    lanes = np.empty((rows, scores, LANES))
+    lanes[:, :, : len(SHAPES)] = money[:, :1, None]
+    lanes[:, :, len(SHAPES) :] = money[:, 1:, None]
+    return lanes.reshape(rows, scores * LANES)
+
+
+def _play(purses: NDArray[np.float32], owner: NDArray[np.intp], factors: Floats, fresh: Floats) -> NDArray[np.float32]:
+    """(n, purses) every account's purses after each of its rows; accounts play side by side, one row each a round."""
+    rows, scale = len(owner), factors.reshape(len(owner), -1)
+    money = np.repeat(fresh, factors.shape[2], axis=1)
+    history = np.empty((rows, purses.shape[1]), np.float32)
+    with np.errstate(over="ignore"):  # beyond the bar nothing counts any more
+        if len(purses) == 1:
+            purse = purses[0]
+            for row in range(rows):
+                purse = history[row] = ((purse + money[row]) * scale[row]).astype(np.float32)
+            return history
+        turn = _running(np.ones((rows, 1), np.int64), owner)[:, 0]
+        by_turn = np.argsort(turn, kind="stable")
+        for chosen in np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]):
+            players = owner[chosen]
+            purses[players] = history[chosen] = ((purses[players] + money[chosen]) * scale[chosen]).astype(np.float32)
+    return history
