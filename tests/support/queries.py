@@ -95,7 +95,7 @@ operation_of = st.tuples(st.sampled_from(OPERATIONS), st.sampled_from(NAMES))
 chapters_of = st.lists(
     st.tuples(sends_of, cuts_of, operation_of, st.sampled_from(TESTS), st.integers(0, 2)), min_size=2, max_size=5
 )
-"""What is sent, in batches of which sizes, what an operator does then, in which test, and how far clients have moved."""
+"""What is sent, in batches of which sizes, what an operator does then, in which test, and how far clients move."""
 
 
 @st.composite
