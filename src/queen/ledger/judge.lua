@@ -12,7 +12,7 @@
 -- then, for every alarm, where the scope stood.
 --
 -- The hash has the fields s (counters), w (for every test, the one used last at the end: 1 or 2 for the string of its
--- evidence, its id, its mean wealth), b (its own budget), h (the groups that are home), n (its name), and for every class
+-- evidence, its id, its wealth), b (its own budget), h (the groups that are home), n (its name), and for every class
 -- with records its label (<I4) with CQS, the radius that its squares were made for, and the number of records.
 -- Squares of the grid are twice the radius wide and list (number, x, y).
 -- The memory has a power of two of slots, `room`: the codes of all pictures, the digests of all answered inputs, the
@@ -222,7 +222,7 @@ local CLOCKS, FLOATS, BET = 1 + SCORES, '<' .. rep('f', 2 * LANES * SCORES), '<'
 local HEADER = '<BI4' .. rep('I6', CLOCKS)
 local FRONT = 5 + 6 * CLOCKS + 8 * LANES * SCORES -- bytes before the labels
 local text, place -- the evidence as it was stored; which of the two strings it is in, nil: not read yet
-local width, used, clocks, purses, mean = 1, 0, nil, nil, 0
+local width, used, clocks, purses, wealth = 1, 0, nil, nil, 0
 local counts, indices, fresh_labels = {}, {}, {} -- of the classes that this batch uses
 local others = {} -- of the tests: the entries of the field w that stay
 
@@ -286,7 +286,7 @@ local function counts_of(label)
   return numbers
 end
 
--- Place the bet of a row; true if the sum of purses has reached the bar.
+-- Place the bet of a row; true if the sum of a score's purses has reached the bar.
 local function place_bet(row, label)
   if not place then read_evidence() end
   local bet, numbers = { parse(BET, QUERIES, QUERY * row + HEAD + 1) }, counts_of(label)
@@ -326,15 +326,19 @@ local function place_bet(row, label)
     end
     purses = parse_all(FLOATS, pack(FLOATS, unpack(purses)), 1) -- rounded to float32
   end
-  local total = 0
-  for i = 1, #purses do total = total + purses[i] end
-  mean = total / #purses
-  return total >= BAR
+  local largest = 0
+  for first = 1, #purses, 2 * LANES do -- every score is a test of its own
+    local total = 0
+    for i = first, first + 2 * LANES - 1 do total = total + purses[i] end
+    if total > largest then largest = total end
+  end
+  wealth = largest / #purses
+  return largest >= BAR
 end
 
--- The highest mean wealth over the tests.
-local function wealth()
-  local highest = mean
+-- The highest wealth over the tests.
+local function highest_wealth()
+  local highest = wealth
   for _, entry in ipairs(others) do highest = math.max(highest, (parse('<d', entry, 10))) end
   return highest
 end
@@ -349,7 +353,7 @@ local function note_alarm(row)
   for label, class in pairs(classes) do
     if class.records > 0 then coverage[#coverage + 1] = label .. pack('<d', class.cqs) end
   end
-  alarms[#alarms + 1] = { pack('<I4dd', row, queries, wealth()), table.concat(coverage) }
+  alarms[#alarms + 1] = { pack('<I4dd', row, queries, highest_wealth()), table.concat(coverage) }
 end
 
 -- Judge a row under the sentinel and charge for it: whether it is spent, whether it is accused.
@@ -412,7 +416,7 @@ local function set_field(name, value) values[#values + 1], values[#values + 2] =
 if not stored_fields[1] then set_field('n', ARGV[3]) end
 if homes ~= (stored_fields[4] or '') then set_field('h', homes) end
 if place then
-  set_field('w', table.concat(others) .. string.char(place) .. TEST .. pack('<d', mean))
+  set_field('w', table.concat(others) .. string.char(place) .. TEST .. pack('<d', wealth))
 end
 for label in pairs(changed) do
   local class = classes[label]
