@@ -163,7 +163,9 @@ def test_purses_are_a_mixture_over_starting_times():
         label = int(labels[row])
         sums, placed = player.sums.setdefault(label, [[0] * LANES]), player.bets.setdefault(label, [[0] * LANES])
         for lane in range(LANES):
-            size, total, bet, count = (int(getattr(bets, name)[row, lane]) for name in ("size", "total", "bet", "count"))
+            size, total, bet, count = (
+                int(getattr(bets, name)[row, lane]) for name in ("size", "total", "bet", "count")
+            )
             if size:
                 f = 0.4 + 0.6 * size / total * bet
                 den = 0.4 + 0.6 * size / total * (total + sums[0][lane]) / (size + placed[0][lane])
