@@ -123,7 +123,7 @@ def _protect_twice(model: nn.Module, effort: Effort, generator: torch.Generator)
     """The model behind a guard with shadow heads, and behind one with shadow networks."""
     train, calibration = patterned_images(240, generator), patterned_images(400, generator)
     options: dict[str, Any] = {"min_agreement": 0, "input_range": INPUT_RANGE, "progress": False}
-    heads = protect(model, train, calibration=calibration, mapping=MapRecipe(epochs=20), **options)
+    heads = protect(model, train, calibration=calibration, policy="paper", mapping=MapRecipe(epochs=20), **options)
     recipe = Recipe("queen.zoo:build", {"name": effort.shadow_network, "classes": CLASSES, "channels": 3})
     shadows = ShadowRecipe(kind="network", epochs=1, per_class=2, networks=[recipe])
     return heads, protect(model, train, mapping=MapRecipe(epochs=1), shadows=shadows, **options)

@@ -82,7 +82,10 @@ def _without_refusals(bundle: Bundle) -> Bundle:
 
 
 def _without_alarm(batch: MeasuredBatch) -> MeasuredBatch:
-    return batch if batch.bets is None else replace(batch, bets=replace(batch.bets, bar=inf))
+    """The batch with bets in a test that no wealth can end."""
+    if batch.bets is None:
+        return batch
+    return replace(batch, bets=replace(batch.bets, test=replace(batch.bets.test, least=inf)))
 
 
 def _accuse(batch: MeasuredBatch) -> Judgement:
@@ -153,6 +156,7 @@ def _fit(victim: Victim, *, map_epochs: int, map_batch: int | None, shadow_model
         victim.model,
         victim.train,
         calibration=victim.calibration,
+        policy="paper",  # the defense chooses its own
         mapping=MapRecipe(epochs=map_epochs, batch=map_batch),
         shadows=ShadowRecipe(count=shadow_models, draw=min(5, shadow_models)),
         min_agreement=0,  # reported, not refused: a benchmark also shows where the map is poor
