@@ -200,11 +200,11 @@ def sqlite_rate(scale: int, *, watched: bool = False) -> float:
 def _judged_per_second(
     ledger: Ledger, rng: np.random.Generator, batch: int, queries: int, client: str = "speed", *, watched: bool = False
 ) -> float:
-    """With `watched`, every query also places a bet of ten factors (which loses) and is remembered."""
+    """With `watched`, every query also places its bets, which lose, and is remembered."""
     labels, points = rng.integers(0, CLASSES, queries), rng.normal(size=(queries, 2)) * 0.8
     limits = Limits(extra_answers=10**9)
     slices = [slice(i, i + batch) for i in range(0, queries, batch)]
-    bets = [_losing_bets(rng, batch) if watched else None for _ in slices]
+    bets = [_losing_bets(rng, len(labels[part])) if watched else None for part in slices]
 
     def judge_all() -> None:
         for part, bet in zip(slices, bets, strict=True):

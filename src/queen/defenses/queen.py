@@ -8,7 +8,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -82,10 +81,8 @@ def _without_refusals(bundle: Bundle) -> Bundle:
 
 
 def _without_alarm(batch: MeasuredBatch) -> MeasuredBatch:
-    """The batch with bets in a test that no wealth can end."""
-    if batch.bets is None:
-        return batch
-    return replace(batch, bets=replace(batch.bets, test=replace(batch.bets.test, least=inf)))
+    """The batch as if no row placed a bet."""
+    return batch if batch.bets is None else replace(batch, bets=replace(batch.bets, size=0 * batch.bets.size))
 
 
 def _accuse(batch: MeasuredBatch) -> Judgement:
