@@ -30,6 +30,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Folder = Annotated[Path, typer.Argument(help="Bundle folder.", show_default=False)]
 ModelOption = Annotated[str | None, typer.Option("--model", help="package.module:factory, if the bundle names none.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+ForeignOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--foreign",
+        help="Images that a thief might send, to tell how soon it is caught: a folder, .npz with x, or .npy.",
+        show_default=False,
+    ),
+]
 LedgerUrl = Annotated[
     str | None,
     typer.Option(help="Ledger of the guard: a SQLite file, sqlite:///FILE or redis://HOST.", show_default=False),
