@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from os import PathLike, fspath
 from typing import Any
 
@@ -10,6 +11,8 @@ from queen.errors import OptionError
 from queen.ledger.base import Ledger
 from queen.ledger.memory import MemoryLedger
 from queen.ledger.redis import RedisLedger
+from queen.ledger.redis_layout import Migrated
+from queen.ledger.redis_layout import migrate as migrate_redis
 from queen.ledger.sqlite import SqliteLedger
 
 FORMS = """a path, or sqlite:///PATH (sqlite:////PATH from the root): a file
@@ -43,6 +46,23 @@ def open_ledger(url: str | PathLike[str], **options: Any) -> Ledger:
             known = ", ".join(OPTIONS[scheme]) or "none"
             raise OptionError(f"a ledger at {scheme}:// has no option '{name}'; known: {known}")
     return opener(**options)
+
+
+def migrate_ledger(
+    url: str, *, prefix: str = "queen", allow_volatile: bool = False, advance: Callable[[], None] = lambda: None
+) -> Migrated:
+    """Bring a ledger of an older version to this one; `advance` is called after every client or group.
+
+    A file is migrated whenever it is opened; `prefix` and `allow_volatile` are for Redis.
+    """
+    if url.partition("://")[0] in SERVERS:
+        return migrate_redis(url, prefix=prefix, allow_volatile=allow_volatile, advance=advance)
+    with closing(open_ledger(url)) as ledger:
+        count = 0
+        for _ in ledger.each_standing():
+            count += 1
+            advance()
+        return Migrated(count, count)
 
 
 def _opener(scheme: str, address: str, rest: str) -> Callable[..., Ledger] | None:

@@ -77,11 +77,12 @@ class ScopeState:
     """
 
     __slots__ = (
-        "alarmed", "allowed", "budget", "classes", "extra", "homes", "id", "memory", "queries", "winnings",
+        "alarmed", "allowed", "budget", "classes", "extra", "homes", "id", "memory", "queries", "slots", "winnings",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.id: int | None = None  # for a store that numbers its scopes
+        self.slots: list[int | None] = [None] * TESTS  # likewise, in which of its places the winnings of which test lie
         self.classes: dict[int, ClassState] = {}
         self.queries = 0
         self.winnings: dict[int, Winnings] = {}
@@ -121,8 +122,8 @@ class ScopeState:
 
     @property
     def wealth(self) -> float:
-        """Wealth as operators see it: the mean over all purses, in the test where it is highest."""
-        return max((one.mean for one in self.winnings.values()), default=0.0)
+        """Wealth as operators see it, in the test where it is highest."""
+        return max((one.wealth for one in self.winnings.values()), default=0.0)
 
     def points(self) -> dict[int, Floats]:
         """The recorded points (m, 2) of every class with a record, oldest first."""

@@ -1,0 +1,95 @@
+"""How the SQLite ledger's file is made, recognised, refused, and brought from the last version to this one."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+from queen.errors import LedgerError
+from queen.ledger.sqlite_schema import SCHEMA, SCOPE, SENTINEL, SLOTS, number
+
+SCHEMA_VERSION = 4
+LAST_VERSION = 3  # a file of it is migrated when it is opened
+APPLICATION_ID = 0x5145454E  # "QEEN", so that another program's database is refused by name
+PATIENCE = 600.0  # seconds that another process may take to migrate the file
+# Wealth of version 3 is that of another kind of test and is dropped. Its table `seen` was one ring of pictures, with the
+# digests of those that were answered (0: it was not); the digests are numbered anew, from the oldest.
+MIGRATION = f"""
+{SCOPE.replace("TABLE scope", "TABLE new_scope")}
+{SENTINEL}
+INSERT INTO picture SELECT id, sketch FROM seen ORDER BY id;
+INSERT INTO answered
+    SELECT scope * {SLOTS} + row_number() OVER (PARTITION BY scope ORDER BY age) - 1, digest FROM (
+        SELECT scope.id AS scope, digest, (seen.id - scope.seen) % {SLOTS} AS age
+        FROM seen JOIN scope ON scope.id = seen.id / {SLOTS} WHERE digest != 0
+    ) ORDER BY scope, age;
+INSERT INTO new_scope
+    SELECT id, queries, extra, alarmed, allowed, seen,
+        (SELECT count(*) FROM answered WHERE answered.id >= scope.id * {SLOTS} AND answered.id < (scope.id + 1) * {SLOTS}),
+        0, budget, NULL
+    FROM scope ORDER BY id;
+DROP TABLE seen;
+DROP TABLE scope;
+ALTER TABLE new_scope RENAME TO scope
+"""
+
+
+def prepare(db: sqlite3.Connection, path: str, timeout: float) -> None:
+    """Make the tables of a new file, or migrate one of the last version; refuse any other, and leave it alone."""
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA foreign_keys = OFF")  # a migration replaces a table that others refer to
+    _refuse_others(db, path)  # before anything is changed in a file that may not be ours
+    _use_log(db, path, timeout)
+    if number(db, "PRAGMA user_version") == LAST_VERSION:  # another process may be at it, which can take long
+        db.execute(f"PRAGMA busy_timeout = {int(1000 * max(timeout, PATIENCE))}")
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if number(db, "SELECT count(*) FROM sqlite_master") == 0:
+            _run(db, SCHEMA)
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        elif _refuse_others(db, path) == LAST_VERSION:
+            _run(db, MIGRATION)
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+    db.execute(f"PRAGMA busy_timeout = {int(1000 * timeout)}")
+    db.execute("PRAGMA foreign_keys = ON")
+
+
+def _run(db: sqlite3.Connection, statements: str) -> None:
+    """One after the other inside the transaction; `executescript` would commit it first."""
+    for statement in statements.split(";"):
+        db.execute(statement)
+
+
+def _refuse_others(db: sqlite3.Connection, path: str) -> int:
+    """The version of a file with tables, which must be a ledger's; one without may be new, or is just being made."""
+    if number(db, "SELECT count(*) FROM sqlite_master") == 0:
+        return SCHEMA_VERSION
+    if number(db, "PRAGMA application_id") != APPLICATION_ID:
+        raise LedgerError(f"'{path}' is a database of another program, not a ledger")
+    version = number(db, "PRAGMA user_version")
+    if version in (LAST_VERSION, SCHEMA_VERSION):
+        return version
+    way_out = "update queen" if version > SCHEMA_VERSION else "open it once with the version of queen that reads both"
+    raise LedgerError(
+        f"ledger '{path}' has schema {version}, this version reads {SCHEMA_VERSION} and migrates {LAST_VERSION}: "
+        f"{way_out}, or begin a new file"
+    )
+
+
+def _use_log(db: sqlite3.Connection, path: str, timeout: float) -> None:
+    """Switch to the write-ahead log; SQLite does not wait here when another process opens the file, so we do."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            break
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    if mode not in ("wal", "memory"):
+        raise LedgerError(f"ledger '{path}' cannot use a write-ahead log: is the file system writable?")
