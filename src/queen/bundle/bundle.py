@@ -52,7 +52,7 @@ class Foreign:
 class Trusted:
     """What trusted clients reached when their recorded traffic was replayed, with these scores and this margin.
 
-    `highest` is the highest mean wealth that any of the `clients` ever had.
+    `highest` is the highest wealth that any of the `clients` ever had.
     """
 
     clients: int
@@ -236,6 +236,10 @@ class Bundle:
             trusted=trusted.clients if trusted else 0,
             started_over=bool(used.account),
         )
+
+    def alarm_after(self, number: int = 1) -> AlarmAfter:
+        """After how many queries the calibration's foreign images would be caught, as the `number`-th of a ledger."""
+        return self._calibrated.alarm_after(self.sentinel, number=number)
 
     def account(self, number: int) -> dict[str, Any]:
         """What this calibration may spend as the `number`-th of a ledger: its name, alpha and delta."""

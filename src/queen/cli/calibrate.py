@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @app.command(
-    epilog="Example: `queen calibrate bundle --data held_out.npz --condition noise --condition jpeg:30`, or from what a "
-    "server recorded: `queen calibrate bundle --from-log queries/ --clients trusted.txt`"
+    epilog="Example: `queen calibrate bundle --data held_out.npz --condition noise --condition jpeg:30`, or from what "
+    "a server recorded: `queen calibrate bundle --from-log queries/ --clients trusted.txt`"
 )
 def calibrate(
     folder: Folder,

@@ -24,7 +24,9 @@ def protect(
         typer.Option(help="Held-out benign images, .npz with x (y is not needed) or .npy; 'train': no certificate."),
     ] = None,
     foreign: ForeignOption = None,
-    weak: Annotated[bool, typer.Option("--weak", help="Accept a sentinel that catches no plain foreign queries.")] = False,
+    weak: Annotated[
+        bool, typer.Option("--weak", help="Accept a sentinel that catches no plain foreign queries.")
+    ] = False,
     arg: Annotated[list[str] | None, typer.Option(help="Factory argument, name=value (value in JSON).")] = None,
     head: Annotated[str | None, typer.Option(help="Last layer, if not the last Linear.")] = None,
     policy: Annotated[

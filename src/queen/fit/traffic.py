@@ -15,7 +15,7 @@ from queen.guard import Guard
 from queen.ledger.rows import check_client
 from queen.progress import Progress
 from queen.sentinel.sketch import Memory, Sketch
-from queen.sentinel.wealth import Winnings, ordered_sum, place_bets
+from queen.sentinel.wealth import Winnings, largest_sum, place_bets
 from queen.types import Inputs
 
 
@@ -80,7 +80,7 @@ def _highest_sum(guard: Guard, data: Images) -> float:
             [above] = place_bets([wealth], owner, batch.labels[rows], batch.bets.take(rows), nextafter(highest, inf))
             if above is None:
                 break
-            highest = ordered_sum(wealth.purses[None]).item()  # it stopped at the row that is higher than all before
+            highest = largest_sum(wealth.purses[None]).item()  # it stopped at the row that is higher than all before
             rows = rows[above + 1 :]
     return highest
 

@@ -78,7 +78,8 @@ def place_bets(
         rows = rows if first is None else rows[: first + 1]
         if len(rows):
             one.purses, one.clocks = history[rows[-1]].copy(), clocks[rows[-1]] + steps[rows[-1]]
-        one.counts |= {int(labels[row]): counts[row] + placed[row] for row in rows.tolist()}
+        last = dict(zip(labels[rows].tolist(), rows.tolist(), strict=True))
+        one.counts |= {label: counts[row] + placed[row] for label, row in last.items()}
     return reached
 
 
