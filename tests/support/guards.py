@@ -95,7 +95,13 @@ def _fitted(kind: str) -> Guard:
             **options,
         )
     return protect(
-        trained("cnn"), (images(x), y), mapping=QUICK, limits=ALL_LETTERS, secret=SECRET, shadows=SMALL_SHADOWS
+        trained("cnn"),
+        (images(x), y),
+        policy="paper",
+        mapping=QUICK,
+        limits=ALL_LETTERS,
+        secret=SECRET,
+        shadows=SMALL_SHADOWS,
     )
 
 

@@ -126,7 +126,7 @@ def _protect_twice(model: nn.Module, effort: Effort, generator: torch.Generator)
     heads = protect(model, train, calibration=calibration, policy="paper", mapping=MapRecipe(epochs=20), **options)
     recipe = Recipe("queen.zoo:build", {"name": effort.shadow_network, "classes": CLASSES, "channels": 3})
     shadows = ShadowRecipe(kind="network", epochs=1, per_class=2, networks=[recipe])
-    return heads, protect(model, train, mapping=MapRecipe(epochs=1), shadows=shadows, **options)
+    return heads, protect(model, train, policy="paper", mapping=MapRecipe(epochs=1), shadows=shadows, **options)
 
 
 class _CountingGuard:
