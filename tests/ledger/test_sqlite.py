@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from queen.sentinel.evidence import Bets
 
 from queen.errors import LedgerError
 from queen.ledger import MemoryLedger, SqliteLedger
@@ -19,7 +20,6 @@ from queen.ledger.decide import ScopeState
 from queen.ledger.rows import make_rows
 from queen.ledger.sqlite_schema import APPLICATION_ID, SCHEMA_VERSION
 from queen.options import Limits
-from queen.sentinel.evidence import Bets
 from tests.reference.judge import BruteForce, judge_stream
 from tests.support.ledgers import run_threads
 from tests.support.sqlite_failures import FAILURES, FailingConnection, mend
