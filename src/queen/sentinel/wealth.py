@@ -97,7 +97,9 @@ def _placed(bets: Bets) -> Ints:
     """(n, columns) what each row adds to the counts of its class: 1 for every clock that ticks, q for every lane."""
     on = bets.size > 0
     by_score = on.reshape(len(on), -1, LANES)
-    return np.concatenate([by_score[:, 0, :1], by_score[:, :, -1], np.where(on, bets.count, 0)], axis=1).astype(np.int64)
+    return np.concatenate([by_score[:, 0, :1], by_score[:, :, -1], np.where(on, bets.count, 0)], axis=1).astype(
+        np.int64
+    )
 
 
 def _running(numbers: Ints, of: NDArray[np.intp]) -> Ints:
