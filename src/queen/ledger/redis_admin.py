@@ -14,7 +14,6 @@ from queen.ledger import redis_layout
 from queen.ledger.base import Budget, Event, LedgerBase, Standing, check_event, make_event
 from queen.ledger.redis_client import RedisServers, Script, ScriptCall
 from queen.ledger.redis_codec import (
-    STATE,
     pack_budget,
     pack_event,
     tag,
@@ -22,6 +21,7 @@ from queen.ledger.redis_codec import (
     unpack_event,
     unpack_records,
     unpack_standing,
+    unpack_state,
 )
 from queen.ledger.rows import check_client
 from queen.sentinel.bets import Test
@@ -49,8 +49,13 @@ class RedisAdmin(LedgerBase):
             self.close()
             raise
 
-    def number_of(self, test: Test) -> int:
-        """The number of a test among those of its account; a new one gets the next."""
+    def number_of(self, test: Test, *, claim: bool = True) -> int:
+        """The number of a test among those of its account; a new one gets the next if it is to `claim` it."""
+        if not claim:
+            tests = f"{self._prefix}:tests"
+            with self._servers.named_errors():
+                own, count = self._servers.client_of(tests).hmget(tests, test_fields(test))
+            return int(own) if own else int(count or 0) + 1
         number = self._numbers.get((test.account, test.id))
         if number is None:
             (number,) = self._servers.run(NUMBER, [ScriptCall((f"{self._prefix}:tests",), test_fields(test))])
@@ -75,7 +80,7 @@ class RedisAdmin(LedgerBase):
         """Clients on record, sorted; reads three fields of each."""
         names = set()
         for state, name, budget in self._scan("HMGET", "s", "n", "b"):
-            flags, queries, *_ = STATE.unpack(state)
+            flags, queries, _ = unpack_state(state, name.decode())
             if not flags & GROUP_FLAG and (queries or flags & ALLOWED_FLAG or budget is not None):
                 names.add(name.decode())
         return sorted(names)
