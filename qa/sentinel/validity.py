@@ -40,8 +40,9 @@ class Plan:
     clients: int
     queries: int
     classes: int = 10
-    most: int = 500  # images a class; the least are 20
+    most: int = 500  # images a class
     habits: Sequence[str] = HABITS
+    least: int = 20
 
 
 LONG, QUICK, SECONDS = Plan(210, 21, 10_000), Plan(60, 21, 1000), Plan(30, 12, 300, most=60)
@@ -91,7 +92,7 @@ def noise(law: str, count: int, rng: np.random.Generator) -> Floats:
 def make_draw(number: int, plan: Plan, margin: float, rng: np.random.Generator) -> Draw:
     """One calibration, its classes of very different sizes, and its clients."""
     law = LAWS[number % len(LAWS)]
-    sizes = np.exp(rng.uniform(np.log(20), np.log(plan.most + 1), plan.classes)).astype(int)
+    sizes = np.exp(rng.uniform(np.log(plan.least), np.log(plan.most + 1), plan.classes)).astype(int)
     labels, centres = np.repeat(np.arange(plan.classes), sizes), rng.normal(size=(plan.classes, SCORES))
     scores = centres[labels] + noise(law, len(labels), rng)
     ranking = Ranking(labels, scores, robust_spreads(labels, scores, plan.classes), plan.classes, margin)

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.real
 
 RULES = Rules(PLENTY, bar=1e9)
 SCOPES = [
-    FirstScope("asked", queries=5, extra=3, wealth=(1.5,) * 20, coverage={1: [(0.1, 0.1), (0.5, -0.3)], 70_000: [(0.0, 0.0)]},
+    FirstScope("asked", queries=5, extra=3, wealth=(1.5,) * 20,
+               coverage={1: [(0.1, 0.1), (0.5, -0.3)], 70_000: [(0.0, 0.0)]},
                remembered=[(i + 1, sketch(10.0 * i)) for i in range(3)] + [(NO_DIGEST, sketch(30.0))]),
     FirstScope("accused", queries=9, alarmed=True, wealth=(3.0,) * 9),
     FirstScope("trusted", allowed=True),
@@ -57,7 +58,7 @@ def dump(server) -> dict[bytes, object]:
 
 def test_data_of_the_first_layout_is_refused_with_the_way_out_and_left_alone(server):
     before = dump(server)
-    with pytest.raises(LedgerError, match="older version of queen.*queen migrate redis://.* --prefix queen"):
+    with pytest.raises(LedgerError, match=r"older version of queen.*queen migrate redis://.* --prefix queen"):
         RedisLedger(server.url)
     assert dump(server) == before
     with closing(RedisLedger(server.url, prefix="elsewhere")) as other:
@@ -71,7 +72,11 @@ def test_all_but_wealth_is_there_afterwards(server):
         assert by_name.keys() == {scope.name for scope in SCOPES}
         for scope in SCOPES:
             standing = by_name[scope.name]
-            assert (standing.group, standing.queries, standing.extra_answers) == (scope.group, scope.queries, scope.extra)
+            assert (standing.group, standing.queries, standing.extra_answers) == (
+                scope.group,
+                scope.queries,
+                scope.extra,
+            )
             assert (standing.alarmed, standing.allowed, standing.wealth) == (scope.alarmed, scope.allowed, 0.0)
             assert standing.coverage == {label: 0.01 * len(points) for label, points in scope.coverage.items()}
             records = {} if scope.group else {k: list(map(tuple, v)) for k, v in ledger.records(scope.name).items()}
@@ -191,7 +196,7 @@ def test_a_server_that_forgets_is_not_migrated(server):
     with server.client() as client:
         try:
             client.config_set("appendfsync", "everysec")
-            with pytest.raises(LedgerError, match="not durable.*CONFIG SET appendfsync always"):
+            with pytest.raises(LedgerError, match=r"not durable.*CONFIG SET appendfsync always"):
                 migrate(server.url)
             assert {k: v for k, v in dump(server).items() if k != b"queen:check"} == {
                 k: v for k, v in before.items() if k != b"queen:check"

@@ -21,7 +21,6 @@ from tests.reference.watch import Query, Rules
 from tests.support.evidence import evidence_of
 from tests.support.ledgers import LEDGERS, OTHER_WAYS, redis_ledger
 from tests.support.points import cut, cuts_of
-from tests.support.redis_server import shared_server
 from tests.support.queries import (
     FOREIGN,
     NAMES,
@@ -41,6 +40,7 @@ from tests.support.queries import (
     standings,
     variants_of,
 )
+from tests.support.redis_server import shared_server
 
 GROUPS = ("a", "tenant:1", "tenant:2", "zone:2")
 _numbers = count()

@@ -55,7 +55,7 @@ def migrate_ledger(
 ) -> Migrated:
     """Bring a ledger of an older version to this one; `advance` is called after every client or group.
 
-    A file is migrated whenever it is opened, so that is all there is to do; `prefix` and `allow_volatile` are for Redis.
+    A file is migrated whenever it is opened, so nothing else is done; `prefix` and `allow_volatile` are for Redis.
     """
     scheme, separator, _ = url.partition("://")
     if scheme in SERVERS:

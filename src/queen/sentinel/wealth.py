@@ -90,14 +90,17 @@ def largest_sum(purses: NDArray[np.float32]) -> Floats:
     total = np.zeros(by_score.shape[:2])
     for i in range(by_score.shape[2]):
         total += by_score[:, :, i]
-    return total.max(1)
+    largest: Floats = total.max(1)
+    return largest
 
 
 def _placed(bets: Bets) -> Ints:
     """(n, columns) what each row adds to the counts of its class: 1 for every clock that ticks, q for every lane."""
     on = bets.size > 0
     by_score = on.reshape(len(on), -1, LANES)
-    return np.concatenate([by_score[:, 0, :1], by_score[:, :, -1], np.where(on, bets.count, 0)], axis=1).astype(np.int64)
+    return np.concatenate([by_score[:, 0, :1], by_score[:, :, -1], np.where(on, bets.count, 0)], axis=1).astype(
+        np.int64
+    )
 
 
 def _running(numbers: Ints, of: NDArray[np.intp]) -> Ints:
