@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 
 COMMANDS = [
     "demo", "protect", "ask", "inspect", "certify", "speed",
-    "calibrate", "clients", "alarms", "pardon", "allow", "budget", "revoke",
+    "calibrate", "clients", "alarms", "pardon", "allow", "budget", "revoke", "migrate",
     "serve", "audit",
 ]  # fmt: skip
 GROUPS = ["bench", "keys"]  # of commands, each with a test file of its own
