@@ -18,6 +18,7 @@ def files(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("files")
     fitted().save(folder / "head")
     fitted("network").save(folder / "cnn")
+    fitted(policy="sentinel").save(folder / "watched")
     fitted().save(folder / "tampered")
     guard_file = read_manifest(folder / "tampered")["files"]["guard"]["name"]
     (folder / "tampered" / guard_file).write_bytes((folder / "tampered" / guard_file).read_bytes()[:-1] + b"x")
@@ -35,6 +36,7 @@ def files(tmp_path_factory) -> Path:
     np.savez(folder / "held_out.npz", **dict(zip("xy", (t.numpy() for t in held_out()), strict=True)))
     np.savez(folder / "train_images.npz", x=x.reshape(-1, 1, 8, 8), y=y)
     np.savez(folder / "only_x.npz", x=x)
+    np.savez(folder / "only_y.npz", y=y)
     np.savez(folder / "float64.npz", x=x.astype(np.float64), y=y)
     np.savez(folder / "objects.npz", x=np.array([None, 1], object), y=y)
     np.savez(folder / "words.npz", x=x, y=np.array(["zero"] * len(x)))
