@@ -8,8 +8,15 @@ import safetensors.torch
 import torch
 
 from queen.fit.files import write_image
+from queen.sentinel import power
 from tests.support.bundles import read_manifest, sign_manifest
 from tests.support.guards import fitted, held_out, train_set, trained
+
+
+@pytest.fixture(autouse=True)
+def short_simulations(monkeypatch):
+    """Thieves are followed for 60 queries instead of 5,000; tests/sentinel/test_power.py follows them further."""
+    monkeypatch.setattr(power, "LONGEST", 60)
 
 
 @pytest.fixture(scope="package")
