@@ -9,7 +9,9 @@ from queen.options import Sentinel
 from queen.sentinel.statement import statement
 
 
-def said(*, certified: bool = True, conditions: tuple[str, ...] = ("clean",), trusted: int = 0, **options: object) -> str:
+def said(
+    *, certified: bool = True, conditions: tuple[str, ...] = ("clean",), trusted: int = 0, **options: object
+) -> str:
     started_over = bool(options.pop("started_over", False))
     settings = Sentinel(**options)
     return statement(settings, certified=certified, conditions=conditions, trusted=trusted, started_over=started_over)
