@@ -121,8 +121,8 @@ class ScopeState:
 
     @property
     def wealth(self) -> float:
-        """Wealth as operators see it: the mean over all purses, in the test where it is highest."""
-        return max((one.mean for one in self.winnings.values()), default=0.0)
+        """Wealth as operators see it, in the test where it is highest."""
+        return max((one.wealth for one in self.winnings.values()), default=0.0)
 
     def points(self) -> dict[int, Floats]:
         """The recorded points (m, 2) of every class with a record, oldest first."""

@@ -9,8 +9,8 @@ the next rank is j with probability (1 + how often j came before) / (n + 1 + N):
 
     den = (1 - eps) + eps (n + 1) / Q * (Q + sum of q over the N earlier queries) / (n + 1 + N),
 
-and f / den is a fair bet whatever the calibration set. Ties err on the client's side: f takes the larger rank, the sum
-the smaller one.
+and f / den is a fair bet whatever the calibration set. Ties and the margin err on the client's side: f takes the larger
+rank of `ranks`, the sum the smaller one, so wealth is never more than that of the fair bet on the smaller rank.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ class Test:
     least: float = 0.0
 
     def bar(self, number: int) -> float:
-        """The sum of wealth that accuses, for the `number`-th calibration of a ledger, counted from 1."""
+        """The sum of a score's purses that accuses, for the `number`-th calibration of a ledger, counted from 1.
+
+        As if all other scores had won nothing: every score is a test of its own, and they share alpha delta equally.
+        """
         return self.size * max(1.0 / (share_of(number, self.alpha) * share_of(number, self.delta)), self.least)
 
     @property
@@ -96,7 +99,7 @@ class Bets:
     """What the ledger needs of a batch: per row a digest, a sketch and the lanes' numbers, and the test they are for.
 
     Arrays (n, lanes), lane by lane for each score: `size` is n + 1 of the row's class, 0 where no bet is placed; `total`
-    is Q; `bet` is q of the rank, `count` q of the strict rank, which later bets of the class are measured against.
+    is Q; `bet` is q of the rank to bet with, `count` q of the one to remember, which later bets are measured against.
     `enforce`: whether an alarm has consequences.
     """
 
@@ -147,8 +150,8 @@ class Betting:
         """`size`, `total`, `bet` and `count` (n, S * LANES) of a batch: predicted classes (n,), scores (n, S)."""
         ranks = self._ranking.rank(labels, scores)
         last, start = self._last[labels], self._start[labels]
-        bet = self._tables[start + np.minimum(ranks.low[:, :, None], last)]
-        count = self._tables[start + np.minimum(ranks.strict[:, :, None], last)]
+        bet = self._tables[start + np.minimum(ranks.bet[:, :, None], last)]
+        count = self._tables[start + np.minimum(ranks.count[:, :, None], last)]
         size = np.where(last > 0, last + 1, 0)
         size[:, :, len(SHAPES) :] *= ranks.above[:, :, None]
         flat = len(labels), -1

@@ -1,7 +1,11 @@
 """Ranks: where a query's score stands among the calibration scores of the same predicted class.
 
-With n calibration scores s_1 .. s_n of a class, a query with score s has rank r = #{i : s_i >= s - margin * sigma},
-from 0 (more foreign than all of them) to n. `sigma` is the class's robust standard deviation, IQR / 1.35.
+With n calibration scores s_1 .. s_n of a class, a query with score s has two ranks, from 0 (more foreign than all) to n:
+
+    bet = #{i : s_i >= s - margin * sigma},   count = #{i : s_i > s},   so that bet >= count,
+
+`sigma` being the class's robust standard deviation, IQR / 1.35. The smaller one is exact (see `bets`), the larger one is
+bet with: whatever ties and the margin do to a rank, they only make a bet smaller, and never its price.
 """
 
 from __future__ import annotations
@@ -20,12 +24,12 @@ TOP = 0.3  # the twin looks only at scores that this share of the class's calibr
 class Ranks:
     """Ranks of n queries under S scores, as arrays (n, S).
 
-    `low` counts calibration scores at or above a query's, `strict` only those above it: they differ for ties. `above`
-    says whether the score, as it is, exceeds the twin's floor.
+    `bet` is the rank to bet with and `count` the one to remember. `above` says whether the score, as it is, exceeds the
+    twin's floor.
     """
 
-    low: NDArray[np.int64]
-    strict: NDArray[np.int64]
+    bet: NDArray[np.int64]
+    count: NDArray[np.int64]
     above: NDArray[np.bool_]
 
 
@@ -51,13 +55,13 @@ class Ranking:
     def rank(self, labels: NDArray[np.int64], scores: Floats) -> Ranks:
         """The ranks of a batch: predicted classes (n,), scores (n, S)."""
         lowered = scores - self._shift[labels]
-        low, strict = np.empty(scores.shape, np.int64), np.empty(scores.shape, np.int64)
+        bet, count = np.empty(scores.shape, np.int64), np.empty(scores.shape, np.int64)
         for k in np.unique(labels):
             rows = np.flatnonzero(labels == k)
             for j, column in enumerate(self._sorted[k]):
-                low[rows, j] = len(column) - np.searchsorted(column, lowered[rows, j], side="left")
-                strict[rows, j] = len(column) - np.searchsorted(column, lowered[rows, j], side="right")
-        return Ranks(low, strict, scores > self._floors[labels])
+                bet[rows, j] = len(column) - np.searchsorted(column, lowered[rows, j], side="left")
+                count[rows, j] = len(column) - np.searchsorted(column, scores[rows, j], side="right")
+        return Ranks(bet, count, scores > self._floors[labels])
 
 
 def robust_spreads(labels: NDArray[np.int64], scores: Floats, classes: int) -> Floats:

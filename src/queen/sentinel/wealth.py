@@ -5,9 +5,10 @@ Every lane and stake has a purse A, which each bet of the lane changes by
     A <- (A + w_t) f / den,   w_t = .5 / (t (t + 1)), and .5 more at t = 1,
 
 where t counts the bets of the lane over all classes (a twin has a clock of its own) and `den` is the exact mean of f
-(see `bets`). The weights add up to 1 and every factor is fair, so the mean over all purses exceeds 1/p with probability
-at most p, ever. Purses are float32 and counts whole numbers, changed in one fixed order, so that every store decides
-alike. The sum over all purses is compared with the bar.
+(see `bets`). The weights add up to 1 and every factor is fair given the ranks of the same score so far, so the mean over
+a score's purses ever reaches S/p with probability at most p/S, and any of S scores with at most p. Scores are not
+averaged: knowing the ranks of one score, bets on another need not be fair. The largest of the scores' sums is compared
+with the bar. Purses are float32 and counts whole numbers, changed in one fixed order, so that every store decides alike.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class Winnings:
         return cls(np.zeros(1 + scores, np.int64), np.zeros(scores * LANES * len(STAKES), np.float32))
 
     @property
-    def mean(self) -> float:
-        """The mean over all purses: what operators see, and what is compared with 1 / (alpha delta)."""
-        return ordered_sum(self.purses[None]).item() / len(self.purses)
+    def wealth(self) -> float:
+        """What operators see and what is compared with 1 / (alpha delta): an S-th of the best score's mean purse."""
+        return largest_sum(self.purses[None]).item() / len(self.purses)
 
 
 def place_bets(
@@ -68,7 +69,7 @@ def place_bets(
     clocks = np.stack([one.clocks for one in winnings])[owner] + _running(steps, owner)
     purses = np.stack([one.purses for one in winnings])
     history = _play(purses, owner, _factors(bets, counts, steps), _fresh_money(clocks, steps))
-    over = ordered_sum(history) >= bar
+    over = largest_sum(history) >= bar
     reached: list[int | None] = []
     for i, one in enumerate(winnings):
         rows = np.flatnonzero(owner == i)
@@ -81,12 +82,16 @@ def place_bets(
     return reached
 
 
-def ordered_sum(purses: NDArray[np.float32]) -> Floats:
-    """The sum of every row (n,), from the first purse to the last: numpy's own sum has another order on every CPU."""
-    total = np.zeros(len(purses))
-    for column in purses.T:
-        total += column
-    return total
+def largest_sum(purses: NDArray[np.float32]) -> Floats:
+    """(n,) the largest of the scores' sums in every row of purses (n, S * LANES * stakes).
+
+    Each is summed from its first purse to its last: numpy's own sum has another order on every CPU.
+    """
+    by_score = purses.reshape(len(purses), -1, LANES * len(STAKES))
+    total = np.zeros(by_score.shape[:2])
+    for i in range(by_score.shape[2]):
+        total += by_score[:, :, i]
+    return total.max(1)
 
 
 def _placed(bets: Bets) -> Ints:
