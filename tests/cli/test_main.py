@@ -19,13 +19,8 @@ from tests.support.paths import ROOT
 
 COMMANDS = [
     "demo", "protect", "ask", "inspect", "certify", "speed",
-<<<<<<< HEAD
-    "calibrate", "clients", "alarms", "pardon", "allow", "budget", "revoke", "migrate",
-    "serve", "audit",
-=======
     "calibrate", "clients", "alarms", "pardon", "allow", "budget", "revoke",
     "serve", "audit", "migrate",
->>>>>>> power
 ]  # fmt: skip
 GROUPS = ["bench", "keys"]  # of commands, each with a test file of its own
 
