@@ -16,7 +16,7 @@ def test_wealth_accuses_when_it_reaches_the_bar_and_not_before(ledger):
     for client, bar in (("a", reached), ("b", reached * (1 + 1e-12))):
         queries = pictures(2, client=client, bet=bet)
         assert judge(ledger, Rules(PLENTY, 2, bar), queries).alarmed.tolist() == [False, client == "a"]
-    assert ledger.standing("a").wealth == reached  # the mean
+    assert ledger.standing("a").wealth == reached
 
 
 @pytest.mark.parametrize("point", [OUTSIDE, (0.0, 0.0)], ids=["outside", "inside"])

@@ -14,7 +14,7 @@ from queen.ledger.rows import Rows, make_rows
 from queen.options import Group, Limits
 from queen.sentinel.bets import Bets, Test
 
-Ranks = tuple[int, int, bool]  # of one score: the rank, the strict one, and whether the score exceeds the twin's floor
+Ranks = tuple[int, int, bool]  # of one score: the rank to bet with, the one to remember, and whether its twin bets
 
 STAKES = (0.2, 0.6)
 CALIBRATED = ((19, 5), (40, 12), (7, 2))  # calibration images of a class, and how many of them exceed the twin's floor
@@ -35,7 +35,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Lane:
-    """One bet of a query on one shape: n + 1, the sum of q over all ranks, q of the rank and of the strict rank."""
+    """One bet of a query on one shape: n + 1, the sum of q over all ranks, q of the rank to bet with, to remember."""
 
     size: int
     total: int
@@ -62,11 +62,11 @@ def lanes_of(query: Query, scores: int) -> list[Lane]:
         return [NOTHING] * 5 * scores
     n, above_floor = CALIBRATED[query.label % len(CALIBRATED)]
     lanes = []
-    for low, strict, above in query.bet:
+    for rank, remembered, above in query.bet:
         for numbers in (top(0.1, n), top(0.3, n), power(n)):
-            lanes.append(Lane(n + 1, sum(numbers), numbers[min(low, n)], numbers[min(strict, n)]))
+            lanes.append(Lane(n + 1, sum(numbers), numbers[min(rank, n)], numbers[min(remembered, n)]))
         for numbers in (top(0.1, above_floor), top(0.35, above_floor)):
-            bet, count = numbers[min(low, above_floor)], numbers[min(strict, above_floor)]
+            bet, count = numbers[min(rank, above_floor)], numbers[min(remembered, above_floor)]
             lanes.append(Lane(above_floor + 1 if above else 0, sum(numbers), bet, count))
     return lanes
 
@@ -75,7 +75,7 @@ def lanes_of(query: Query, scores: int) -> list[Lane]:
 class Rules:
     """What does not change from query to query; `groups` holds the groups of every client by name.
 
-    `bar` is the mean wealth that accuses in any case. With the usual alpha and delta nothing else does, whatever number
+    `bar` is the wealth that accuses in any case. With the usual alpha and delta nothing else does, whatever number
     the test gets.
     """
 
@@ -160,15 +160,20 @@ class Wallet:
             if lane.size:
                 self.sums[i, label] = self.sums.get((i, label), 0) + lane.count
 
-    def total(self) -> float:
-        total = 0.0
-        for lane in self.purses:  # one after the other: `sum` would round otherwise
-            for purse in lane:
-                total += purse
-        return total
+    def best(self) -> float:
+        """The largest of the scores' sums."""
+        sums = []
+        for first in range(0, len(self.purses), 5):
+            total = 0.0
+            for lane in self.purses[first : first + 5]:  # one after the other: `sum` would round otherwise
+                for purse in lane:
+                    total += purse
+            sums.append(total)
+        return max(sums)
 
-    def mean(self) -> float:
-        return self.total() / (2 * len(self.purses))
+    def wealth(self) -> float:
+        """As if all other scores had won nothing."""
+        return self.best() / (2 * len(self.purses))
 
 
 class Account:
@@ -214,7 +219,7 @@ class Account:
         return wallet
 
     def wealth(self) -> float:
-        return max([wallet.mean() for wallet in self.wallets.values()], default=0.0)
+        return max([wallet.wealth() for wallet in self.wallets.values()], default=0.0)
 
 
 def near(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -310,7 +315,7 @@ class Watcher:
         """Place the query's bets; returns whether the bar is reached."""
         wallet = account.wallet(self.rules.test, self.rules.scores)
         wallet.bet(query.label, lanes_of(query, self.rules.scores))
-        return wallet.total() >= self.rules.sum_that_accuses(self.number_of(self.rules.the_test))
+        return wallet.best() >= self.rules.sum_that_accuses(self.number_of(self.rules.the_test))
 
     def _note(self, what: str, name: str, is_group: bool, *, client: str = "", actor: str = "") -> None:
         of = self.account(name, group=is_group)

@@ -38,11 +38,11 @@ def pictures(count: int, start: int = 0, **options: object) -> list[Query]:
 
 
 def wealth_of(*bets: tuple[Ranks, ...], label: int = 0) -> float:
-    """The mean wealth of a client that has placed these bets in one class."""
+    """The wealth of a client that has placed these bets in one class."""
     wallet = Wallet(len(bets[0]))
     for bet in bets:
         wallet.bet(label, lanes_of(Query("", label, OUTSIDE, 0, (), bet), len(bet)))
-    return wallet.mean()
+    return wallet.wealth()
 
 
 def judge(ledger: Ledger, rules: Rules, queries: Query | Sequence[Query]) -> Judgement:
@@ -71,9 +71,9 @@ VARIANTS = [(0.0, 0.0), (0.5, 0.0), (0.0, 1.0), (-CLOSE, CLOSE)]  # what is adde
 OPERATIONS = ("pardon", "allow", "disallow", "budget", "no budget")
 
 ranks_of = st.builds(
-    lambda low, ties, above: (low, max(0, low - ties), above),
+    lambda rank, less, above: (rank, max(0, rank - less), above),
     st.sampled_from([0, 0, 0, 1, 2, 5, 13, 50]),
-    st.sampled_from([0, 0, 1, 4]),
+    st.sampled_from([0, 0, 1, 4, 20]),
     st.booleans(),
 )
 bet_of = st.just(()) | st.tuples(*[ranks_of] * SCORES)

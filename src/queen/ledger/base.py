@@ -52,9 +52,8 @@ class Event:
     """Something an operator should know: an alarm, or what an operator did.
 
     `what` is alarm, pardon, allow, disallow or budget; `name` is the client or group it is about, `client` the one
-    whose query raised the alarm, `wealth` the mean over all purses in the test where it is highest (it accuses at the
-    bar, see `Test.bar`), `coverage` CQS by class. The numbers are from the alarm, or from just before the operator
-    acted.
+    whose query raised the alarm, `wealth` that of its best score in its best test (it accuses at the bar, see
+    `Test.bar`), `coverage` CQS by class. The numbers are from the alarm, or from just before the operator acted.
     """
 
     id: int

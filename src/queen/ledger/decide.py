@@ -11,9 +11,9 @@ Under the sentinel a query unlike all earlier ones also places a bet, and a scop
 bar. Letters A and D cost one extra answer each; a query whose class is spent, or for which no extra answer is left, is
 denied. Exact repeats of answered queries are free, and a trusted client is never denied.
 
-Scopes are asked in stages, the clients first and then their groups, kind by kind; what one denies is not passed on. In a
-stage the bets of all rows are placed first, then the rows are charged one by one. `judge.lua` is the same procedure for
-Redis, one scope and one row at a time.
+Scopes are asked in stages, the clients first and then their groups, kind by kind; what one denies is not passed on. In
+a stage the bets of all rows are placed first, then the rows are charged one by one. `judge.lua` is the same procedure
+for Redis, one scope and one row at a time.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from queen.sentinel.wealth import place_bets
 class Journal:
     """What `decide` changed.
 
-    Records (state, label, x, y, area) in order; who placed bets, and in which classes; alarms (row, standing, client who
-    asked).
+    Records (state, label, x, y, area) in order; who placed bets, and in which classes; and alarms (row, standing,
+    client who asked).
     """
 
     records: list[tuple[ScopeState, int, float, float, float]] = field(default_factory=list)
@@ -178,9 +178,7 @@ def _recognise(state: ScopeState, sketch: tuple[float, ...]) -> bool:
     return False
 
 
-def _bet(
-    rows: Rows, bets: Bets, asked: _Asked, bar: float, journal: Journal
-) -> tuple[dict[int, bool], set[int]]:
+def _bet(rows: Rows, bets: Bets, asked: _Asked, bar: float, journal: Journal) -> tuple[dict[int, bool], set[int]]:
     """Place the bets of a stage: by row whether its picture was known already, and the rows that raise an alarm.
 
     A known picture places no bet. States that are or get alarmed leave later rows out; those are charged without bets.

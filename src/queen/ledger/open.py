@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 from queen.errors import OptionError
@@ -14,6 +15,7 @@ from queen.ledger.redis import RedisLedger
 from queen.ledger.redis_layout import Migrated
 from queen.ledger.redis_layout import migrate as migrate_redis
 from queen.ledger.sqlite import SqliteLedger
+from queen.ledger.sqlite_open import stored_version
 
 FORMS = """a path, or sqlite:///PATH (sqlite:////PATH from the root): a file
   redis://HOST:PORT/NUMBER, rediss:// (with TLS), valkey://, valkeys://: a server that several may share
@@ -53,16 +55,21 @@ def migrate_ledger(
 ) -> Migrated:
     """Bring a ledger of an older version to this one; `advance` is called after every client or group.
 
-    A file is migrated whenever it is opened; `prefix` and `allow_volatile` are for Redis.
+    A file is migrated whenever it is opened, so nothing else is done; `prefix` and `allow_volatile` are for Redis.
     """
-    if url.partition("://")[0] in SERVERS:
+    scheme, separator, _ = url.partition("://")
+    if scheme in SERVERS:
         return migrate_redis(url, prefix=prefix, allow_volatile=allow_volatile, advance=advance)
+    path = Path(url if not separator else url.removeprefix("sqlite:///"))
+    if scheme == "memory" or not path.is_file():
+        raise OptionError(f"no ledger '{url}' to migrate; expected one of\n  {FORMS}")
+    version = stored_version(path)
     with closing(open_ledger(url)) as ledger:
-        count = 0
+        scopes = 0
         for _ in ledger.each_standing():
-            count += 1
+            scopes += 1
             advance()
-        return Migrated(count, count)
+    return Migrated(scopes, scopes if version != stored_version(path) else 0)
 
 
 def _opener(scheme: str, address: str, rest: str) -> Callable[..., Ledger] | None:

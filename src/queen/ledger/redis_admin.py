@@ -14,7 +14,6 @@ from queen.ledger import redis_layout
 from queen.ledger.base import Budget, Event, LedgerBase, Standing, check_event, make_event
 from queen.ledger.redis_client import RedisServers, Script, ScriptCall
 from queen.ledger.redis_codec import (
-    STATE,
     pack_budget,
     pack_event,
     tag,
@@ -22,6 +21,7 @@ from queen.ledger.redis_codec import (
     unpack_event,
     unpack_records,
     unpack_standing,
+    unpack_state,
 )
 from queen.ledger.rows import check_client
 from queen.sentinel.bets import Test
@@ -80,7 +80,7 @@ class RedisAdmin(LedgerBase):
         """Clients on record, sorted; reads three fields of each."""
         names = set()
         for state, name, budget in self._scan("HMGET", "s", "n", "b"):
-            flags, queries, *_ = STATE.unpack(state)
+            flags, queries, _ = unpack_state(state, name.decode())
             if not flags & GROUP_FLAG and (queries or flags & ALLOWED_FLAG or budget is not None):
                 names.add(name.decode())
         return sorted(names)

@@ -25,8 +25,7 @@ STATE = struct.Struct("<Bdddd")
 BUDGET = struct.Struct("<Bdd")
 RECORD = struct.Struct("<Idd")
 TEST = struct.Struct("<q")
-WEALTH = struct.Struct("<Bqd")
-OLDER_VERSION = "written by an older version; run: queen migrate"
+WEALTH = struct.Struct("<Bqd")  # of a test: which string holds the evidence, the id, the wealth
 
 KEYS = 4  # the first numbers of a sketch, which choose its box
 WIDTH = 4.0  # of a box: what is nearer than 1 lies in it or in the next; wide, so that mostly one box is searched
@@ -135,21 +134,27 @@ def pack_budget(budget: Budget | None) -> bytes:
     return BUDGET.pack(which, budget.threshold or 0.0, budget.extra_answers or 0)
 
 
+def unpack_state(packed: bytes, name: str) -> tuple[int, int, int]:
+    """Flags, queries and extra answers of a scope; `LedgerError` where another layout has other bytes."""
+    if len(packed) != STATE.size:
+        raise LedgerError(f"the entry of '{name}' was written by an older version; run: queen migrate")
+    flags, queries, extra, _, _ = STATE.unpack(packed)
+    return flags, int(queries), int(extra)
+
+
 def unpack_standing(fields: Mapping[bytes, bytes], name: str, *, group: bool) -> Standing:
     """Where a scope stands, from the fields of its hash."""
     if b"s" not in fields:
         return Standing(name, group)
-    if len(fields[b"s"]) != STATE.size:
-        raise LedgerError(f"the entry of '{name}' was {OLDER_VERSION}")
-    flags, queries, extra, _, _ = STATE.unpack(fields[b"s"])
+    flags, queries, extra = unpack_state(fields[b"s"], name)
     return Standing(
         name,
         group,
-        int(queries),
-        max((mean for _, _, mean in WEALTH.iter_unpack(fields.get(b"w", b""))), default=0.0),
+        queries,
+        max((wealth for _, _, wealth in WEALTH.iter_unpack(fields.get(b"w", b""))), default=0.0),
         bool(flags & 1),
         bool(flags & 2),
-        int(extra),
+        extra,
         _unpack_budget(fields[b"b"]) if b"b" in fields else None,
         unpack_coverage(b"".join(key + value[:8] for key, value in fields.items() if len(key) == 4)),
     )

@@ -28,19 +28,32 @@ def check_prefix(prefix: object) -> str:
 
 
 def claim(servers: RedisServers, prefix: str) -> None:
-    """Mark an empty place as one of this layout; `LedgerError` where there is data of another one."""
+    """Mark an empty place as one of this layout; `LedgerError` where there is data of another one.
+
+    In a cluster the server that knows may be down; the others are of use all the same, since scripts refuse what was
+    written in another layout.
+    """
     key = f"{prefix}:layout"
-    with servers.named_errors():
-        client = servers.client_of(key)
-        number = client.get(key)
-        if number is None and not _has_data(servers, prefix):
-            client.set(key, LAYOUT, nx=True)
+    try:
+        with servers.named_errors():
+            client = servers.client_of(key)
             number = client.get(key)
+            if number is None and not _has_data(servers, prefix):
+                client.set(key, LAYOUT, nx=True)
+                number = client.get(key)
+    except LedgerError:
+        if servers.is_cluster:
+            return
+        raise
     if number is None:
         raise LedgerError(
             f"ledger '{servers.name}' was written by an older version of queen: stop its servers, then run "
             f"queen migrate {servers.name} --prefix {prefix}"
         )
+    _refuse_newer(servers, number)
+
+
+def _refuse_newer(servers: RedisServers, number: bytes) -> None:
     if int(number) != LAYOUT:
         raise LedgerError(
             f"ledger '{servers.name}' has layout {int(number)}, this version of queen reads {LAYOUT}: update queen"
@@ -84,11 +97,12 @@ def migrate(
     check_prefix(prefix)
     with closing(RedisServers(url, timeout)) as servers:
         servers.check(allow_volatile=allow_volatile, key=f"{prefix}:check")
-        total = migrated = 0
+        total, migrated, key = 0, 0, f"{prefix}:layout"
         with servers.named_errors():
+            _refuse_newer(servers, servers.client_of(key).get(key) or b"%d" % LAYOUT)
             for page in scopes(servers, prefix):
-                keys = [key.decode() for key in page]
-                calls = [ScriptCall((key, f"{key}m"), (Memory.CAPACITY,)) for key in keys]
+                names = [name.decode() for name in page]
+                calls = [ScriptCall((name, f"{name}m"), (Memory.CAPACITY,)) for name in names]
                 for reply in servers.run(MIGRATE, calls):
                     if servers.is_error(reply):
                         raise LedgerError(
@@ -96,5 +110,5 @@ def migrate(
                         )
                     total, migrated = total + 1, migrated + int(reply)
                     advance()
-            servers.client_of(f"{prefix}:layout").set(f"{prefix}:layout", LAYOUT)
+            servers.client_of(key).set(key, LAYOUT)
         return Migrated(total, migrated)

@@ -24,7 +24,7 @@ def pack_numbers(numbers: Ints) -> tuple[int, bytes]:
 
 def unpack_numbers(data: bytes, count: int) -> Ints:
     """The numbers that `pack_numbers` packed; `ValueError` if there are not so many."""
-    width = len(data) // count
+    width = len(data) // max(1, count)
     if width * count != len(data) or not 1 <= width <= 8:
         raise ValueError(f"{len(data)} bytes cannot be {count} numbers")
     wide = np.zeros((count, 8), np.uint8)

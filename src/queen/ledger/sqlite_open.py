@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing
+from pathlib import Path
 
 from queen.errors import LedgerError
-from queen.ledger.sqlite_schema import SCHEMA, SCOPE, SENTINEL, SLOTS, number
+from queen.ledger.sqlite_schema import SCHEMA, SCOPE, SENTINEL, number
 
 SCHEMA_VERSION = 4
 LAST_VERSION = 3  # a file of it is migrated when it is opened
 APPLICATION_ID = 0x5145454E  # "QEEN", so that another program's database is refused by name
 PATIENCE = 600.0  # seconds that another process may take to migrate the file
-# Wealth of version 3 is that of another kind of test and is dropped. Its table `seen` was one ring of pictures, with the
-# digests of those that were answered (0: it was not); the digests are numbered anew, from the oldest.
-MIGRATION = f"""
-{SCOPE.replace("TABLE scope", "TABLE new_scope")}
-{SENTINEL}
+# Version 3 had one ring of 1,024 rows a scope, `seen`: pictures, and the digest of each that was answered (else 0). Its
+# pictures stay in their slots; digests are numbered anew, from the oldest. Wealth was that of another kind of test.
+FROM_LAST = """
 INSERT INTO picture SELECT id, sketch FROM seen ORDER BY id;
 INSERT INTO answered
-    SELECT scope * {SLOTS} + row_number() OVER (PARTITION BY scope ORDER BY age) - 1, digest FROM (
-        SELECT scope.id AS scope, digest, (seen.id - scope.seen) % {SLOTS} AS age
-        FROM seen JOIN scope ON scope.id = seen.id / {SLOTS} WHERE digest != 0
+    SELECT scope * 1024 + row_number() OVER (PARTITION BY scope ORDER BY age) - 1, digest FROM (
+        SELECT scope.id AS scope, digest, ((seen.id - scope.seen) % 1024 + 1024) % 1024 AS age
+        FROM seen JOIN scope ON scope.id = seen.id / 1024 WHERE digest != 0
     ) ORDER BY scope, age;
 INSERT INTO new_scope
-    SELECT id, queries, extra, alarmed, allowed, seen,
-        (SELECT count(*) FROM answered WHERE answered.id >= scope.id * {SLOTS} AND answered.id < (scope.id + 1) * {SLOTS}),
-        0, budget, NULL
-    FROM scope ORDER BY id;
+    SELECT scope.id, queries, extra, alarmed, allowed, seen, count(answered.id), 0, budget, NULL
+    FROM scope LEFT JOIN answered ON answered.id >= scope.id * 1024 AND answered.id < (scope.id + 1) * 1024
+    GROUP BY scope.id ORDER BY scope.id;
 DROP TABLE seen;
 DROP TABLE scope;
 ALTER TABLE new_scope RENAME TO scope
@@ -45,17 +44,25 @@ def prepare(db: sqlite3.Connection, path: str, timeout: float) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
         if number(db, "SELECT count(*) FROM sqlite_master") == 0:
-            _run(db, SCHEMA)
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            _run(db, f"{SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}")
         elif _refuse_others(db, path) == LAST_VERSION:
-            _run(db, MIGRATION)
-        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            _run(db, SCOPE.replace("TABLE scope", "TABLE new_scope") + SENTINEL + FROM_LAST)
+            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     except BaseException:
         db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
     db.execute(f"PRAGMA busy_timeout = {int(1000 * timeout)}")
     db.execute("PRAGMA foreign_keys = ON")
+
+
+def stored_version(path: Path) -> int | None:
+    """The version of the schema in a file; None where it is no database, which opening it will explain."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            return number(db, "PRAGMA user_version")
+    except sqlite3.Error:
+        return None
 
 
 def _run(db: sqlite3.Connection, statements: str) -> None:
