@@ -671,8 +671,12 @@ def recalibrated(g: Guard, seed: int) -> Guard:
 def test_every_further_calibration_of_a_ledger_spends_less():
     first = guard()
     second, third = recalibrated(first, 1), recalibrated(first, 2)
+    before = [g.bar for g in (first, second, third)]
+    assert before == [before[0]] * 3  # none has been used yet
+    for g in (first, second, third):
+        ask(g, benign()[:1])
     bars = [g.bar for g in (first, second, third)]
-    assert bars == pytest.approx([bars[0], 16 * bars[0], 81 * bars[0]])
+    assert bars == pytest.approx([before[0], 16 * before[0], 81 * before[0]])
     assert [g.fresh().bar for g in (second, third)] == pytest.approx([bars[0]] * 2)  # a new ledger has seen nothing
     assert first.with_options(policy="paper").bar is None
 

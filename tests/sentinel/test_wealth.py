@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_batches_cut_anywhere_are_one_query_after_the_other(seed, scores, accoun
     every = [Winnings.empty(scores) for _ in range(accounts)]
     reached: list[int | None] = [None] * accounts
     edges = [0, *sorted(cuts), count]
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in pairwise(edges):
         # Whoever has reached the bar is not asked again, as in a ledger.
         rows = [row for row in range(first, last) if reached[owner[row]] is None]
         if not rows:
@@ -163,7 +164,9 @@ def test_purses_are_a_mixture_over_starting_times():
         label = int(labels[row])
         sums, placed = player.sums.setdefault(label, [[0] * LANES]), player.bets.setdefault(label, [[0] * LANES])
         for lane in range(LANES):
-            size, total, bet, count = (int(getattr(bets, name)[row, lane]) for name in ("size", "total", "bet", "count"))
+            size, total, bet, count = (
+                int(getattr(bets, name)[row, lane]) for name in ("size", "total", "bet", "count")
+            )
             if size:
                 f = 0.4 + 0.6 * size / total * bet
                 den = 0.4 + 0.6 * size / total * (total + sums[0][lane]) / (size + placed[0][lane])

@@ -98,8 +98,8 @@ def share_of(number: int, whole: float) -> float:
 class Bets:
     """What the ledger needs of a batch: per row a digest, a sketch and the lanes' numbers, and the test they are for.
 
-    Arrays (n, lanes), lane by lane for each score: `size` is n + 1 of the row's class, 0 where no bet is placed; `total`
-    is Q; `bet` is q of the rank to bet with, `count` q of the one to remember, which later bets are measured against.
+    Arrays (n, lanes), lane by lane for each score: `size` is n + 1 of the row's class, 0 where no bet is placed;
+    `total` is Q; `bet` is q of the rank to bet with, `count` q of the one to remember, which prices later bets.
     `enforce`: whether an alarm has consequences.
     """
 

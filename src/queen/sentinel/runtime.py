@@ -15,8 +15,8 @@ from queen.errors import NotFiniteError, OptionError
 from queen.ledger.rows import check_client
 from queen.options import Group
 from queen.secret import derive, query_numbers
-from queen.sentinel.decoy import decoy
 from queen.sentinel.bets import Bets
+from queen.sentinel.decoy import decoy
 from queen.sentinel.scores import score
 from queen.sentinel.sketch import Sketch, directions
 from queen.types import Inputs

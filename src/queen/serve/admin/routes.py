@@ -116,7 +116,7 @@ class AdminApi:
         return Accounts.read(self._ledger.each_standing(), self._bundle)
 
     async def _bar(self) -> float | None:
-        """The wealth that accuses; the ledger is asked only once."""
+        """The wealth that accuses."""
         return await self._in_thread(lambda: self._guard.bar)
 
     async def overview(self, request: Request, caller: Caller) -> Json:
