@@ -62,7 +62,9 @@ class Trusted:
 
     def __post_init__(self) -> None:
         if not self.clients >= 1 or not 0 <= self.highest < math.inf:
-            raise CalibrationError(f"expected wealth of at least one trusted client, got {self.highest} of {self.clients}")
+            raise CalibrationError(
+                f"expected wealth of at least one trusted client, got {self.highest} of {self.clients}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from queen.fit.data import Images, image_batches
 from queen.fit.features import ModelOutputs, View, extract_features
 from queen.fit.foreign import MOST as FOREIGN
 from queen.fit.foreign import Sample, made_foreign, own_foreign
-from queen.fit.traffic import Split, all_batches, replay, split_clients
+from queen.fit.traffic import TrustedSplit, all_batches, replay, split_clients
 from queen.guard import Guard
 from queen.options import SCORES, Sentinel
 from queen.progress import Progress
@@ -85,7 +85,7 @@ SetBar = Callable[[Bundle], tuple[Trusted, str, list[str]]]
 
 
 def _set_bar(
-    guard: Guard, trusted: Mapping[str, Images], clients: Split, show: Progress, bundle: Bundle
+    guard: Guard, trusted: Mapping[str, Images], clients: TrustedSplit, show: Progress, bundle: Bundle
 ) -> tuple[Trusted, str, list[str]]:
     bar, who = replay(guard.with_bundle(bundle), trusted, clients.setting_bar, show)
     calibrating = f"what {_clients(len(clients.calibrating))} sent" if clients.calibrating else "the data"
