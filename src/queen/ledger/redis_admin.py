@@ -49,8 +49,13 @@ class RedisAdmin(LedgerBase):
             self.close()
             raise
 
-    def number_of(self, test: Test) -> int:
-        """The number of a test among those of its account; a new one gets the next."""
+    def number_of(self, test: Test, *, claim: bool = True) -> int:
+        """The number of a test among those of its account; a new one gets the next if it is to `claim` it."""
+        if not claim:
+            tests = f"{self._prefix}:tests"
+            with self._servers.named_errors():
+                own, count = self._servers.client_of(tests).hmget(tests, test_fields(test))
+            return int(own) if own else int(count or 0) + 1
         number = self._numbers.get((test.account, test.id))
         if number is None:
             (number,) = self._servers.run(NUMBER, [ScriptCall((f"{self._prefix}:tests",), test_fields(test))])

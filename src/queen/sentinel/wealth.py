@@ -90,7 +90,8 @@ def largest_sum(purses: NDArray[np.float32]) -> Floats:
     total = np.zeros(by_score.shape[:2])
     for i in range(by_score.shape[2]):
         total += by_score[:, :, i]
-    return total.max(1)
+    largest: Floats = total.max(1)
+    return largest
 
 
 def _placed(bets: Bets) -> Ints:
