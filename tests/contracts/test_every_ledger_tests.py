@@ -103,6 +103,14 @@ def test_tests_are_numbered_from_one_in_each_account(ledger):
     assert ledger.standings() == []
 
 
+def test_a_number_can_be_asked_for_without_claiming_it(ledger):
+    assert [ledger.number_of(a_test(number), claim=False) for number in (9, 8)] == [1, 1]
+    ledger.number_of(a_test(8))
+    assert [ledger.number_of(a_test(number), claim=False) for number in (9, 8, 7)] == [2, 1, 2]
+    assert ledger.number_of(a_test(9, "other"), claim=False) == 1
+    assert ledger.number_of(a_test(7)) == 2
+
+
 def test_judging_numbers_a_test_too(ledger):
     judge(ledger, Rules(PLENTY, test=5), picture(0))
     judge(ledger, Rules(PLENTY, test=6, account="other"), picture(1))

@@ -124,10 +124,11 @@ class Ledger(Protocol):
         """
         ...
 
-    def number_of(self, test: Test) -> int:
+    def number_of(self, test: Test, *, claim: bool = True) -> int:
         """The number of a test among those of its account, from 1, in the order in which the ledger met them.
 
-        A new one gets the next number, as it does when its bets are judged for the first time.
+        A new one gets the next number, as it does when its bets are judged for the first time; unless `claim`, it is
+        only told which that would be.
         """
         ...
 

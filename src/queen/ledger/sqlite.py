@@ -74,8 +74,11 @@ class SqliteLedger(LedgerBase):
         self._trim()
         return judgement
 
-    def number_of(self, test: Test) -> int:
-        """The number of a test among those of its account; a new one gets the next."""
+    def number_of(self, test: Test, *, claim: bool = True) -> int:
+        """The number of a test among those of its account; a new one gets the next if it is to `claim` it."""
+        if not claim:
+            with self._lock, self._named_errors():
+                return tables.number_test(self._db, test, claim=False)
         with self._writing():
             return self._number_of(test)
 

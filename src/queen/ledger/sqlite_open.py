@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing
+from pathlib import Path
 
 from queen.errors import LedgerError
 from queen.ledger.sqlite_schema import SCHEMA, SCOPE, SENTINEL, number
@@ -52,6 +54,15 @@ def prepare(db: sqlite3.Connection, path: str, timeout: float) -> None:
     db.execute("COMMIT")
     db.execute(f"PRAGMA busy_timeout = {int(1000 * timeout)}")
     db.execute("PRAGMA foreign_keys = ON")
+
+
+def stored_version(path: Path) -> int | None:
+    """The version of the schema in a file; None where it is no database, which opening it will explain."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            return number(db, "PRAGMA user_version")
+    except sqlite3.Error:
+        return None
 
 
 def _run(db: sqlite3.Connection, statements: str) -> None:

@@ -246,13 +246,14 @@ def _write_records(db: sqlite3.Connection, journal: Journal) -> None:
     db.executemany("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?)", values)
 
 
-def number_test(db: sqlite3.Connection, test: Test) -> int:
-    """The number of a test in its account; a new one gets the next."""
+def number_test(db: sqlite3.Connection, test: Test, *, claim: bool = True) -> int:
+    """The number of a test in its account; a new one gets the next if it is to `claim` it."""
     key = test.account, test.id
     row = db.execute("SELECT number FROM test WHERE account = ? AND id = ?", key).fetchone()
     if row is None:
         row = db.execute("SELECT count(*) + 1 FROM test WHERE account = ?", (test.account,)).fetchone()
-        db.execute("INSERT INTO test VALUES (?, ?, ?)", (*key, row[0]))
+        if claim:
+            db.execute("INSERT INTO test VALUES (?, ?, ?)", (*key, row[0]))
     return int(row[0])
 
 
