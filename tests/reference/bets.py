@@ -86,7 +86,8 @@ class Player:
         unit = size / total
         for i, e in enumerate(STAKES):
             f = 1 - e + e * (unit * bet)
-            den = 1 - e + e * (unit * (total + sums[lane]) / (size + bets[lane]))
+            mean = unit * (total + sums[lane]) / (size + bets[lane])
+            den = 1 - e + e * (mean if mean > 1 else 1.0)
             with np.errstate(over="ignore"):
                 self.purses[s][lane][i] = float(np.float32((self.purses[s][lane][i] + money) * (f / den)))
         bets[lane] += 1

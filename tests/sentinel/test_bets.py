@@ -48,7 +48,10 @@ def orders(n: int, queries: int) -> Iterator[tuple[int, ...]]:
 def wealth(
     scores: Sequence[float], n: int, stake: Fraction, lane: int, *, shift: float = 0.0, start: int = 0
 ) -> Fraction:
-    """The exact product of f / den over the queries of one class, from the query `start` on, in one lane."""
+    """The exact product of f / den over the queries of one class, from the query `start` on, in one lane.
+
+    The purses are divided by max(1, den), so they win this much at most.
+    """
     calibration, queries = scores[:n], scores[n:]
     twin = lane >= len(SHAPES)
     floor = floor_of(calibration)

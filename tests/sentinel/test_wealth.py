@@ -169,7 +169,7 @@ def test_purses_are_a_mixture_over_starting_times():
             )
             if size:
                 f = 0.4 + 0.6 * size / total * bet
-                den = 0.4 + 0.6 * size / total * (total + sums[0][lane]) / (size + placed[0][lane])
+                den = max(1.0, 0.4 + 0.6 * size / total * (total + sums[0][lane]) / (size + placed[0][lane]))
                 factors[lane].append(f / den)
                 sums[0][lane] += count
                 placed[0][lane] += 1
@@ -177,6 +177,22 @@ def test_purses_are_a_mixture_over_starting_times():
         weights = [0.5 / (t * (t + 1)) + 0.5 * (t == 1) for t in range(1, len(of_lane) + 1)]
         expected = sum(w * np.prod(of_lane[t:]) for t, w in enumerate(weights))
         assert one.purses[lane * len(STAKES) + 1] == pytest.approx(expected, rel=1e-5)
+
+
+def test_looking_better_than_usual_buys_no_cheaper_bets():
+    """Hundreds of queries at the last rank of their class, then one at the first: it wins what it costs at the start."""
+    table, total = shape_table(0, 99)
+    ranks = np.array([99] * 300 + [0])
+    lanes = {"size": 100, "total": total, "bet": table[ranks][:, None], "count": table[ranks][:, None]}
+    arrays = {name: np.broadcast_to(value, (len(ranks), LANES)).astype(np.int64) for name, value in lanes.items()}
+    bets = Bets(**arrays, digests=[], sketches=[], test=Test(1, 1, 1e-3, 0.05), enforce=True)
+    one, before = Winnings.empty(1), Winnings.empty(1)
+    labels, owner = np.zeros(301, np.int64), np.zeros(301, np.intp)
+    place_bets([before], owner[:300], labels[:300], bets.take(list(range(300))), np.inf)
+    place_bets([one], owner, labels, bets, np.inf)
+    money = 0.5 / (301 * 302)
+    gain = np.array([1 - e + e * 10 for e in STAKES])
+    assert one.purses.reshape(LANES, -1) == pytest.approx((before.purses.reshape(LANES, -1) + money) * gain, rel=1e-6)
 
 
 def test_the_richest_score_counts_and_is_summed_in_order():

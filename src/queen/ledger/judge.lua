@@ -310,7 +310,7 @@ local function place_bet(row, label)
           local size, total = bet[clock], bet[at + 1]
           local unit = size / total
           local gain = unit * bet[at + 2]
-          local expected = unit * (total + numbers[lane]) / (size + numbers[clock])
+          local expected = math.max(1, unit * (total + numbers[lane]) / (size + numbers[clock]))
           local i, j = purse + 1, purse + 2
           purses[i] = (purses[i] + fresh)
             * ((1 - STAKE_1 + STAKE_1 * gain) / (1 - STAKE_1 + STAKE_1 * expected))
