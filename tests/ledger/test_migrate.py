@@ -13,12 +13,12 @@ from queen.ledger import Budget, RedisLedger, open_ledger
 from queen.ledger.redis_codec import STATE
 from queen.ledger.redis_layout import LAYOUT, Migrated, migrate
 from queen.sentinel.sketch import Memory
-from tests.ledger.test_sqlite_migration import old_file
 from tests.reference.watch import Rules
 from tests.support.commands import as_json, mistake, run
 from tests.support.first_layout import NO_DIGEST, FirstScope, write_event
 from tests.support.queries import FOREIGN, PLENTY, flags, judge, picture, sketch
 from tests.support.redis_server import shared_server
+from tests.support.schema_3 import old_file
 
 pytestmark = pytest.mark.real
 
