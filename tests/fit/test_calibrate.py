@@ -332,6 +332,12 @@ def test_enough_images_are_not_warned_of():
     assert again.report["warnings"] == guard.report["warnings"]  # old warnings go with the old calibration
 
 
+def test_a_sentinel_that_would_catch_nobody_is_warned_of():
+    weak = calibrate(fitted("head", policy="sentinel", sentinel=Sentinel(margin=10)), held_out(), progress=False)
+    [warning] = warnings_of(weak)
+    assert "got one that catches 0% of such thieves" in warning
+
+
 # Errors.
 
 
