@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from queen.errors import LimitsError, OptionError, RefusedError
-from queen.options import FORMS, MIN_RADIUS, ON_ALARM, ON_SPENT, Group, Limits, Sentinel
+from queen.options import MAX_MARGIN, MIN_RADIUS, ON_ALARM, ON_SPENT, SCORES, Group, Limits, Sentinel
 from queen.types import Reply, Verdict
 
 
@@ -100,14 +100,16 @@ def test_a_groups_limits_are_mandatory_and_its_alarm_is_only_reported():
 
 def test_the_sentinels_defaults_are_those_of_the_method():
     settings = Sentinel()
-    assert (settings.alpha, settings.delta, settings.scores, settings.form) == (1e-3, 0.05, ("energy",), "mixture")
-    assert (settings.truncate, settings.pool_below) == (None, 0)
+    assert (settings.alpha, settings.delta, settings.margin) == (1e-3, 0.05, 0.2)
+    assert settings.scores == ("energy", "distance", "knn")
     assert (settings.on_alarm, settings.on_spent, settings.groups) == ("decoy", "refuse", {})
 
 
 WRONG_SETTINGS = {
-    **{f"{name} of {value}": {name: value} for name in ("alpha", "delta", "truncate")
+    **{f"{name} of {value}": {name: value} for name in ("alpha", "delta")
        for value in (0, 1, -0.1, 1.5, math.nan, math.inf, 1e-101, "0.1", True)},
+    **{f"margin of {value}": {"margin": value} for value in
+       (-0.1, -1e-9, math.nan, math.inf, MAX_MARGIN + 1e-6, "0.1", True, None)},
     "no alpha": {"alpha": None},
     "no delta": {"delta": None},
     "no scores": {"scores": ()},
@@ -117,13 +119,9 @@ WRONG_SETTINGS = {
     "a score that is a list": {"scores": (["energy"],)},
     "an unknown score": {"scores": ("energy", "entropy")},
     "a score twice": {"scores": ("energy", "energy")},
-    "an unknown form": {"form": "sum"},
     "an unknown on_alarm": {"on_alarm": "honest"},
     "an unknown on_spent": {"on_spent": "label-only"},
     "nothing on alarm": {"on_alarm": None},
-    "a negative pool": {"pool_below": -1},
-    "a pool that is a fraction": {"pool_below": 0.5},
-    "a pool that is True": {"pool_below": True},
     "groups that are None": {"groups": None},
     "groups that are a list": {"groups": ["tenant"]},
     "a group that is limits": {"groups": {"tenant": Limits()}},
@@ -139,17 +137,35 @@ def test_settings_that_make_no_sense_are_refused(wrong):
         Sentinel(**wrong)
 
 
-@pytest.mark.parametrize("name", ["form", "on_alarm", "on_spent"])
+def test_a_refused_score_lists_the_known_ones():
+    with pytest.raises(OptionError, match=f"no score 'whatever'; known: {', '.join(SCORES)}"):
+        Sentinel(scores=("energy", "whatever"))
+
+
+@pytest.mark.parametrize("name", ["form", "truncate", "pool_below"])
+def test_options_of_the_bands_are_gone(name):
+    with pytest.raises(TypeError):
+        Sentinel(**{name: None})
+
+
+@pytest.mark.parametrize("margin", [0, 0.0, 0.3, MAX_MARGIN, np.float32(0.5), torch.tensor(1)], ids=str)
+def test_any_margin_from_none_to_the_largest_is_a_float(margin):
+    settings = Sentinel(margin=margin)
+    assert settings.margin == float(margin)
+    assert type(settings.margin) is float
+
+
+@pytest.mark.parametrize("name", ["on_alarm", "on_spent"])
 def test_a_refused_setting_lists_the_known_ones(name):
-    known = {"form": FORMS, "on_alarm": ON_ALARM, "on_spent": ON_SPENT}[name]
+    known = {"on_alarm": ON_ALARM, "on_spent": ON_SPENT}[name]
     with pytest.raises(OptionError, match=f"no {name} 'whatever'; known: {', '.join(known)}"):
         Sentinel(**{name: "whatever"})
 
 
 def test_settings_take_lists_and_numbers_of_numpy():
-    settings = Sentinel(alpha=np.float64(0.25), truncate=np.float32(0.5), scores=["knn", "energy"])
-    assert settings == Sentinel(alpha=0.25, truncate=0.5, scores=("knn", "energy"))
-    assert type(settings.alpha) is type(settings.truncate) is float
+    settings = Sentinel(alpha=np.float64(0.25), delta=np.float32(0.5), scores=["knn", "energy"])
+    assert settings == Sentinel(alpha=0.25, delta=0.5, scores=("knn", "energy"))
+    assert type(settings.alpha) is type(settings.delta) is float
 
 
 def test_alpha_is_shared_by_the_client_and_the_groups_whose_alarm_is_enforced():

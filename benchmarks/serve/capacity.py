@@ -28,28 +28,38 @@ from queen.ledger import MemoryLedger, RedisLedger, SqliteLedger
 from queen.ledger.base import Ledger
 from queen.ledger.rows import Rows, make_rows
 from queen.options import Limits
-from queen.sentinel.evidence import EXPONENTS, Bets
+from queen.sentinel.bets import Bets, Betting, Test
+from queen.sentinel.ranks import Ranking, robust_spreads
 
 ROWS = 32  # a call, as a busy server makes them
 CLIENTS = {1: 20_000, 100: 500, 1000: 50}  # queries a client -> clients measured
+CLASSES, SCORES, IMAGES = 10, 3, 5000  # of the calibration
+TEST = Test(1, SCORES, 1e-9, 1e-9)  # nobody is accused
+
+
+def made_up_betting() -> Betting:
+    """Bets against calibration scores that are made up."""
+    generator = np.random.default_rng(2)
+    labels, scores = generator.integers(0, CLASSES, IMAGES), generator.normal(0, 1, (IMAGES, SCORES))
+    return Betting(Ranking(labels, scores, robust_spreads(labels, scores, CLASSES), CLASSES, 0.2))
+
+
+BETTING = made_up_betting()
 
 
 def batch(clients: list[str], generator: np.random.Generator) -> Rows:
     """A query of each client; the same client may come several times."""
     names, owner = list(dict.fromkeys(clients)), []
     owner = [names.index(client) for client in clients]
-    n, size = len(clients), len(EXPONENTS)
-    points = generator.uniform(-0.9, 0.9, (n, 2))
+    n = len(clients)
+    points, labels = generator.uniform(-0.9, 0.9, (n, 2)), generator.integers(0, CLASSES, n)
     bets = Bets(
-        factors=[tuple(row) for row in generator.uniform(0.8, 1.1, (n, size))],
+        *BETTING.lanes(labels, generator.normal(0, 1, (n, SCORES))),
         digests=generator.integers(1, 2**62, n).tolist(),
         sketches=[tuple(row) for row in generator.normal(0, 1e4, (n, 8)).astype(np.float32).tolist()],
-        form="mixture",
-        size=size,
-        bar=1e9,
+        test=TEST,
         enforce=True,
     )
-    labels = generator.integers(0, 10, n)
     return make_rows(tuple(names), owner, labels, points, Limits(extra_answers=10**6, threshold=100.0), bets=bets)
 
 

@@ -102,3 +102,7 @@ class RefusedError(QueenError):
     def __init__(self, message: str, reply: Reply) -> None:
         super().__init__(message)
         self.reply = reply
+
+
+class ProtectionWarning(UserWarning):
+    """The model is protected less than it could be."""

@@ -167,6 +167,14 @@ class Guard:
         """The policy in force: the bundle's, with what its owner chose for the sentinel."""
         return find_policy(self.bundle.policy, self.bundle.sentinel)
 
+    @cached_property
+    def bar(self) -> float | None:
+        """The wealth that accuses on this ledger, as operators see wealth; None unless the policy is the sentinel's."""
+        if self.bundle.policy != "sentinel":
+            return None
+        test = self.bundle.test
+        return test.bar(self.ledger.number_of(test)) / test.size
+
     @property
     def report(self) -> dict[str, Any]:
         """What fitting found: the map's health, spreads, budgets, shadows, warnings, timings."""

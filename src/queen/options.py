@@ -70,8 +70,8 @@ class Sentinel:
     """How the policy `sentinel` accuses, and what it does then.
 
     `alpha`: with confidence 1 - `delta` over the calibration images, a benign client is ever accused with at most this
-    probability. `scores`: what is measured of a query, any of energy, distance, confidence, knn; they share
-    alpha equally. `margin`: by how many standard deviations of its class an honest client's score may exceed the usual; more
+    probability. `scores`: what is measured of a query, any of energy, distance, confidence, knn; they share alpha
+    equally. `margin`: by how many standard deviations of its class an honest client's score may exceed the usual; more
     tolerates more cameras, and more cover traffic of a thief.
     `on_alarm` and `on_spent` say how accused clients and clients without budget are answered. `groups` names the kinds
     of groups ("tenant" for "tenant:7") that `Guard.answer(groups=...)` accepts.

@@ -50,8 +50,12 @@ def test_replays_count_the_accused_and_do_not_disturb_each_other():
 def test_the_oddest_images_are_those_whose_bets_win_most():
     replay = OrderReplay(sentinel(), mixed())
     assert set(replay.oddest(30)) <= set(range(100, 220))
-    gains = [max(replay.bets.factors[i]) for i in replay.oddest(50)]
-    assert gains == sorted(gains, reverse=True)
+    bets = replay.bets
+    gains = [
+        sum(q * n / total for q, n, total in zip(bets.bet[i], bets.size[i], bets.total[i], strict=True))
+        for i in replay.oddest(50)
+    ]
+    assert gains == pytest.approx(sorted(gains, reverse=True))
 
 
 def test_without_evidence_there_is_nothing_to_replay():

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 
 from tests.reference.watch import Rules
-from tests.support.queries import (
-    OUTSIDE,
-    PLENTY,
-    flags,
-    judge,
-    picture,
-)
+from tests.support.queries import FOREIGN, OUTSIDE, PLENTY, USUAL, flags, judge, picture, pictures, wealth_of
 
 
 def test_wealth_accuses_when_it_reaches_the_bar_and_not_before(ledger):
-    for client, bar in (("a", 6.0), ("b", math.nextafter(6.0, 7.0))):
-        query = picture(0, client=client, bet=(2.0, 4.0))
-        assert judge(ledger, Rules(PLENTY, 2, "product", bar), query).alarmed.tolist() == [client == "a"]
-    assert ledger.standing("a").wealth == 3.0  # the mean
+    bet = (*FOREIGN, (3, 2, False))
+    reached = wealth_of(bet, bet)
+    for client, bar in (("a", reached), ("b", reached * (1 + 1e-12))):
+        queries = pictures(2, client=client, bet=bet)
+        assert judge(ledger, Rules(PLENTY, 2, bar), queries).alarmed.tolist() == [False, client == "a"]
+    assert ledger.standing("a").wealth == reached
 
 
 @pytest.mark.parametrize("point", [OUTSIDE, (0.0, 0.0)], ids=["outside", "inside"])
 def test_the_query_that_raises_the_alarm_is_alarmed_and_neither_recorded_nor_charged(ledger, point):
-    assert flags(judge(ledger, Rules(PLENTY, bar=1.0), picture(0, point, bet=(2.0,)))) == [
+    assert flags(judge(ledger, Rules(PLENTY, bar=1.0), picture(0, point, bet=FOREIGN))) == [
         ("A" if point == OUTSIDE else "C", False, True, False)
     ]
     standing = ledger.standing("a")
@@ -36,21 +31,21 @@ def test_the_query_that_raises_the_alarm_is_alarmed_and_neither_recorded_nor_cha
 
 def test_later_queries_of_an_accused_client_change_nothing_but_their_count(ledger):
     rules = Rules(PLENTY, bar=1.0)
-    judge(ledger, rules, [picture(0, (0.0, 0.0)), picture(1, bet=(2.0,))])
+    judge(ledger, rules, [picture(0, (0.0, 0.0)), picture(1, bet=FOREIGN)])
     before, records = ledger.standing("a"), ledger.records("a")[0].tolist()
-    later = [picture(0, (0.0, 0.0)), picture(2, (0.5, 0.0), bet=(2.0,)), picture(3, bet=(2.0,)), picture(1)]
+    later = [picture(0, (0.0, 0.0)), picture(2, (0.5, 0.0), bet=FOREIGN), picture(3, bet=FOREIGN), picture(1)]
     assert flags(judge(ledger, rules, later)) == [(letter, False, True, False) for letter in "DCAA"]
     assert ledger.standing("a") == replace(before, queries=6)
     assert ledger.records("a")[0].tolist() == records
     assert len(ledger.events()) == 1
     ledger.pardon("a", "op")
-    judge(ledger, Rules(PLENTY, bar=1e9), picture(2, (0.5, 0.0), bet=(2.0,)))
-    assert ledger.standing("a").wealth == 1.5  # it was not remembered while accused
+    judge(ledger, Rules(PLENTY, bar=1e9), picture(2, (0.5, 0.0), bet=FOREIGN))
+    assert ledger.standing("a").wealth == wealth_of(FOREIGN)  # it was not remembered while accused
 
 
 def test_an_alarm_without_consequences_is_reported_and_everything_goes_on(ledger):
     rules = Rules(replace(PLENTY, extra_answers=2), bar=1.0, enforce=False)
-    stream = [picture(0), picture(1, bet=(2.0,)), picture(2, bet=(2.0,)), picture(3, (0.0, 0.0)), picture(0)]
+    stream = [picture(0), picture(1, bet=FOREIGN), picture(2, bet=FOREIGN), picture(3, (0.0, 0.0)), picture(0)]
     assert flags(judge(ledger, rules, stream)) == [
         ("A", False, False, False),
         ("A", False, True, False),
@@ -60,32 +55,32 @@ def test_an_alarm_without_consequences_is_reported_and_everything_goes_on(ledger
     ]
     standing = ledger.standing("a")
     assert (standing.alarmed, standing.extra_answers, list(standing.coverage)) == (True, 2, [0])
-    assert standing.wealth == 1.5
+    assert standing.wealth == wealth_of(FOREIGN)
     assert len(ledger.events()) == 1
 
 
 def test_an_alarm_accuses_one_client_alone(ledger):
     rules = Rules(PLENTY, bar=1.0)
-    stream = [picture(0, client="b"), picture(1, bet=(2.0,)), picture(2, client="b"), picture(3)]
+    stream = [picture(0, client="b"), picture(1, bet=FOREIGN), picture(2, client="b"), picture(3)]
     assert judge(ledger, rules, stream).alarmed.tolist() == [False, True, False, True]
     assert not ledger.standing("b").alarmed
 
 
 def test_an_alarm_is_an_event_that_says_who_and_how_it_stood(ledger):
-    told = judge(ledger, Rules(PLENTY, bar=1.0), [picture(0, (0.0, 0.0)), picture(1, bet=(4.0,)), picture(2)])
+    told = judge(ledger, Rules(PLENTY, bar=1.0), [picture(0, (0.0, 0.0)), picture(1, bet=FOREIGN), picture(2)])
     (event,) = ledger.events()
     ((standing, client),) = told.alarms
     assert (standing.name, standing.group, standing.alarmed, client) == ("a", False, True, "a")
     assert (standing.wealth, standing.queries, standing.coverage) == (event.wealth, event.queries, event.coverage)
     assert (event.id, event.what, event.name, event.group, event.client) == (1, "alarm", "a", False, "a")
-    assert (event.wealth, event.queries, event.coverage) == (3.0, 2, ledger.coverage("a"))
+    assert (event.wealth, event.queries, event.coverage) == (wealth_of(FOREIGN), 2, ledger.coverage("a"))
     assert (event.actor, event.acknowledged) == ("", None)
     assert event.at > 1.7e9
 
 
 def test_the_highest_wealth_stands_first(ledger):
-    bets = {"low": 0.5, "high": 3.0, "middle": 1.0, "none": 0.0}
-    stream = [picture(0, client=name, bet=(bet,) if bet else ()) for name, bet in (*bets.items(), ("also high", 3.0))]
+    bets = {"low": USUAL, "high": FOREIGN, "middle": ((3, 3, False),), "none": ()}
+    stream = [picture(0, client=name, bet=bet) for name, bet in (*bets.items(), ("also high", FOREIGN))]
     judge(ledger, Rules(PLENTY, bar=1e9), stream)
     assert [s.name for s in ledger.standings()] == ["also high", "high", "middle", "low", "none"]
     assert list(ledger.clients()) == sorted([*bets, "also high"])

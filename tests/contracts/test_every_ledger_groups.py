@@ -14,13 +14,16 @@ from queen.ledger.rows import make_rows
 from queen.options import Group, Limits
 from tests.reference.watch import Rules
 from tests.support.queries import (
+    FOREIGN,
     NAMES,
     PLENTY,
+    USUAL,
     flags,
     judge,
     picture,
     pictures,
     standings,
+    wealth_of,
 )
 
 
@@ -63,7 +66,7 @@ def test_a_spent_class_gives_no_answer_outside_its_disc_or_near_a_record_either(
 def test_a_group_is_pardoned_by_name_and_its_members_are_not(ledger):
     rules = replace(team(), bar=1.0)
     ledger.pardon("team", "op", group=True)
-    judge(ledger, rules, [picture(0, bet=(2.0,))])
+    judge(ledger, rules, [picture(0, bet=FOREIGN)])
     assert ledger.standing("team", group=True).queries in (0, 1)
     before = ledger.standing("a")
     ledger.pardon("team", "op", group=True)
@@ -72,15 +75,6 @@ def test_a_group_is_pardoned_by_name_and_its_members_are_not(ledger):
     assert ledger.standing("a") == before
     assert ledger.standing("team").queries == 0  # the client of that name does not exist
     assert (ledger.events()[-1].what, ledger.events()[-1].group) == ("pardon", True)
-
-
-def test_wealth_won_in_another_test_does_not_count(ledger):
-    first = Rules(PLENTY, bar=1e9)
-    judge(ledger, first, pictures(3, bet=(2.0,)))
-    assert ledger.standing("a").wealth > 3
-    rows = first.rows(pictures(1, start=3, bet=(2.0,)))
-    ledger.judge_rows(replace(rows, bets=replace(rows.bets, test=77)))
-    assert ledger.standing("a").wealth == 0.75 * 2
 
 
 def test_a_repeat_of_what_another_member_got_is_free_for_the_group_but_not_for_the_client(ledger):
@@ -146,14 +140,14 @@ def test_a_query_that_the_group_refused_is_refused_again(ledger):
 
 def test_an_accused_member_no_longer_feeds_its_group(ledger):
     rules = team(bar=1.0)
-    judge(ledger, rules, [picture(0), picture(1, bet=(2.0,)), picture(2), picture(3, (0.0, 0.0))])
+    judge(ledger, rules, [picture(0), picture(1, bet=FOREIGN), picture(2), picture(3, (0.0, 0.0))])
     group = ledger.standing("team", group=True)
     assert (group.queries, group.extra_answers, group.wealth, group.coverage) == (1, 1, 0.0, {})
 
 
 def test_a_member_whose_alarm_has_no_consequences_goes_on_feeding_its_group(ledger):
     rules = replace(team(bar=1.0), enforce=False)
-    judge(ledger, rules, [picture(0), picture(1, bet=(2.0,)), picture(2)])
+    judge(ledger, rules, [picture(0), picture(1, bet=FOREIGN), picture(2)])
     group = ledger.standing("team", group=True)
     assert (group.queries, group.extra_answers, group.alarmed) == (3, 3, True)
 
@@ -161,7 +155,7 @@ def test_a_member_whose_alarm_has_no_consequences_goes_on_feeding_its_group(ledg
 def test_an_allowed_member_feeds_no_group_and_is_not_stopped_by_one(ledger):
     rules = team(replace(PLENTY, extra_answers=0), enforce=True, bar=1.0)
     ledger.allow("a", "op")
-    assert flags(judge(ledger, rules, [picture(0), picture(1, bet=(2.0,))]))[0] == ("A", False, False, True)
+    assert flags(judge(ledger, rules, [picture(0), picture(1, bet=FOREIGN)]))[0] == ("A", False, False, True)
     assert ledger.standing("team", group=True).queries == 0
     assert judge(ledger, rules, picture(2, client="b")).spent.all()
     assert not judge(ledger, rules, picture(3)).spent.any()
@@ -169,28 +163,28 @@ def test_an_allowed_member_feeds_no_group_and_is_not_stopped_by_one(ledger):
 
 @pytest.mark.parametrize("enforce", [False, True], ids=["reported", "enforced"])
 def test_a_group_alarm_reaches_its_members_only_where_it_is_enforced(ledger, enforce):
-    rules = replace(team(enforce=enforce, bar=3.0), form="product")
-    stream = [picture(i, client=name, bet=(2.0,)) for i, name in enumerate(["a", "b", "c", "outsider"])]
+    rules = team(enforce=enforce, bar=3.0)
+    stream = [picture(i, client=name, bet=FOREIGN) for i, name in enumerate(["a", "b", "c", "outsider"])]
     assert judge(ledger, rules, stream).alarmed.tolist() == [False, enforce, enforce, False]
     assert ledger.standing("team", group=True).alarmed
     assert not any(ledger.standing(name).alarmed for name in NAMES)
     (event,) = ledger.events()
     assert (event.what, event.name, event.group, event.client) == ("alarm", "team", True, "b")
-    assert (event.wealth, event.queries) == (4.0, 2)
+    assert (event.wealth, event.queries) == (wealth_of(FOREIGN, FOREIGN), 2)
     group = ledger.standing("team", group=True)
     assert (group.queries, group.extra_answers) == (3, 1 if enforce else 3)
 
 
 def test_a_group_pays_for_honest_answers_also_after_an_alarm_that_nobody_acts_upon(ledger):
     rules = replace(team(replace(PLENTY, extra_answers=3), enforce=True, bar=1.0), enforce=False)
-    stream = [picture(i, bet=(2.0,)) for i in range(5)]
+    stream = [picture(i, bet=FOREIGN) for i in range(5)]
     assert judge(ledger, rules, stream).spent.tolist() == [False] * 3 + [True] * 2
     assert ledger.standing("team", group=True).extra_answers == 3
 
 
 def test_a_pardon_of_a_member_leaves_the_group_accused(ledger):
-    rules = replace(team(enforce=True, bar=3.0), form="product")
-    judge(ledger, rules, [picture(0, bet=(2.0,)), picture(1, bet=(2.0,), client="b")])
+    rules = team(enforce=True, bar=3.0)
+    judge(ledger, rules, [picture(0, bet=FOREIGN), picture(1, bet=FOREIGN, client="b")])
     ledger.pardon("b", "op")
     assert ledger.standing("team", group=True).alarmed
     assert judge(ledger, rules, picture(2, client="b")).alarmed.all()
@@ -199,7 +193,7 @@ def test_a_pardon_of_a_member_leaves_the_group_accused(ledger):
 def test_a_client_and_a_group_of_the_same_name_do_not_mix(ledger):
     limits = replace(PLENTY, extra_answers=2)
     rules = Rules(PLENTY, bar=1e9, groups={"b": {"a": Group(limits=limits)}})
-    judge(ledger, rules, [picture(0, (0.0, 0.0), client="a", bet=(2.0,)), *pictures(2, client="b", bet=(0.5,))])
+    judge(ledger, rules, [picture(0, (0.0, 0.0), client="a", bet=FOREIGN), *pictures(2, client="b", bet=USUAL)])
     client, group = ledger.standing("a"), ledger.standing("a", group=True)
     assert (client.group, client.queries, client.extra_answers, list(client.coverage)) == (False, 1, 0, [0])
     assert (group.group, group.queries, group.extra_answers, list(group.coverage)) == (True, 2, 2, [])

@@ -14,22 +14,14 @@ from queen.ledger.base import Budget
 from queen.options import Group, Limits
 from tests.reference.watch import Rules
 from tests.support.ledgers import BAD_CLIENTS
-from tests.support.queries import (
-    PLENTY,
-    events,
-    flags,
-    judge,
-    picture,
-    pictures,
-    standings,
-)
+from tests.support.queries import FOREIGN, PLENTY, events, flags, judge, picture, pictures, standings, wealth_of
 
 
 def accuse(ledger: Ledger, client: str = "a") -> Rules:
     """A client with a record, an extra answer and an alarm, in a group that has seen the same."""
     rules = Rules(PLENTY, bar=1.0, groups={client: {"team": Group(limits=PLENTY)}})
     judge(ledger, rules, [picture(0, (0.0, 0.0), client=client), picture(1, client=client)])
-    judge(ledger, rules, picture(2, client=client, bet=(2.0,)))
+    judge(ledger, rules, picture(2, client=client, bet=FOREIGN))
     assert ledger.standing(client).alarmed
     return rules
 
@@ -52,14 +44,14 @@ def test_a_pardon_clears_alarm_and_wealth_and_nothing_else(ledger):
 def test_after_a_pardon_the_evidence_starts_anew(ledger):
     accuse(ledger)
     ledger.pardon("a", "op")
-    judge(ledger, Rules(PLENTY, bar=1e9), picture(3, bet=(4.0,)))
-    assert ledger.standing("a").wealth == 3.0  # .75 of the stake, as at the first bet
+    judge(ledger, Rules(PLENTY, bar=1e9), picture(3, bet=FOREIGN))
+    assert ledger.standing("a").wealth == wealth_of(FOREIGN)
 
 
 def test_the_query_that_accused_is_no_free_answer_after_a_pardon(ledger):
     rules = accuse(ledger)
     ledger.pardon("a", "op")
-    assert not judge(ledger, rules, picture(2, bet=(2.0,))).alarmed.any()
+    assert not judge(ledger, rules, picture(2, bet=FOREIGN)).alarmed.any()
     standing = ledger.standing("a")
     assert (standing.extra_answers, standing.wealth) == (2, 0.0)
 
@@ -67,7 +59,7 @@ def test_the_query_that_accused_is_no_free_answer_after_a_pardon(ledger):
 def test_a_client_can_be_accused_again_after_a_pardon(ledger):
     rules = accuse(ledger)
     ledger.pardon("a", "op")
-    assert judge(ledger, rules, picture(3, bet=(2.0,))).alarmed.all()
+    assert judge(ledger, rules, picture(3, bet=FOREIGN)).alarmed.all()
     assert [e.what for e in ledger.events()] == ["alarm", "pardon", "alarm"]
 
 
@@ -129,7 +121,7 @@ def test_an_accused_client_that_is_allowed_is_trusted_again_but_stays_accused(le
 def test_evidence_against_an_allowed_client_is_kept_but_has_no_consequences(ledger):
     rules = Rules(PLENTY, bar=1.0)
     ledger.allow("a", "op")
-    assert flags(judge(ledger, rules, [picture(0, bet=(2.0,)), picture(1)])) == [("A", False, True, True)] * 2
+    assert flags(judge(ledger, rules, [picture(0, bet=FOREIGN), picture(1)])) == [("A", False, True, True)] * 2
     assert [e.what for e in ledger.events()] == ["allow", "alarm"]
     assert ledger.standing("a").extra_answers == 2
 

@@ -30,7 +30,7 @@ SIGNATURES = {
         "*ledger *secret "
         "*seed *progress",
     ),
-    "calibrate": (queen.calibrate, "guard data *conditions *conditions_mode *seed *progress"),
+    "calibrate": (queen.calibrate, "guard data *conditions *seed *progress"),
     "load": (queen.load, "path model *ledger *secret *device **changes"),
     "certify": (queen.certify, "epsilon delta threshold *radius"),
     "Guard": (queen.Guard, "bundle *ledger *secret"),

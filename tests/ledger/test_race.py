@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -15,8 +16,10 @@ import pytest
 from queen.core.sensitivity import query_area
 from queen.ledger import Ledger, RedisLedger, SqliteLedger
 from queen.options import Limits
+from queen.sentinel.bets import Test
 from tests.reference.watch import Rules
-from tests.support.queries import PLENTY, judge, picture
+from tests.support.evidence import evidence_of
+from tests.support.queries import PLENTY, USUAL, judge, picture
 from tests.support.redis_server import redis_server
 
 PROCESSES, QUERIES, BATCH = 4, 2000, 4
@@ -61,9 +64,24 @@ def answered_of(open_it: Callable[[], Ledger]) -> int:
     rules = Rules(replace(PLENTY, extra_answers=300), bar=1e9)
     with closing(open_it()) as ledger:
         return sum(
-            int((~judge(ledger, rules, [picture(i % 400 + j, bet=(1.0,)) for j in range(BATCH)]).spent).sum())
+            int((~judge(ledger, rules, [picture(i % 400 + j, bet=USUAL) for j in range(BATCH)]).spent).sum())
             for i in range(0, QUERIES, BATCH)
         )
+
+
+def numbers_of(open_it: Callable[[], Ledger]) -> dict[int, int]:
+    """The numbers that twenty tests got, asked for in an order of one's own."""
+    order = np.random.default_rng(os.getpid()).permutation(20).tolist()
+    with closing(open_it()) as ledger:
+        return {number: ledger.number_of(Test(number, 1, 1e-3, 0.05)) for number in order}
+
+
+def bet_in_two_tests(open_it: Callable[[], Ledger]) -> None:
+    """Two hundred pictures of one's own, of five classes, in two tests by turns."""
+    with closing(open_it()) as ledger:
+        for i in range(0, 200, BATCH):
+            rules, first = Rules(PLENTY, bar=1e9, test=1 + i // BATCH % 2), 1000 * os.getpid() + i
+            judge(ledger, rules, [picture(first + j, label=(i + j) % 5, bet=USUAL) for j in range(BATCH)])
 
 
 @pytest.fixture(params=["sqlite", "redis"])
@@ -97,6 +115,22 @@ def test_all_processes_share_one_memory_of_repeats(open_it):
         assert standing.queries == PROCESSES * QUERIES
         assert standing.extra_answers == 300  # each picture was paid for once ...
         assert answered == [QUERIES * 300 // 400] * PROCESSES  # ... and is free for all from then on
+
+
+def test_all_processes_number_the_tests_alike(open_it):
+    first, *others = race(partial(numbers_of, open_it))
+    assert others == [first] * (PROCESSES - 1)
+    assert sorted(first.values()) == list(range(1, 21))
+
+
+def test_no_bet_of_any_process_is_lost(open_it):
+    race(partial(bet_in_two_tests, open_it))
+    with closing(open_it()) as ledger:
+        evidence = evidence_of(ledger, "a")
+        assert evidence.keys() == {1, 2}
+        for clocks, _, counts in evidence.values():
+            assert clocks == [100 * PROCESSES, 0]
+            assert {label: numbers[0] for label, numbers in counts.items()} == dict.fromkeys(range(5), 20 * PROCESSES)
 
 
 class Careless:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -17,8 +18,11 @@ from queen.errors import LedgerError, OptionError
 from queen.ledger import MemoryLedger, RedisLedger
 from queen.ledger.redis_client import DURABLE
 from queen.options import Limits
+from queen.sentinel.bets import Test
+from queen.sentinel.wealth import Winnings
 from tests.reference.watch import Rules
-from tests.support.queries import NAMES, PLENTY, RULES, events, flags, judge, picture, pictures, standings
+from tests.support.evidence import evidence_of
+from tests.support.queries import FOREIGN, NAMES, PLENTY, RULES, events, flags, judge, picture, pictures, standings
 from tests.support.queries import traffic as traffic_of
 from tests.support.redis_server import redis_server
 from tests.support.waiting import wait_for
@@ -198,7 +202,7 @@ def test_an_alarm_that_cannot_be_logged_stands_and_is_logged_later(redis_url):
     rules = Rules(PLENTY, bar=1.0)
     with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
         client.set("queen:events", "in the way")
-        assert judge(ledger, rules, picture(0, bet=(2.0,))).alarmed.all()
+        assert judge(ledger, rules, picture(0, bet=FOREIGN)).alarmed.all()
         with pytest.raises(LedgerError, match="'allow' of 'b' was done"):
             ledger.allow("b", "op")
         assert (ledger.standing("a").alarmed, ledger.standing("b").allowed) == (True, True)
@@ -207,43 +211,92 @@ def test_an_alarm_that_cannot_be_logged_stands_and_is_logged_later(redis_url):
         assert [(e.id, e.what, e.name) for e in ledger.events()] == [(1, "alarm", "a"), (2, "allow", "b")]
 
 
-def test_a_client_has_three_keys_at_most_and_they_share_a_slot(redis_url):
+def test_a_client_has_five_keys_at_most_and_they_share_a_slot(redis_url):
     with closing(RedisLedger(redis_url, prefix="guard")) as ledger, ledger._servers.client_of("") as client:
-        judge(ledger, Rules(PLENTY, bar=1e9), [picture(0, (0.0, 0.0), bet=(2.0,)), *pictures(2000, start=1)])
-        keys = sorted(key.decode() for key in client.keys("guard:{*"))
-        assert len(keys) == 3
-        assert {key.partition("}")[2] for key in keys} == {"", "r", "m"}
+        for test in (1, 2, 3, 1):
+            rules = Rules(PLENTY, bar=1e9, test=test)
+            judge(ledger, rules, [picture(test, (0.0, 0.0), bet=FOREIGN), *pictures(2000, start=10_000 * test)])
+        keys = [key.decode() for key in client.keys("guard:{*")]
+        assert sorted(key.partition("}")[2] for key in keys) == ["", "e", "f", "m", "r"]
         assert len({key.partition("}")[0] for key in keys}) == 1
-        assert client.strlen(keys[1] if keys[1].endswith("m") else keys[2]) == 44 * 1024  # bounded
-
-
-def test_another_test_with_fewer_scores_leaves_nothing_of_the_old_wealth(redis_url):
-    with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
-        for size, pieces in ((20, {b"w1", b"w2", b"w3"}), (9, {b"w1", b"w2"}), (8, {b"w1"})):
-            judge(ledger, Rules(PLENTY, size, bar=1e9), picture(size, bet=(2.0,) * size))
-            (key,) = client.keys("queen:{*}")
-            assert {field for field in client.hkeys(key) if field.startswith(b"w")} == pieces
-            assert ledger.standing("a").wealth == 1.5
+        assert client.strlen(next(key for key in keys if key.endswith("m"))) == 44 * 1024  # bounded
         ledger.pardon("a", "op")
-        assert not any(field.startswith(b"w") for field in client.hkeys(key))
+        assert not {key.partition(b"}")[2] for key in client.keys("guard:{*")} & {b"e", b"f"}
 
 
-BYTES = {1: 700, 100: 14_000, 1000: 140_000}
+def test_a_test_with_other_scores_leaves_nothing_of_the_old_evidence(redis_url):
+    with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
+        for test, scores in enumerate((4, 3, 1, 2), 1):
+            rules = Rules(PLENTY, scores, bar=1e9, test=test)
+            judge(ledger, rules, picture(test, bet=FOREIGN * scores))
+            used_last = list(evidence_of(ledger, "a"))
+            assert used_last == [test - 1, test][-min(test, 2) :]
+            assert len(client.keys("queen:{*}[ef]")) == len(used_last)
+            assert len(evidence_of(ledger, "a")[test][1]) == 10 * scores
 
 
-@pytest.mark.parametrize(("queries", "most"), BYTES.items())
-def test_a_client_takes_little_memory(redis_url, queries, most):
+def test_what_evidence_takes(redis_url):
+    """64 bytes for every class used and 256 beside them; Redis adds the key."""
     rng = np.random.default_rng(0)
     with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
-        judge(ledger, Rules(PLENTY, 10, bar=1e9), picture(0, client="first", bet=(1.0,) * 10))
-        before, clients = client.info("memory")["used_memory"], max(3, 300 // queries)
-        for number in range(clients):
-            points = rng.normal(0, 0.6, (queries, 2)).tolist()
-            name = f"client-{number:016d}"
-            stream = [picture(i, tuple(p), client=name, label=i % 10, bet=(1.0,) * 10) for i, p in enumerate(points)]
-            for i in range(0, queries, 32):
-                judge(ledger, Rules(Limits(extra_answers=10**6), 10, bar=1e9), stream[i : i + 32])
-        assert (client.info("memory")["used_memory"] - before) / clients < most
+        for queries, classes in ((1, 1), (300, 10), (3000, 100), (3000, 1)):
+            client.flushall()
+            bets = [
+                tuple((int(rank), int(rank), bool(rank < 5)) for rank in ranks)
+                for ranks in rng.integers(0, 19, (queries, 3))
+            ]
+            stream = [picture(i, label=3 * (i % classes), bet=bet) for i, bet in enumerate(bets)]
+            for i in range(0, queries, 100):
+                judge(ledger, Rules(PLENTY, 3, bar=1e9), stream[i : i + 100])
+            (key,) = client.keys("queen:{*}[ef]")
+            assert client.strlen(key) <= 64 * classes + 256
+            assert sum(counts[0] for counts in evidence_of(ledger, "a")[1][2].values()) == queries
+
+
+@pytest.mark.parametrize("number", [255, 256, 2**16 - 1, 2**16, 2**24 - 2, 2**24 - 1])
+def test_counts_of_every_width_are_exact_and_end_at_the_most(redis_url, number):
+    """A class that has placed so many bets, as in memory; the last two cases are the last bet and one too many."""
+    memory, rules = MemoryLedger(), Rules(PLENTY, 2)
+    first = [picture(i, label=label, bet=FOREIGN * 2) for i, label in enumerate((0, 1, 2, 3, 4))]
+    with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
+        for each in (ledger, memory):
+            judge(each, rules, first)
+        winnings = memory._states[False, "a"].winnings[1]
+        power = 3 + np.array([2, 7])
+        for label in (1, 3):
+            winnings.counts[label][:] = number
+            winnings.counts[label][power] = 3 * number
+        clocks, _, _ = evidence_of(ledger, "a")[1]
+        (key,) = client.keys("queen:{*}[ef]")
+        client.set(key, packed_evidence(clocks, winnings, label_room=8))
+        assert evidence_of(ledger, "a") == evidence_of(memory, "a")
+        for i in range(3):
+            for each in (ledger, memory):
+                judge(each, rules, [picture(10 * i + j, label=j % 7, bet=FOREIGN * 2) for j in range(5, 15)])
+            assert evidence_of(ledger, "a") == evidence_of(memory, "a")
+        assert winnings.counts[1][0] == min(number + 3, 2**24 - 1)
+
+
+def packed_evidence(clocks: list[int], winnings: Winnings, label_room: int) -> bytes:
+    """Evidence as judge.lua stores it, with counts as wide as the largest needs."""
+    rows = list(winnings.counts.values())
+    widths = [[w + (i > 2 and (i - 3) % 5 == 2) for i in range(13)] for w in (1, 2, 3, 4)]
+    (width, *_) = (w for w in widths if all(n < 256**b for row in rows for n, b in zip(row.tolist(), w, strict=True)))
+    free = label_room - len(rows)
+    numbers = b"".join(n.to_bytes(b, "little") for row in rows for n, b in zip(row.tolist(), width, strict=True))
+    head = struct.pack("<BI", width[0], len(rows)) + b"".join(c.to_bytes(6, "little") for c in clocks)
+    labels = struct.pack(f"<{len(rows)}I", *winnings.counts) + bytes(4 * free)
+    return head + winnings.purses.tobytes() + labels + numbers + bytes(sum(width) * free)
+
+
+def test_tests_are_numbered_once_for_all_servers(redis_url):
+    with closing(RedisLedger(redis_url)) as one, closing(RedisLedger(redis_url)) as other:
+        tests = [
+            Test(number, 1, 1e-3, 0.05, account) for number in (-(2**63), 0, 2**63 - 1) for account in ("", "t", "n")
+        ]
+        numbers = [(one if i % 2 else other).number_of(test) for i, test in enumerate(tests)]
+        assert numbers == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+        assert [one.number_of(test) for test in tests] == numbers == [other.number_of(test) for test in tests]
 
 
 def test_a_query_writes_as_much_for_the_thousandth_record_as_for_the_first(redis_url):

@@ -15,11 +15,12 @@ import pytest
 
 from queen.errors import LedgerError
 from queen.ledger import MemoryLedger, SqliteLedger
-from queen.ledger.decide import ScopeState
 from queen.ledger.rows import make_rows
-from queen.ledger.sqlite_schema import APPLICATION_ID, SCHEMA_VERSION
+from queen.ledger.sqlite_open import APPLICATION_ID, SCHEMA_VERSION
+from queen.ledger.state import ScopeState
 from queen.options import Limits
-from queen.sentinel.evidence import Bets
+from queen.sentinel.bets import Bets, Betting, Test
+from queen.sentinel.ranks import Ranking, robust_spreads
 from tests.reference.judge import BruteForce, judge_stream
 from tests.support.ledgers import run_threads
 from tests.support.sqlite_failures import FAILURES, FailingConnection, mend
@@ -275,7 +276,7 @@ def from_the_future(path: Path) -> None:
 def from_the_past(path: Path) -> None:
     SqliteLedger(path).close()
     with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version = 1")
+        db.execute("PRAGMA user_version = 2")
 
 
 def garbage(path: Path) -> None:
@@ -303,7 +304,13 @@ def test_refusals_say_why(path):
         SqliteLedger(path)
     path.unlink()
     from_the_future(path)
-    with pytest.raises(LedgerError, match=f"schema {SCHEMA_VERSION + 1}, this version reads {SCHEMA_VERSION}"):
+    with pytest.raises(
+        LedgerError, match=f"schema {SCHEMA_VERSION + 1}, this version reads {SCHEMA_VERSION}.*update queen"
+    ):
+        SqliteLedger(path)
+    path.unlink()
+    from_the_past(path)
+    with pytest.raises(LedgerError, match=r"schema 2, .*migrates 3: open it once with .*or begin a new file"):
         SqliteLedger(path)
 
 
@@ -323,31 +330,62 @@ def test_a_small_cache_changes_nothing(path, cache):
             assert state(ledger, name) == state(memory, name)
 
 
-SIZES = {"paper": (False, 0.123, 110), "sentinel, extra answer": (True, 2.0, 200), "sentinel": (True, 0.123, 250)}
+# Bytes of a client of one query: in all, and in the tables of the evidence alone.
+SIZES = {"paper": (False, 0.123, 110, 0), "extra answer": (True, 2.0, 330, 200), "record": (True, 0.123, 360, 200)}
 
 
-@pytest.mark.parametrize(("watched", "at", "most"), SIZES.values(), ids=SIZES)
-def test_a_client_with_one_query_takes_little_room(path, watched, at, most):
+def three_scores(rng: np.random.Generator, labels: np.ndarray, classes: int) -> Bets:
+    """Bets of the usual test: three scores, 500 calibration images a class."""
+    known, scores = np.repeat(np.arange(classes), 500), rng.normal(size=(500 * classes, 3))
+    betting = Betting(Ranking(known, scores, robust_spreads(known, scores, classes), classes, margin=0.2))
+    rows = len(labels)
+    return Bets(
+        *betting.lanes(labels, rng.normal(size=(rows, 3))),
+        digests=rng.integers(1, 2**62, rows).tolist(),
+        sketches=[tuple(row) for row in rng.normal(0, 1e4, (rows, 8)).astype(np.float32).tolist()],
+        test=Test(id=2**62, scores=3, alpha=1e-9, delta=0.05),
+        enforce=True,
+    )
+
+
+def bytes_of(path: Path, *names: str) -> int:
+    """What tables of a closed ledger take, in whole pages."""
+    with closing(sqlite3.connect(path)) as db:
+        try:
+            pages = dict(db.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name"))
+        except sqlite3.OperationalError:
+            pytest.skip("this SQLite was built without dbstat")
+        return sum(pages[name] for name in names)
+
+
+@pytest.mark.parametrize(("watched", "at", "most", "most_evidence"), SIZES.values(), ids=SIZES)
+def test_a_client_with_one_query_takes_little_room(path, watched, at, most, most_evidence):
     count, rng = 4000, np.random.default_rng(0)
     names = tuple(f"client-{i:016d}" for i in rng.permutation(count))
     with closing(SqliteLedger(path)) as ledger:
         for start in range(0, count, 500):
-            bets = Bets(
-                factors=[tuple(row) for row in rng.uniform(0.5, 1, (500, 10)).tolist()],
-                digests=rng.integers(1, 2**62, 500).tolist(),
-                sketches=[tuple(row) for row in rng.normal(0, 9, (500, 8)).astype(np.float32).tolist()],
-                form="mixture",
-                size=10,
-                bar=1e9,
-                enforce=True,
-                test=2**62,
-            )
-            points = np.full((500, 2), at)
+            labels = rng.integers(0, 10, 500)
+            bets, points = three_scores(rng, labels, 10) if watched else None, np.full((500, 2), at)
             some = names[start : start + 500]
-            rows = make_rows(some, np.arange(500), [0] * 500, points, Limits(), bets=bets if watched else None)
+            rows = make_rows(some, np.arange(500), labels, points, Limits(), bets=bets)
             assert not ledger.judge_rows(rows).spent.any()
     assert [p.name for p in path.parent.iterdir()] == ["ledger.db"]  # the log was folded in
-    assert path.stat().st_size <= most * count + 7 * 4096  # tables have a page each to begin with
+    assert path.stat().st_size <= most * count + 11 * 4096  # tables have a page each to begin with
+    assert bytes_of(path, "winnings", "counts") <= most_evidence * count + 2 * 4096
+
+
+@pytest.mark.parametrize(("classes", "queries"), [(10, 60), (100, 400)])
+def test_evidence_takes_little_room_for_every_class_used(path, classes, queries):
+    clients, rng = 100, np.random.default_rng(0)
+    names = tuple(f"client-{i}" for i in range(clients))
+    used = set()
+    with closing(SqliteLedger(path)) as ledger:
+        for _ in range(queries // 20):
+            owner, labels = np.repeat(np.arange(clients), 20), rng.integers(0, classes, 20 * clients)
+            used |= set(zip(owner.tolist(), labels.tolist(), strict=True))
+            bets, points = three_scores(rng, labels, classes), np.full((len(labels), 2), 2.0)
+            ledger.judge_rows(make_rows(names, owner, labels, points, Limits(), bets=bets))
+    assert bytes_of(path, "winnings", "counts") <= 64 * len(used) + 512 * clients
 
 
 class Listening(FailingConnection):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,20 @@ import pytest
 from queen.errors import LedgerError
 from queen.ledger import SqliteLedger
 from queen.options import Limits
+from tests.reference.watch import Rules
+from tests.support.queries import FOREIGN, picture
+from tests.support.queries import judge as judge_rows
 
 LIMITS = Limits(radius=0.1, threshold=0.5)
 
 
 def judge(ledger: SqliteLedger, client: str = "alice") -> str:
     return ledger.judge(client, np.array([0]), np.array([[0.1, 0.2]]), LIMITS).letters
+
+
+def watch(ledger: SqliteLedger) -> str:
+    """Judge a query with a bet."""
+    return judge_rows(ledger, Rules(LIMITS, bar=1e9), picture(0, (0.1, 0.2), client="alice", bet=FOREIGN)).letters
 
 
 @pytest.fixture
@@ -70,29 +79,43 @@ def test_a_ledger_without_a_file_works() -> None:
 
 
 DAMAGE = {
-    "wealth is cut": "UPDATE scope SET wealth = x'010203'",
-    "wealth is text": "UPDATE scope SET wealth = 'much'",
+    "purses are cut": "UPDATE winnings SET purses = x'010203'",
+    "purses are none": "UPDATE winnings SET purses = x''",
+    "purses are text": "UPDATE winnings SET purses = 'much'",
+    "clocks are cut": "UPDATE winnings SET clocks = x'010203'",
+    "counts are none": "UPDATE counts SET numbers = x''",
+    "counts are cut": "UPDATE counts SET numbers = x'0101000203'",
+    "counts are a number": "UPDATE counts SET numbers = 5",
+    "counts are of no test": "INSERT INTO counts SELECT id + (1 << 28), numbers FROM counts",
+    "a picture is cut": "UPDATE picture SET sketch = x'00'",
+    "a digest is text": "UPDATE answered SET digest = 'x'",
     "budget is no JSON": "UPDATE scope SET budget = '{'",
     "budget is of another kind": """UPDATE scope SET budget = '{"extra_answers": -1}'""",
     "budget has other fields": """UPDATE scope SET budget = '{"x": 1}'""",
+    "homes are no JSON": "UPDATE scope SET homes = '{'",
+    "homes are a list": "UPDATE scope SET homes = '[1]'",
     "an area is text": "UPDATE record SET area = 'large'",
 }
+ONLY_TO_JUDGE = ("counts", "picture", "answered")  # tables that nobody's standing is read from
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_entry_is_an_error_by_name(file: Path, damage: str) -> None:
     ledger = SqliteLedger(file)
-    judge(ledger)
-    other = sqlite3.connect(file)
-    other.execute(damage)
-    other.commit()
-    for act in (lambda: judge(ledger), lambda: ledger.standing("alice"), ledger.standings):
+    whole = file.with_name("whole.sqlite")
+    watch(ledger)
+    with closing(sqlite3.connect(whole)) as copy, closing(sqlite3.connect(file)) as other:
+        other.backup(copy)
+        other.execute(damage)
+        other.commit()
+    acts = [lambda: watch(ledger), lambda: judge(ledger), lambda: ledger.allow("alice", "boss")]
+    if damage.split()[1] not in ONLY_TO_JUDGE and damage.split()[2] not in ONLY_TO_JUDGE:
+        acts += [lambda: ledger.standing("alice"), ledger.standings]
+    for act in acts:
         with pytest.raises(LedgerError, match=r"'alice'.* damaged"):
             act()
     judge(ledger, "bob")
-    other.execute("DELETE FROM record")
-    other.execute("UPDATE scope SET wealth = x'', budget = NULL")
-    other.commit()
-    other.close()
-    assert judge(ledger)
+    with closing(sqlite3.connect(whole)) as copy, closing(sqlite3.connect(file)) as other:
+        copy.backup(other)
+    assert watch(ledger)
     ledger.close()

@@ -1,52 +1,104 @@
-"""The sentinel's judgement, read aloud from method.md: lists, pairs compared one by one, wealth by hand."""
+"""The sentinel's judgement, read aloud from method.md: lists, pairs compared one by one, wealth purse by purse."""
 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from queen.ledger.base import Budget
 from queen.ledger.rows import Rows, make_rows
 from queen.options import Group, Limits
-from queen.sentinel.evidence import Bets
+from queen.sentinel.bets import Bets, Test
+
+Ranks = tuple[int, int, bool]  # of one score: the rank to bet with, the one to remember, and whether its twin bets
+
+STAKES = (0.2, 0.6)
+CALIBRATED = ((19, 5), (40, 12), (7, 2))  # calibration images of a class, and how many of them exceed the twin's floor
+REMEMBERED_TESTS = 2
 
 
 @dataclass(frozen=True)
 class Query:
-    """One query as a ledger is told of it."""
+    """One query as a ledger is told of it; without ranks its class has no calibration images, and nothing is bet."""
 
     client: str
     label: int
     point: tuple[float, float]
     digest: int
     sketch: tuple[float, ...]
-    bet: tuple[float, ...] = ()
+    bet: tuple[Ranks, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One bet of a query on one shape: n + 1, the sum of q over all ranks, q of the rank to bet with, to remember."""
+
+    size: int
+    total: int
+    bet: int
+    count: int
+
+
+NOTHING = Lane(0, 1, 0, 0)
+
+
+def top(share: float, n: int) -> list[int]:
+    """All or nothing on a share of the ranks 0..n."""
+    return [1 if rank < max(1, math.ceil(share * (n + 1))) else 0 for rank in range(n + 1)]
+
+
+def power(n: int) -> list[int]:
+    """One over the square root of the rank's share, in whole sixteenths."""
+    return [math.isqrt(16 * 16 * (n + 1) // (rank + 1)) for rank in range(n + 1)]
+
+
+def lanes_of(query: Query, scores: int) -> list[Lane]:
+    """The lanes of all scores: three shapes of the score each, then two of its twin."""
+    if not query.bet:
+        return [NOTHING] * 5 * scores
+    n, above_floor = CALIBRATED[query.label % len(CALIBRATED)]
+    lanes = []
+    for rank, remembered, above in query.bet:
+        for numbers in (top(0.1, n), top(0.3, n), power(n)):
+            lanes.append(Lane(n + 1, sum(numbers), numbers[min(rank, n)], numbers[min(remembered, n)]))
+        for numbers in (top(0.1, above_floor), top(0.35, above_floor)):
+            bet, count = numbers[min(rank, above_floor)], numbers[min(remembered, above_floor)]
+            lanes.append(Lane(above_floor + 1 if above else 0, sum(numbers), bet, count))
+    return lanes
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What does not change from query to query; `groups` holds the groups of every client by name."""
+    """What does not change from query to query; `groups` holds the groups of every client by name.
+
+    `bar` is the wealth that accuses in any case. With the usual alpha and delta nothing else does, whatever number
+    the test gets.
+    """
 
     limits: Limits
-    size: int = 1
-    form: str = "mixture"
+    scores: int = 1
     bar: float = math.inf
     enforce: bool = True
     groups: Mapping[str, Mapping[str, Group]] = field(default_factory=dict)
+    test: int = 1
+    account: str = ""
+    alpha: float = 1e9
+    delta: float = 1e9
 
     def rows(self, queries: Sequence[Query]) -> Rows:
         """The batch that a ledger judges."""
         clients = tuple(dict.fromkeys(q.client for q in queries))
+        lanes = [lanes_of(q, self.scores) for q in queries]
         bets = Bets(
-            factors=[q.bet for q in queries],
+            *(np.array([[getattr(lane, name) for lane in of] for of in lanes]) for name in vars(NOTHING)),
             digests=[q.digest for q in queries],
             sketches=[q.sketch for q in queries],
-            form=self.form,
-            size=self.size,
-            bar=self.bar,
+            test=self.the_test,
             enforce=self.enforce,
-            test=self.size,
         )
         return make_rows(
             clients,
@@ -58,21 +110,87 @@ class Rules:
             bets=bets,
         )
 
+    @property
+    def the_test(self) -> Test:
+        return Test(self.test, self.scores, self.alpha, self.delta, self.account, self.bar)
+
+    def sum_that_accuses(self, number: int) -> float:
+        """For the `number`-th test of the account."""
+        shares = [whole * 6.0 / (9.869604401089358 * number * number) for whole in (self.alpha, self.delta)]
+        return 10 * self.scores * max(1.0 / (shares[0] * shares[1]), self.bar)
+
+
+def single(number: float) -> float:
+    """Rounded to the nearest float of four bytes."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", number))[0])
+    except OverflowError:
+        return math.inf
+
+
+class Wallet:
+    """What an account has won in one test: purse by purse, from the formulas."""
+
+    def __init__(self, scores: int) -> None:
+        self.purses = [[0.0, 0.0] for _ in range(5 * scores)]  # lane by lane, one purse for each stake
+        self.ticks = [0] * (1 + scores)  # of the clock that all scores share, and of every twin's
+        self.bets: dict[tuple[int, int], int] = {}  # by clock and class
+        self.sums: dict[tuple[int, int], int] = {}  # of q, by lane and class
+
+    def bet(self, label: int, lanes: Sequence[Lane]) -> None:
+        ticking = set()
+        for i, lane in enumerate(lanes):
+            if lane.size == 0:
+                continue
+            clock = 0 if i % 5 < 3 else 1 + i // 5
+            ticking.add(clock)
+            time = self.ticks[clock] + 1
+            fresh = 0.5 / (time * (time + 1)) + (0.5 if time == 1 else 0.0)
+            unit = lane.size / lane.total
+            gain = unit * lane.bet
+            urn = lane.size + self.bets.get((clock, label), 0)
+            mean = unit * (lane.total + self.sums.get((i, label), 0)) / urn
+            for s, stake in enumerate(STAKES):
+                factor = ((1 - stake) + stake * gain) / ((1 - stake) + stake * mean)
+                self.purses[i][s] = single((self.purses[i][s] + fresh) * factor)
+        for clock in ticking:
+            self.ticks[clock] += 1
+            self.bets[clock, label] = self.bets.get((clock, label), 0) + 1
+        for i, lane in enumerate(lanes):
+            if lane.size:
+                self.sums[i, label] = self.sums.get((i, label), 0) + lane.count
+
+    def best(self) -> float:
+        """The largest of the scores' sums."""
+        sums = []
+        for first in range(0, len(self.purses), 5):
+            total = 0.0
+            for lane in self.purses[first : first + 5]:  # one after the other: `sum` would round otherwise
+                for purse in lane:
+                    total += purse
+            sums.append(total)
+        return max(sums)
+
+    def wealth(self) -> float:
+        """As if all other scores had won nothing."""
+        return self.best() / (2 * len(self.purses))
+
 
 class Account:
     """One client or one group."""
 
     def __init__(self) -> None:
         self.queries = 0
-        self.placed = 0
-        self.wealth: list[float] = []
+        self.wallets: dict[int, Wallet] = {}  # by test, the one used last at the end
         self.accused = False
         self.allowed = False
         self.extra = 0
         self.budget: Budget | None = None
+        self.homes: dict[str, str] = {}
         self.points: dict[int, list[tuple[float, float]]] = {}
         self.cqs: dict[int, float] = {}
-        self.seen: list[tuple[int | None, tuple[float, ...]]] = []  # oldest first; None: it got no honest answer
+        self.pictures: list[tuple[float, ...]] = []  # sketches of what was unlike everything before, oldest first
+        self.answered: list[int] = []  # digests, oldest first
 
     def verdict(self, label: int, point: tuple[float, float], limits: Limits) -> str:
         (x, y), rho = point, radius_of(limits, label)
@@ -90,36 +208,18 @@ class Account:
         self.points.setdefault(label, []).append(point)
         self.cqs[label] = self.cqs.get(label, 0.0) + area
 
-    def was_answered(self, query: Query) -> bool:
-        return any(digest == query.digest and near(query.sketch, sketch) for digest, sketch in self.seen)
-
     def knows(self, query: Query) -> bool:
-        return any(near(query.sketch, sketch) for _, sketch in self.seen)
+        return any(near(query.sketch, sketch) for sketch in self.pictures)
 
-    def bet(self, factors: Sequence[float], form: str) -> float:
-        """Place a bet; returns the sum of the wealth after it."""
-        if len(self.wealth) != len(factors):
-            self.placed, self.wealth = 0, [0.0] * len(factors)
-        self.placed += 1
-        t, grown = self.placed, []
-        for a, factor in zip(self.wealth, factors, strict=True):
-            if form == "mixture":
-                weight = 0.5 / (t * (t + 1))
-                if t == 1:
-                    weight += 0.5
-                grown.append((a + weight) * factor)
-            elif form == "product":
-                grown.append(factor if t == 1 else a * factor)
-            else:
-                grown.append((a if a > 1 else 1.0) * factor)
-        self.wealth = grown
-        total = 0.0
-        for a in grown:  # one after the other: `sum` would round otherwise
-            total += a
-        return total
+    def wallet(self, test: int, scores: int) -> Wallet:
+        """That of a test, which becomes the one used last; two are remembered."""
+        wallet = self.wallets.pop(test, None) or Wallet(scores)
+        newest = list(self.wallets.items())[-(REMEMBERED_TESTS - 1) :]
+        self.wallets = {**dict(newest), test: wallet}
+        return wallet
 
-    def mean_wealth(self) -> float:
-        return sum(self.wealth) / len(self.wealth) if self.wealth else 0.0
+    def wealth(self) -> float:
+        return max([wallet.wealth() for wallet in self.wallets.values()], default=0.0)
 
 
 def near(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -137,32 +237,46 @@ def granted(budget: Budget, limits: Limits) -> Limits:
 
 
 class Watcher:
-    """A ledger that judges one query at a time; `capacity` is how many queries of a client it keeps in mind."""
+    """A ledger that judges one query at a time.
 
-    def __init__(self, rules: Rules, capacity: int) -> None:
+    `capacity` is how many pictures, and how many answers, of a client it keeps in mind. `rules` may be exchanged.
+    """
+
+    def __init__(self, rules: Rules, capacity: int = 1024) -> None:
         self.rules = rules
         self.capacity = capacity
         self.accounts: dict[tuple[bool, str], Account] = {}
+        self.tests: list[tuple[str, int]] = []
         self.events: list[tuple] = []
 
     def account(self, name: str, *, group: bool = False) -> Account:
         return self.accounts.setdefault((group, name), Account())
 
+    def number_of(self, test: Test) -> int:
+        """How many tests of its account came before it, and one more."""
+        if (test.account, test.id) not in self.tests:
+            self.tests.append((test.account, test.id))
+        of_account = [one for account, one in self.tests if account == test.account]
+        return of_account.index(test.id) + 1
+
     def ask(self, query: Query) -> tuple[str, bool, bool, bool]:
         """Letter, spent, alarmed and trusted. The client's own account is asked first, then its groups' by kind; each
         decides and charges for itself, and what one denies the next never hears of."""
         rules = self.rules
+        self.number_of(rules.the_test)
         own = self.account(query.client)
-        members = [(query.client, False, rules.limits, rules.enforce)]
-        members += [
-            (name, True, group.limits, rules.enforce and group.enforce_alarm)
-            for name, group in sorted(rules.groups.get(query.client, {}).items(), key=lambda g: g[0].split(":")[0])
-        ]
+        members = [(query.client, False, rules.limits, rules.enforce and not own.allowed)]
+        groups = rules.groups.get(query.client, {})
+        for name, group in sorted(groups.items(), key=lambda item: item[0].split(":")[0]):
+            enforce, kind = rules.enforce and group.enforce_alarm, name.split(":")[0]
+            if enforce:  # the first group of a kind is the client's home: no other one's alarm is enforced on it
+                enforce = own.homes.setdefault(kind, name) == name
+            members.append((name, True, group.limits, enforce))
         letters = []
         for name, is_group, usual, enforce in members:
             account = self.account(name, group=is_group)
             limits = granted(account.budget, usual) if account.budget else usual
-            letter, said = self._ask_one(query, name, is_group, account, limits, enforce and not account.allowed)
+            letter, said = self._ask_one(query, name, is_group, account, limits, enforce)
             letters.append(letter)
             if said != "honest" or account.allowed:
                 break
@@ -176,39 +290,41 @@ class Watcher:
         letter = account.verdict(query.label, query.point, limits)
         if account.accused and enforce:
             return letter, "accused"
-        answered, known = account.was_answered(query), account.knows(query)
-        said, extra = "honest", letter in "AD"
+        known = account.knows(query)
+        if not known:
+            account.pictures = [*account.pictures, query.sketch][-self.capacity :]
+            if not account.accused and self._bet(query, account):
+                account.accused = True
+                self._note("alarm", name, is_group, client=query.client)
+                if enforce:
+                    return letter, "accused"
+        same = known and query.digest in account.answered
+        extra = letter in "AD" and not same
         over = account.cqs.get(query.label, 0.0) > limits.threshold
         over = over or (extra and account.extra >= limits.extra_answers)
-        if over and not answered and not account.allowed:
-            said = "spent"
-        if query.bet and not known and not account.accused:
-            account.accused = account.bet(query.bet, self.rules.form) >= self.rules.bar
-            if account.accused:
-                self._note("alarm", name, is_group, client=query.client)
-                said = "accused" if enforce else said
-        if said != "honest":
-            if not known:
-                self._remember(account, None, query)
-            return letter, said
+        if over and not same and not account.allowed:
+            return letter, "spent"
         if letter == "C":
             account.record(query.label, query.point, limits)
-        if not answered:
+        if not same:
             account.extra += extra
-            self._remember(account, query.digest, query)
-        return letter, said
+            account.answered = [*account.answered, query.digest][-self.capacity :]
+        return letter, "honest"
 
-    def _remember(self, account: Account, digest: int | None, query: Query) -> None:
-        account.seen = [*account.seen, (digest, query.sketch)][-self.capacity :]
+    def _bet(self, query: Query, account: Account) -> bool:
+        """Place the query's bets; returns whether the bar is reached."""
+        wallet = account.wallet(self.rules.test, self.rules.scores)
+        wallet.bet(query.label, lanes_of(query, self.rules.scores))
+        return wallet.best() >= self.rules.sum_that_accuses(self.number_of(self.rules.the_test))
 
     def _note(self, what: str, name: str, is_group: bool, *, client: str = "", actor: str = "") -> None:
         of = self.account(name, group=is_group)
-        self.events.append((what, name, is_group, client, of.mean_wealth(), of.queries, dict(of.cqs), actor))
+        self.events.append((what, name, is_group, client, of.wealth(), of.queries, dict(of.cqs), actor))
 
-    def pardon(self, client: str, actor: str) -> None:
-        self._note("pardon", client, False, actor=actor)
-        account = self.account(client)
-        account.accused, account.placed, account.wealth = False, 0, []
+    def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
+        self._note("pardon", name, group, actor=actor)
+        account = self.account(name, group=group)
+        account.accused, account.wallets = False, {}
 
     def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:
         self._note("allow" if allowed else "disallow", client, False, actor=actor)
@@ -220,9 +336,9 @@ class Watcher:
 
     def standings(self) -> list[tuple]:
         """Everyone who asked or was given something by an operator; the highest wealth first."""
-        found = [
-            (name, group, a.queries, a.mean_wealth(), a.accused, a.allowed, a.extra, a.budget, dict(a.cqs))
+        on_record = [
+            (name, group, a.queries, a.wealth(), a.accused, a.allowed, a.extra, a.budget, dict(a.cqs))
             for (group, name), a in self.accounts.items()
             if a.queries or a.allowed or a.budget
         ]
-        return sorted(found, key=lambda s: (-s[3], s[1], s[0]))
+        return sorted(on_record, key=lambda s: (-s[3], s[1], s[0]))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queen.sentinel.sketch import BOX_NUMBERS, NO_DIGEST, SIZE, Memory, directions, measure_scales, repeats
+from queen.sentinel.sketch import BOX_NUMBERS, SIZE, Memory, directions, measure_scales, repeats
 
 
 def is_near(a, b) -> bool:
@@ -32,25 +30,28 @@ sketches = st.builds(lambda head, keys, tail: (*head, *keys, *tail), st.tuples(n
 )  # fmt: skip
 
 
+def remembering(pictures) -> Memory:
+    memory = Memory()
+    for sketch in pictures:
+        memory.add_picture(sketch)
+    return memory
+
+
 @settings(max_examples=300)
 @given(st.lists(sketches, max_size=12), st.lists(sketches, min_size=1, max_size=12))
-def test_near_queries_are_found_and_no_others(remembered, asked):
-    memory = Memory()
-    for number, sketch in enumerate(remembered, start=1):
-        memory.add(number, sketch)
+def test_near_pictures_are_recognised_and_no_others(remembered, asked):
+    memory = remembering(remembered)
     for sketch in (*asked, *remembered):
         assert memory.has_near(sketch) == any(is_near(sketch, other) for other in remembered)
 
 
 @settings(max_examples=200)
 @given(sketches, st.integers(0, SIZE - 1), st.sampled_from([-1.5, -1.0, -0.999, 0.0, 0.999, 1.0, 1.5]))
-def test_one_number_that_differs_by_one_makes_another_query(sketch, where, by):
+def test_one_number_that_differs_by_one_makes_another_picture(sketch, where, by):
     if abs(sketch[where]) > 2**20:
         return  # so coarse there that a step of less than 1 is none
     other = tuple(v + by if i == where else v for i, v in enumerate(sketch))
-    memory = Memory()
-    memory.add(1, sketch)
-    assert memory.has_near(other) == (abs(other[where] - sketch[where]) < 1)
+    assert remembering([sketch]).has_near(other) == (abs(other[where] - sketch[where]) < 1)
 
 
 class Small(Memory):
@@ -61,50 +62,91 @@ class Small(Memory):
 
 def linked(memory: Memory) -> list[int]:
     """The slots that the table of cells holds, sorted; each must be in exactly one bucket."""
-    found = []
+    listed = []
     for first in memory.first:
         slot = first
         while slot >= 0:
-            found.append(slot)
+            listed.append(slot)
             slot = memory.following[slot]
-    return sorted(found)
+    return sorted(listed)
 
 
-def test_the_capacity_is_the_documented_one_and_is_kept():
+def content(memory: Memory) -> tuple:
+    """All that a memory holds; slots of a bucket may be listed in any order."""
+    slots = len(memory.following)
+    buckets = [memory._bucket(slot) for slot in range(slots)]
+    return memory.pictures, memory.answered, memory.digests.tolist(), memory.sketches.tolist(), buckets, linked(memory)
+
+
+def test_the_capacity_is_the_documented_one():
     assert Memory.CAPACITY == 1024
     memory = Memory()
     for number in range(1, 1100):
-        memory.add(number, (10.0 * number,) * SIZE)
-    assert memory.size == len(memory.digests) == len(memory.sketches) / SIZE == 1024
-    assert memory.digests.itemsize + SIZE * memory.sketches.itemsize + memory.following.itemsize == 42
+        memory.add_picture((10.0 * number,) * SIZE)
+        memory.add_answered(number)
+    assert len(memory.digests) == len(memory.sketches) / SIZE == 1024
+    assert memory.digests.itemsize == 8
+    assert SIZE * memory.sketches.itemsize + memory.following.itemsize == 34
     assert linked(memory) == list(range(1024))
-    assert memory.count == 1099
-    known = [memory.has_same(n) and memory.has_near((10.0 * n,) * SIZE) for n in range(1, 1100)]
-    assert known == [False] * 75 + [True] * 1024
+    assert memory.pictures == memory.answered == 1099
+    assert [memory.has_near((10.0 * n,) * SIZE) for n in range(1, 1100)] == [False] * 75 + [True] * 1024
+    assert [memory.was_answered(n) for n in range(1, 1100)] == [False] * 75 + [True] * 1024
 
 
-@settings(max_examples=200)
-@given(st.lists(st.tuples(st.booleans(), sketches), max_size=20), st.lists(sketches, min_size=1, max_size=6))
-def test_the_oldest_is_forgotten_first(added, asked):
-    memory, reference = Small(), deque(maxlen=4)
-    for number, (answered, sketch) in enumerate(added, start=1):
-        digest = number if answered else NO_DIGEST
-        memory.add(digest, sketch)
-        reference.append((digest, sketch))
-        digests = {d for d, _ in reference} - {NO_DIGEST}
-        assert {d for d in range(number + 1) if memory.has_same(d)} == digests
-    for sketch in (*asked, *(s for _, s in added)):
-        assert memory.has_near(sketch) == any(is_near(sketch, other) for _, other in reference)
-    assert memory.size == len(reference)
-    assert linked(memory) == list(range(len(reference)))
-    assert [memory.slot((len(added) - len(reference) + i) % 4) for i in range(len(reference))] == list(reference)
+act_of = st.one_of(
+    st.tuples(st.just("picture"), sketches),
+    st.tuples(st.just("answered"), st.integers(1, 12)),
+    st.tuples(st.just("drop"), st.integers(1, 3)),
+)
 
 
-def test_a_query_that_was_not_answered_is_near_but_not_the_same():
-    memory = Memory()
-    memory.add(NO_DIGEST, (0.0,) * SIZE)
-    assert not memory.has_same(NO_DIGEST)
+@settings(max_examples=300)
+@given(st.lists(act_of, max_size=40), st.lists(sketches, min_size=1, max_size=6))
+def test_two_rings_that_forget_the_oldest_and_take_back_the_newest(acts, asked):
+    """Against plain lists: the last four of each, and pictures taken back in reverse order."""
+    memory, pictures, digests = Small(), [], []
+    undo: list[tuple] = []  # for every picture since the last answer: what it replaced, and all that was there before
+    for what, value in acts:
+        if what == "picture":
+            before = content(memory)
+            undo.append((memory.add_picture(value), before))
+            pictures.append(value)
+        elif what == "answered":
+            memory.add_answered(value)
+            digests.append(value)
+            undo.clear()
+        else:
+            for _ in range(min(value, len(undo))):
+                replaced, before_it = undo.pop()
+                memory.drop_picture(replaced)
+                pictures.pop()
+                assert content(memory) == before_it
+        remembered = pictures[-4:]
+        assert linked(memory) == list(range(len(remembered)))
+        assert sorted(memory.picture(slot) for slot in range(len(remembered))) == sorted(remembered)
+        assert {d for d in range(13) if memory.was_answered(d)} == set(digests[-4:])
+        for sketch in (*asked, *pictures):
+            assert memory.has_near(sketch) == any(is_near(sketch, other) for other in remembered)
+    assert memory.pictures == len(pictures)
+    assert memory.answered == len(digests)
+
+
+def test_a_near_picture_is_compared_with_the_original_alone():
+    """Small steps away from a picture are near it until they are not: none becomes a stepping stone."""
+    memory, recognised = Memory(), []
+    for step in range(30):
+        sketch = (0.4 * step,) * SIZE
+        recognised.append(memory.has_near(sketch))
+        if not recognised[-1]:
+            memory.add_picture(sketch)
+    assert recognised == [step % 3 != 0 for step in range(30)]
+    assert memory.pictures == 10
+
+
+def test_a_picture_that_was_not_answered_is_near_but_not_answered():
+    memory = remembering([(0.0,) * SIZE])
     assert memory.has_near((0.9,) * SIZE)
+    assert not memory.was_answered(0)
 
 
 # Tolerance and boxes.

@@ -85,10 +85,23 @@ def _fitted(kind: str) -> Guard:
     if kind == "head":
         options = {"factory": "tests.support.guards:make_mlp", "class_names": [f"digit {k}" for k in range(10)]}
         return protect(
-            trained("mlp"), (x, y), calibration=held_out(), mapping=QUICK, limits=ALL_LETTERS, secret=SECRET, **options
+            trained("mlp"),
+            (x, y),
+            calibration=held_out(),
+            policy="paper",
+            mapping=QUICK,
+            limits=ALL_LETTERS,
+            secret=SECRET,
+            **options,
         )
     return protect(
-        trained("cnn"), (images(x), y), mapping=QUICK, limits=ALL_LETTERS, secret=SECRET, shadows=SMALL_SHADOWS
+        trained("cnn"),
+        (images(x), y),
+        policy="paper",
+        mapping=QUICK,
+        limits=ALL_LETTERS,
+        secret=SECRET,
+        shadows=SMALL_SHADOWS,
     )
 
 

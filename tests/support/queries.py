@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 
 from queen.ledger import Ledger
 from queen.ledger.base import Budget, Judgement
-from queen.options import FORMS, Group, Limits
+from queen.options import Group, Limits
 from queen.sentinel.sketch import SIZE as SKETCH_SIZE
-from tests.reference.watch import Query, Rules, Watcher
+from tests.reference.watch import CALIBRATED, Query, Ranks, Rules, Wallet, Watcher, lanes_of
 from tests.support.points import CLASSES, cuts_of, place, spot_of
 
 OUTSIDE = (2.0, 0.0)
 CLOSE = float(np.nextafter(np.float32(1), np.float32(0)))  # the largest distance of sketches that are nearly equal
 PLENTY = Limits(radius=0.25, threshold=0.2, extra_answers=1000)
+FOREIGN: tuple[Ranks, ...] = ((0, 0, True),)  # the strongest bet of one score: the first one wins 1.9, the second 6
+USUAL: tuple[Ranks, ...] = ((CALIBRATED[0][0],) * 2 + (False,),)  # the weakest: it loses
 
 
 def sketch(*numbers: float) -> tuple[float, ...]:
@@ -33,6 +35,14 @@ def picture(number: int, point=OUTSIDE, *, client: str = "a", label: int = 0, be
 
 def pictures(count: int, start: int = 0, **options: object) -> list[Query]:
     return [picture(i, **options) for i in range(start, start + count)]
+
+
+def wealth_of(*bets: tuple[Ranks, ...], label: int = 0) -> float:
+    """The wealth of a client that has placed these bets in one class."""
+    wallet = Wallet(len(bets[0]))
+    for bet in bets:
+        wallet.bet(label, lanes_of(Query("", label, OUTSIDE, 0, (), bet), len(bet)))
+    return wallet.wealth()
 
 
 def judge(ledger: Ledger, rules: Rules, queries: Query | Sequence[Query]) -> Judgement:
@@ -54,13 +64,19 @@ def standings(ledger: Ledger) -> list[tuple]:
 
 
 NAMES = ("a", "b", "c")
-BETS = 2
+SCORES = 2
+TESTS = (1, -(2**63), 7)
 DIGESTS = [1, -1, 2**63 - 1, -(2**63), *range(2, 100)]
 VARIANTS = [(0.0, 0.0), (0.5, 0.0), (0.0, 1.0), (-CLOSE, CLOSE)]  # what is added to two numbers of a sketch
 OPERATIONS = ("pardon", "allow", "disallow", "budget", "no budget")
 
-factor_of = st.sampled_from([1e-3, 0.2, 0.5, 0.9, 1.0, 1.7, 4.0, 25.0])
-bet_of = st.just(()) | st.tuples(*[factor_of] * BETS)
+ranks_of = st.builds(
+    lambda rank, less, above: (rank, max(0, rank - less), above),
+    st.sampled_from([0, 0, 0, 1, 2, 5, 13, 50]),
+    st.sampled_from([0, 0, 1, 4, 20]),
+    st.booleans(),
+)
+bet_of = st.just(()) | st.tuples(*[ranks_of] * SCORES)
 limits_of = st.builds(
     lambda radius, threshold, extra: Limits(radius=radius, threshold=threshold, extra_answers=extra),
     st.sampled_from([0.1, 0.5, 2.0, (0.3, 0.1, 1.0)]),
@@ -76,7 +92,10 @@ album_of = st.lists(
 send_of = st.tuples(st.sampled_from(NAMES), st.integers(0, 7), st.integers(0, len(VARIANTS) - 1))
 sends_of = st.lists(send_of, min_size=3, max_size=20)
 operation_of = st.tuples(st.sampled_from(OPERATIONS), st.sampled_from(NAMES))
-chapters_of = st.lists(st.tuples(sends_of, cuts_of, operation_of), min_size=2, max_size=5)
+chapters_of = st.lists(
+    st.tuples(sends_of, cuts_of, operation_of, st.sampled_from(TESTS), st.integers(0, 2)), min_size=2, max_size=5
+)
+"""What is sent, in batches of which sizes, what an operator does then, in which test, and how far clients move."""
 
 
 @st.composite
@@ -84,10 +103,17 @@ def rules_of(draw, groups: Sequence[str]) -> Rules:
     """Every client may be in any of the groups; where its alarms have no consequences, neither have those of groups."""
     enforce = draw(st.booleans())
     made = {name: Group(limits=draw(limits_of), enforce_alarm=enforce and draw(st.booleans())) for name in groups}
-    joined = {name: draw(st.lists(st.sampled_from(groups), unique=True)) for name in NAMES}
-    form, bar = draw(st.sampled_from(FORMS)), draw(st.sampled_from([2.0, 6.0, 30.0, math.inf]))
-    of_client = {name: {group: made[group] for group in joined[name]} for name in NAMES}
-    return Rules(draw(limits_of), BETS, form, bar, enforce, of_client)
+    of_one_kind = st.lists(st.sampled_from(groups), unique_by=lambda name: name.partition(":")[0])
+    of_client = {name: {group: made[group] for group in draw(of_one_kind)} for name in NAMES}
+    bar, spent = draw(st.sampled_from([1.5, 3.0, 20.0, math.inf])), draw(st.sampled_from([1e9, 0.9]))
+    account = draw(st.sampled_from(["", "spring 2026"]))
+    return Rules(draw(limits_of), SCORES, bar, enforce, of_client, account=account, alpha=spent, delta=spent)
+
+
+def moved(rules: Rules, test: int, steps: int) -> Rules:
+    """The rules of another test, after every client has moved into the groups of another one."""
+    groups = {name: rules.groups[NAMES[(i + steps) % len(NAMES)]] for i, name in enumerate(NAMES)}
+    return replace(rules, test=test, groups=groups)
 
 
 def variants_of(album: list, limits: Limits) -> list[list[Query]]:
@@ -120,19 +146,21 @@ def traffic(seed: int, count: int) -> list[Query]:
     """Three clients with repeats and near repeats of 300 pictures; later on the third sends unlikely ones."""
     rng = np.random.default_rng(seed)
     points, corners = rng.normal(0, 0.6, (300, 2)).tolist(), rng.normal(0, 6, (300, SKETCH_SIZE)).astype(np.float32)
-    factors = np.exp(rng.normal(-0.05, 0.3, (300, BETS))).tolist()
+    heights, ties = rng.uniform(size=(300, SCORES)).tolist(), rng.integers(0, 2, 300).tolist()
     queries = []
     for time, i in enumerate(rng.integers(0, 300, count).tolist()):
         move = np.float32(rng.choice([0.0, 0.0, 0.25, 3.0]))
         digest = 1 + i + 1000 * int(4 * move)
         client = NAMES[rng.integers(0, 3)]
-        odd = 1.5 if client == "c" and time > count / 3 else 1.0
-        bet = tuple(odd * f for f in factors[i]) if i % 5 else ()
+        usual = 0.3 if client == "c" and time > count / 3 else 1.0
+        last, _ = CALIBRATED[i % CLASSES]
+        lows = [int(usual * height * (last + 1)) for height in heights[i]]
+        bet = tuple((low, max(0, low - ties[i]), low < 0.3 * last) for low in lows) if i % 5 else ()
         queries.append(Query(client, i % CLASSES, tuple(points[i]), digest, tuple((corners[i] + move).tolist()), bet))
     return queries
 
 
 LIMITS = Limits(radius=0.1, threshold=0.1, extra_answers=150)
 SHARED = {"everyone": Group(limits=replace(LIMITS, extra_answers=250), enforce_alarm=True)}
-RULES = Rules(LIMITS, BETS, "mixture", 12.0, groups=dict.fromkeys(NAMES, SHARED))
+RULES = Rules(LIMITS, SCORES, 12.0, groups=dict.fromkeys(NAMES, SHARED))
 """Rules under which `traffic` meets every letter, spends budgets and raises alarms."""

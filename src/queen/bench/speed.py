@@ -123,10 +123,10 @@ def _protect_twice(model: nn.Module, effort: Effort, generator: torch.Generator)
     """The model behind a guard with shadow heads, and behind one with shadow networks."""
     train, calibration = patterned_images(240, generator), patterned_images(400, generator)
     options: dict[str, Any] = {"min_agreement": 0, "input_range": INPUT_RANGE, "progress": False}
-    heads = protect(model, train, calibration=calibration, mapping=MapRecipe(epochs=20), **options)
+    heads = protect(model, train, calibration=calibration, policy="paper", mapping=MapRecipe(epochs=20), **options)
     recipe = Recipe("queen.zoo:build", {"name": effort.shadow_network, "classes": CLASSES, "channels": 3})
     shadows = ShadowRecipe(kind="network", epochs=1, per_class=2, networks=[recipe])
-    return heads, protect(model, train, mapping=MapRecipe(epochs=1), shadows=shadows, **options)
+    return heads, protect(model, train, policy="paper", mapping=MapRecipe(epochs=1), shadows=shadows, **options)
 
 
 class _CountingGuard:
@@ -200,11 +200,11 @@ def sqlite_rate(scale: int, *, watched: bool = False) -> float:
 def _judged_per_second(
     ledger: Ledger, rng: np.random.Generator, batch: int, queries: int, client: str = "speed", *, watched: bool = False
 ) -> float:
-    """With `watched`, every query also places a bet of ten factors (which loses) and is remembered."""
+    """With `watched`, every query also places its bets, which lose, and is remembered."""
     labels, points = rng.integers(0, CLASSES, queries), rng.normal(size=(queries, 2)) * 0.8
     limits = Limits(extra_answers=10**9)
     slices = [slice(i, i + batch) for i in range(0, queries, batch)]
-    bets = [_losing_bets(rng, batch) if watched else None for _ in slices]
+    bets = [_losing_bets(rng, len(labels[part])) if watched else None for part in slices]
 
     def judge_all() -> None:
         for part, bet in zip(slices, bets, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,20 +16,22 @@ from queen.bundle.report import Benign, budget
 from queen.core.geometry import Geometry
 from queen.core.inputs import tensors
 from queen.core.mapping import MappingNet
+from queen.core.sensitivity import Floats
 from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
 from queen.core.split import Split
 from queen.errors import CalibrationError, LimitsError, OptionError
 from queen.options import SCORES, Limits, Sentinel, check_sentinel
 from queen.policy import find_policy
 from queen.recipe import Recipe
-from queen.sentinel.bets import Betting, Test
+from queen.sentinel.bets import Betting, Test, share_of
 from queen.sentinel.conditions import CLEAN
+from queen.sentinel.power import COVERS, LONGEST, PLAIN, AlarmAfter, Samples, alarm_after
 from queen.sentinel.ranks import Ranking
 from queen.sentinel.statement import statement
 from queen.types import Inputs
 
 NO_CALIBRATION = (
-    "policy 'sentinel' needs held-out images that did not train the model: protect(..., calibration=(x, y)), or "
+    "policy 'sentinel' needs held-out images that did not train the model: protect(..., calibration=x), or "
     "calibration='train' to go without a certificate"
 )
 EVIDENCE_VERSION = 1  # of the test's arithmetic, part of its identity
@@ -38,7 +41,7 @@ OPTIONS = ("policy", "observe", "limits", "keep_label", "draw", "input_range", "
 
 @dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """Foreign images as the guard sees them, which tell how soon the sentinel would accuse: a name, labels and scores."""
+    """Foreign images as the guard sees them, which tell how soon thieves are accused: labels (n,), scores (n, 4)."""
 
     name: str
     labels: Tensor
@@ -47,7 +50,10 @@ class Foreign:
 
 @dataclass(frozen=True, kw_only=True)
 class Trusted:
-    """What trusted clients reached when their recorded traffic was replayed, with these scores and this margin."""
+    """What trusted clients reached when their recorded traffic was replayed, with these scores and this margin.
+
+    `highest` is the highest wealth that any of the `clients` ever had.
+    """
 
     clients: int
     highest: float
@@ -94,9 +100,18 @@ class Calibration:
 
     def betting(self, settings: Sentinel) -> Betting:
         """What turns scores of queries into bets, by comparing them with these images."""
-        columns = [SCORES.index(name) for name in settings.scores]
-        scores, spreads = (t[:, columns].double().cpu().numpy() for t in (self.scores, self.spreads))
-        return Betting(Ranking(self.labels.cpu().numpy(), scores, spreads, len(spreads), settings.margin))
+        images, spreads = _samples(self, settings), _columns(self.spreads, settings)
+        return Betting(Ranking(images.labels, images.scores, spreads, len(spreads), settings.margin))
+
+    def alarm_after(self, settings: Sentinel, covers: Iterable[str] = tuple(COVERS), *, number: int = 1) -> AlarmAfter:
+        """After how many queries the foreign images would be caught; nothing where there are none.
+
+        `number` is this calibration's in its ledger.
+        """
+        if self.foreign is None:
+            return {}
+        images, foreign = _samples(self, settings), _samples(self.foreign, settings)
+        return alarm_after(self.betting(settings), self.test(settings), images, foreign, covers=covers, number=number)
 
     def test(self, settings: Sentinel) -> Test:
         """The test that these images and settings make."""
@@ -120,6 +135,16 @@ class Calibration:
         trusted = self.trusted
         same = trusted is not None and (trusted.scores, trusted.margin) == (settings.scores, settings.margin)
         return trusted if same else None
+
+
+def _samples(images: Calibration | Foreign, settings: Sentinel) -> Samples:
+    return Samples(images.labels.cpu().numpy(), _columns(images.scores, settings))
+
+
+def _columns(numbers: Tensor, settings: Sentinel) -> Floats:
+    """The columns of the scores that are used."""
+    chosen: Floats = numbers[:, [SCORES.index(name) for name in settings.scores]].double().cpu().numpy()
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -212,6 +237,30 @@ class Bundle:
             started_over=bool(used.account),
         )
 
+    def alarm_after(self, number: int = 1) -> AlarmAfter:
+        """After how many queries the calibration's foreign images would be caught, as the `number`-th of a ledger."""
+        return self._calibrated.alarm_after(self.sentinel, number=number)
+
+    def account(self, number: int) -> dict[str, Any]:
+        """What this calibration may spend as the `number`-th of a ledger: its name, alpha and delta."""
+        test = self.test
+        alpha, delta = share_of(number, test.alpha), share_of(number, test.delta)
+        return {"name": test.account, "number": number, "alpha": alpha, "delta": delta}
+
+    @property
+    def weakness(self) -> str | None:
+        """Why the sentinel would not protect this model, if it would not catch plain foreign queries."""
+        if self.policy != "sentinel" or self.calibration is None:
+            return None
+        plain = self.calibration.alarm_after(self.sentinel, [PLAIN]).get(PLAIN)
+        if plain is None or plain["median"] is not None or self.calibration.foreign is None:
+            return None
+        return (
+            f"expected a sentinel that catches plain foreign queries ({self.calibration.foreign.name}) within "
+            f"{LONGEST:,}, got one that catches {plain['caught']:.0%} of such thieves: calibrate it on more images, or "
+            "with a smaller margin or other scores"
+        )
+
     @cached_property
     def identity(self) -> str:
         """SHA-256 of what was fitted; stays the same when policy, limits or calibration change."""
@@ -239,8 +288,8 @@ class Bundle:
         if "limits" in changes:  # the budgets in the report are those of the limits
             benign = self.calibration.benign if self.calibration else None
             report = report | budget(changed.limits, report, benign)
-        if changed.sentinel != self.sentinel and "alarm_rates" in report:  # simulated with the other settings
-            report = report | {"alarm_rates": {}}
+        if changed.sentinel != self.sentinel:  # these were simulated with the other settings
+            report = report | {name: {} for name in ("alarm_rates", "alarm_after") if name in report}
         return replace(changed, report=report)
 
 

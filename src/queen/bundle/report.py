@@ -14,6 +14,7 @@ from queen.core.certify import records_bound
 from queen.core.sensitivity import Floats, inside, single_query_sensitivity
 from queen.ledger import MemoryLedger
 from queen.options import Limits
+from queen.sentinel.power import AlarmAfter, in_words
 
 DISC_MEAN = 0.463388  # of SQS^2 over the whole disc, where there is no image to average over
 
@@ -52,6 +53,9 @@ class Report:
     calibration_first_spent: int | None = None
     calibration_first_refused: int | None = None
     alarm_rates: dict[str, float] = field(default_factory=dict)
+    alarm_after: AlarmAfter = field(default_factory=dict)
+    foreign: str = ""  # what `alarm_after` was measured with
+    traffic: str = ""  # what recorded traffic was used for
     warnings: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -62,9 +66,14 @@ class Report:
         about = f"{low}" if low == high else f"{low} to {high}"
         most = max(self.records_per_class)
         yield f"budget: about {about} records per class (never above {most}), each a new honest answer inside its disc"
+        if self.traffic:
+            yield f"sentinel: {self.traffic}"
         if self.alarm_rates:
             rates = ", ".join(f"{name} {rate:.0%}" for name, rate in self.alarm_rates.items())
             yield f"sentinel: share of 50 simulated benign clients accused: {rates}"
+        if self.alarm_after:
+            yield f"sentinel: how soon thieves with {self.foreign} are caught, alone or beside benign images (cover)"
+            yield from (f"  {line}" for line in in_words(self.alarm_after))
         benign = self.outside if self.calibration_outside is None else self.calibration_outside
         which = "training" if self.calibration_outside is None else "held-out"
         yield f"cost: {benign:.1%} of {which} images lie outside their class's disc"

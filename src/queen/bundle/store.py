@@ -251,8 +251,11 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise BundleError(f"'{path}' is truncated or not JSON") from error
     if not isinstance(content, dict) or content.pop("sha256", None) != _digest_of(content):
         raise BundleError(f"'{path}' was changed after it was saved: its checksum does not match")
-    if content.get("format") != FORMAT:
-        raise BundleError(f"'{path}' has format {content.get('format')}, this version reads {FORMAT}")
+    version = content.get("format")
+    if version != FORMAT:
+        older = isinstance(version, int) and version < FORMAT
+        way_out = "make it again with queen.protect or `queen protect`" if older else "update queen"
+        raise BundleError(f"'{path}' has format {version}, this version reads {FORMAT}: {way_out}")
     return content
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queen.cli.shared import Json, ModelOption, app, out, print_json, table
+from queen.cli.shared import Json, LedgerUrl, ModelOption, app, open_existing, out, print_json, table
 from queen.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from queen.bundle.bundle import Bundle
+    from queen.sentinel.power import AlarmAfter
 
 
 @app.command(epilog="Example: `queen certify --epsilon .1 --delta .05 --threshold .2`")
@@ -28,10 +30,11 @@ def certify(
     queries: Annotated[
         Path | None, typer.Option(help=".npy of queries: estimate Theorem 3 on them (needs a bundle).")
     ] = None,
+    ledger: LedgerUrl = None,
     model: ModelOption = None,
     as_json: Json = False,
 ) -> None:
-    """What limits promise: Theorem 2 as printed and made sound, the record bound, Theorem 3's estimate."""
+    """What limits and the sentinel promise: Theorem 2, false accusations, how soon thieves are caught."""
     from queen.bench.recovery import recovery_by_verdict
     from queen.core import certify as maths
     from queen.fit.files import read_query
@@ -43,8 +46,8 @@ def certify(
         threshold = limits.threshold if threshold is None else threshold
         smallest = min(limits.radius) if isinstance(limits.radius, tuple) else limits.radius
         radius = smallest if radius is None else radius
-    elif queries:
-        raise OptionError("--queries needs a bundle: queen certify BUNDLE --queries file.npy")
+    elif queries or ledger:
+        raise OptionError("--queries and --ledger need a bundle: queen certify BUNDLE --queries file.npy")
     certificate = maths.certify(epsilon, delta, 0.2 if threshold is None else threshold, radius=radius)
     result: dict[str, Any] = vars(certificate) | {"statements": list(certificate.statements)}
     if guard:
@@ -54,7 +57,9 @@ def certify(
         if guard.bundle.policy == "sentinel":
             result["honest_answers_per_client"] = guard.report["honest_answers"]
             result["alpha"] = guard.bundle.sentinel.alpha
-            result["sentinel"] = list(_sentinel_statements(guard.bundle))
+            result["account"] = _account(guard.bundle, ledger)
+            result["alarm_after"] = guard.bundle.alarm_after(result["account"]["number"])
+            result["sentinel"] = list(_sentinel_statements(guard.bundle, result["account"], result["alarm_after"]))
     if guard and queries:
         recoveries = recovery_by_verdict(guard, read_query(queries, guard.bundle))
         result["theorem3"] = {letter: vars(one) for letter, one in recoveries.items()}
@@ -70,7 +75,7 @@ def certify(
         when = f"a first class is spent after {spent} of them" if spent is not None else "no class is spent"
         out.print(f"- Replaying {guard.report['calibration_images']} held-out images: {when}.")
     for statement in result.get("sentinel", ()):
-        out.print(f"- {statement}")
+        out.print(f"- {statement}", soft_wrap=True)
     for letter, one in result.get("theorem3", {}).items():
         out.print(
             f"- Verdict {letter}, {one['rows']} queries: no recovery below {one['bound']:.5f} (Theorem 3, estimated), "
@@ -78,10 +83,37 @@ def certify(
         )
 
 
-def _sentinel_statements(bundle: Bundle) -> Iterator[str]:
-    """What the sentinel promises, and what it does not say."""
-    report = bundle.report
+def _account(bundle: Bundle, ledger: str | None) -> dict[str, Any]:
+    """What the bundle's calibration may spend of alpha and delta in a ledger, by default a new one; claims nothing."""
+    if ledger is None:
+        return bundle.account(1) | {"ledger": None}
+    with closing(open_existing(ledger)) as opened:
+        return bundle.account(opened.number_of(bundle.test, claim=False)) | {"ledger": ledger}
+
+
+def _sentinel_statements(bundle: Bundle, account: dict[str, Any], alarm_after: AlarmAfter) -> Iterator[str]:
+    """What the sentinel promises, what it does not say, and how soon it catches thieves."""
+    from queen.sentinel.power import in_words
+
+    report, calibration = bundle.report, bundle.calibration
     yield bundle.statement
+    which = "this" if account["ledger"] else "a new"
+    yield (
+        f"Account: calibration {account['number']} of {which} ledger: alpha {account['alpha']:.2g}, "
+        f"delta {account['delta']:.2g}."
+    )
+    trusted = calibration.trusted_under(bundle.sentinel) if calibration else None
+    if trusted:
+        usual = 1 / (account["alpha"] * account["delta"])
+        raised = (
+            "so the bar is raised above it and alarms take longer" if trusted.highest >= usual else "which is below"
+        )
+        yield f"Trusted clients reached wealth {trusted.highest:.3g} at most; the usual bar is {usual:.3g}, {raised}."
+    elif calibration and calibration.trusted:
+        yield "Trusted clients were replayed with other scores or another margin, so they say nothing of these settings."
+    if calibration and calibration.foreign:
+        lines = "; ".join(in_words(alarm_after))
+        yield f"How soon thieves are caught, by simulation with {calibration.foreign.name}: {lines}."
     yield (
         f"Honest answers per client under the sentinel: at most {report['honest_answers']} distinct ones, "
         f"{sum(report['records_per_class'])} recorded in the discs and {bundle.limits.extra_answers} others."
@@ -92,7 +124,6 @@ def _sentinel_statements(bundle: Bundle) -> Iterator[str]:
     when = f"a client is first refused after {refused} of them" if refused is not None else "none is refused"
     yield f"Replaying {report['calibration_images']} held-out images: {when}."
     yield (
-        "Alpha is per client: of many benign clients a share of up to alpha may be accused. Not covered: clients whose "
-        "images differ from the calibration images, thieves with many accounts outside any group, thieves whose "
-        "queries look like benign ones (bounded by the honest answers above), and thieves with labels of their own."
+        "Not caught: thieves with many accounts outside any group, thieves whose queries look like benign ones "
+        "(bounded by the honest answers above), and thieves with labels of their own."
     )

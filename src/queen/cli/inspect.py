@@ -65,7 +65,12 @@ def _sentinel_facts(bundle: Bundle) -> dict[str, Any]:
     """What `inspect` adds for a bundle whose policy is the sentinel's."""
     if bundle.policy != "sentinel":
         return {}
-    return {"honest_answers_bound": bundle.report["honest_answers"], "certificate": bundle.statement}
+    return {
+        "honest_answers_bound": bundle.report["honest_answers"],
+        "scores": ", ".join(bundle.sentinel.scores),
+        "margin": bundle.sentinel.margin,
+        "certificate": bundle.statement,
+    }
 
 
 def _draw(bundle: Bundle, path: Path) -> None:

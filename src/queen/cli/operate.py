@@ -19,6 +19,7 @@ from queen.cli.shared import (
     LedgerUrl,
     ServerUrl,
     app,
+    open_existing,
     out,
     print_json,
     table,
@@ -169,9 +170,8 @@ def revoke(
 @contextmanager
 def _open_store(ledger: str | None, server: str | None, key: str | None, *, changes: bool = False) -> Iterator[Store]:
     """The server, or a ledger that exists already; changes go through the server that uses the ledger, if one runs."""
-    from queen.ledger import open_ledger
     from queen.serve.admin.client import AdminClient
-    from queen.serve.lease import lease_path, owner
+    from queen.serve.lease import owner
 
     if (ledger is None) == (server is None):
         raise OptionError("say which clients: --ledger sqlite:///FILE (or redis://...), or --server http://HOST:PORT")
@@ -179,13 +179,7 @@ def _open_store(ledger: str | None, server: str | None, key: str | None, *, chan
     if address is not None:
         store: Store = AdminClient(address, _require_key(key, address))
     else:
-        beside = lease_path(ledger or "")
-        if beside is not None and not beside.with_suffix("").is_file():
-            raise OptionError(
-                f"no ledger '{beside.with_suffix('')}': it is made by a server or a guard, for example "
-                "queen ask BUNDLE IMAGE --ledger FILE"
-            )
-        store = open_ledger(ledger or "")
+        store = open_existing(ledger or "")
     try:
         yield store
     finally:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from queen.cli.shared import Device, Json, app, out, print_json
+from queen.cli.shared import Device, ForeignOption, Json, app, err, out, print_json
 
 
 @app.command(
@@ -20,11 +20,19 @@ def protect(
     data: Annotated[Path, typer.Option(help="Training data, .npz with x and y.")],
     folder: Annotated[Path, typer.Option("--out", help="Bundle folder to write.")],
     calibration: Annotated[
-        Path | None, typer.Option(help="Held-out benign data, .npz with x and y; 'train': none, so no certificate.")
+        Path | None,
+        typer.Option(help="Held-out benign images, .npz with x (y is not needed) or .npy; 'train': no certificate."),
     ] = None,
+    foreign: ForeignOption = None,
+    weak: Annotated[
+        bool, typer.Option("--weak", help="Accept a sentinel that catches no plain foreign queries.")
+    ] = False,
     arg: Annotated[list[str] | None, typer.Option(help="Factory argument, name=value (value in JSON).")] = None,
     head: Annotated[str | None, typer.Option(help="Last layer, if not the last Linear.")] = None,
-    policy: Annotated[str, typer.Option(help="paper, strict, sentinel or artifact.")] = "paper",
+    policy: Annotated[
+        str | None,
+        typer.Option(help="paper, strict, sentinel or artifact; sentinel if there are calibration images, else paper."),
+    ] = None,
     alpha: Annotated[float, typer.Option(help="Sentinel: chance to ever accuse a benign client.")] = 1e-3,
     on_alarm: Annotated[
         str, typer.Option(help="Sentinel: decoy, reverse, label-only, refuse or observe accused clients.")
@@ -44,9 +52,12 @@ def protect(
     as_json: Json = False,
 ) -> None:
     """Fit a defense around a trained model and write it as a bundle."""
+    import warnings
+
     import queen
     from queen.core.inputs import find_device
-    from queen.fit.files import attempt, check_folder, factory_args, read_data, read_weights
+    from queen.errors import ProtectionWarning
+    from queen.fit.files import Prepared, attempt, check_folder, factory_args, read_data, read_images, read_weights
     from queen.fit.protect import ShadowRecipe
     from queen.options import Limits, Sentinel
     from queen.recipe import Recipe
@@ -59,24 +70,31 @@ def protect(
     state = read_weights(weights)
     attempt(lambda: model.load_state_dict(state), f"'{weights}' does not fit '{factory}'", RuntimeError)
     check_folder(folder)  # before the work, not after it
-    held_out: Any = "train" if calibration == Path("train") else read_data(calibration) if calibration else None
-    guard = queen.protect(
-        model.to(where),
-        read_data(data),
-        calibration=held_out,
-        head=head,
-        policy=policy,
-        sentinel=Sentinel(alpha=alpha, on_alarm=on_alarm, on_spent=on_spent),
-        observe=observe,
-        limits=Limits(radius=radius, threshold=threshold, extra_answers=extra_answers),
-        shadows=ShadowRecipe(kind=shadows),  # type: ignore[arg-type]  # protect() says which kinds there are
-        factory=recipe.factory,
-        factory_args=recipe.args,
-        seed=seed,
-        progress=None if as_json else True,
-    )
+    held_out: Any = "train" if calibration == Path("train") else read_images(calibration) if calibration else None
+    train = read_data(data)
+    with warnings.catch_warnings(record=True) as caught:  # to be printed as this command prints
+        warnings.simplefilter("always", ProtectionWarning)
+        guard = queen.protect(
+            model.to(where),
+            train,
+            calibration=held_out,
+            foreign=read_images(foreign, Prepared(train[0][:1])) if foreign else None,
+            weak=weak,
+            head=head,
+            policy=policy,
+            sentinel=Sentinel(alpha=alpha, on_alarm=on_alarm, on_spent=on_spent),
+            observe=observe,
+            limits=Limits(radius=radius, threshold=threshold, extra_answers=extra_answers),
+            shadows=ShadowRecipe(kind=shadows),  # type: ignore[arg-type]  # protect() says which kinds there are
+            factory=recipe.factory,
+            factory_args=recipe.args,
+            seed=seed,
+            progress=None if as_json else True,
+        )
     guard.save(folder)
     if as_json:
+        for warning in caught:  # without --json the report has said so
+            err.print(f"warning: {warning.message}", style="yellow", soft_wrap=True)
         print_json({"bundle": str(folder), "identity": guard.bundle.identity, "report": guard.report})
     else:
         out.print(f"bundle {folder} written, identity {guard.bundle.identity[:16]}")

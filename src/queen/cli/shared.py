@@ -12,8 +12,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from queen.errors import OptionError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from queen.ledger import Ledger
 
 app = typer.Typer(
     name="queen",
@@ -30,6 +34,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Folder = Annotated[Path, typer.Argument(help="Bundle folder.", show_default=False)]
 ModelOption = Annotated[str | None, typer.Option("--model", help="package.module:factory, if the bundle names none.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+ForeignOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--foreign",
+        help="Images that a thief might send, to tell how soon it is caught: a folder, .npz with x, or .npy.",
+        show_default=False,
+    ),
+]
 LedgerUrl = Annotated[
     str | None,
     typer.Option(help="Ledger of the guard: a SQLite file, sqlite:///FILE or redis://HOST.", show_default=False),
@@ -40,6 +52,20 @@ ServerUrl = Annotated[
 AdminKey = Annotated[str | None, typer.Option(envvar="QUEEN_ADMIN_KEY", help="Admin key of the server.")]
 Client = Annotated[str, typer.Argument(help="Name of the client.", show_default=False)]
 Actor = Annotated[str | None, typer.Option(help="Who does this, for the log; you, if not given.")]
+
+
+def open_existing(address: str) -> Ledger:
+    """The ledger at an address, which must exist already if it is a file."""
+    from queen.ledger import open_ledger
+    from queen.serve.lease import lease_path
+
+    beside = lease_path(address)
+    if beside is not None and not beside.with_suffix("").is_file():
+        raise OptionError(
+            f"no ledger '{beside.with_suffix('')}': it is made by a server or a guard, for example "
+            "queen ask BUNDLE IMAGE --ledger FILE"
+        )
+    return open_ledger(address)
 
 
 def print_json(result: object) -> None:

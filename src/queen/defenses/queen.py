@@ -8,7 +8,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -82,7 +81,8 @@ def _without_refusals(bundle: Bundle) -> Bundle:
 
 
 def _without_alarm(batch: MeasuredBatch) -> MeasuredBatch:
-    return batch if batch.bets is None else replace(batch, bets=replace(batch.bets, bar=inf))
+    """The batch as if no row placed a bet."""
+    return batch if batch.bets is None else replace(batch, bets=replace(batch.bets, size=0 * batch.bets.size))
 
 
 def _accuse(batch: MeasuredBatch) -> Judgement:
@@ -153,6 +153,7 @@ def _fit(victim: Victim, *, map_epochs: int, map_batch: int | None, shadow_model
         victim.model,
         victim.train,
         calibration=victim.calibration,
+        policy="paper",  # the defense chooses its own
         mapping=MapRecipe(epochs=map_epochs, batch=map_batch),
         shadows=ShadowRecipe(count=shadow_models, draw=min(5, shadow_models)),
         min_agreement=0,  # reported, not refused: a benchmark also shows where the map is poor

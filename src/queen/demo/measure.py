@@ -21,7 +21,11 @@ from queen.plots import Queries
 ORDERS, ATTACK_ORDERS, ATTACK_QUERIES, RETRIES, ODD = 1000, 300, 400, 1000, 20
 WINDOW, BATCH = 100, 32
 ACCOUNTS = (1, 10, 100, 1000)
-SCORES = {"energy": ("energy",), "energy and knn": ("energy", "knn")}
+SCORES = {
+    "energy": ("energy",),
+    "energy and knn": ("energy", "knn"),
+    "energy, distance and knn": ("energy", "distance", "knn"),
+}
 
 MapPoints = tuple[NDArray[np.float64], NDArray[np.int64]]
 """Points (n, 2) of images on the map, and the labels (n,) that the model gives them."""

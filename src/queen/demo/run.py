@@ -30,7 +30,7 @@ from queen.demo.summary import Result, summarise_adaptive, summarise_policy
 from queen.errors import QueenError
 from queen.fit.protect import protect
 from queen.guard import Guard
-from queen.options import Limits, Sentinel
+from queen.options import Limits
 from queen.plots import Queries
 from queen.progress import Progress
 from queen.training import one_thread
@@ -122,19 +122,17 @@ def clear_progress(folder: Path) -> None:
 
 def _protect(spec: Spec, protectee: Protectee, seed: int) -> Guard:
     """The victim under the sentinel, as its owner would protect it."""
-    guard = protect(
+    return protect(
         protectee.victim.model,
         protectee.victim.train,
         calibration=protectee.victim.calibration,
         policy="sentinel",
-        sentinel=Sentinel(scores=("energy", "knn")),  # so that either can be chosen afterwards
         limits=_limits(spec, "sentinel"),
         class_names=[str(k) for k in range(protectee.classes)],
         secret=hashlib.sha256(f"demo {seed}".encode()).digest(),  # so that a run can be repeated
         seed=seed,
         progress=False,
     )
-    return guard.fresh(sentinel=Sentinel())
 
 
 def _limits(spec: Spec, policy: str) -> Limits:

@@ -1,28 +1,33 @@
-"""Calibration on held-out images, and how often benign clients who send such images would be accused."""
+"""Calibration on held-out images or recorded traffic, and how soon benign clients and thieves would be accused."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queen.bundle.bundle import Bundle, Calibration
+from queen.bundle.bundle import Bundle, Calibration, Trusted
 from queen.bundle.report import Report
 from queen.core.geometry import check_range
 from queen.core.sensitivity import Floats
 from queen.errors import CalibrationError, OptionError, ShapeError
-from queen.fit.data import Data, batches
+from queen.fit.data import Images, image_batches
 from queen.fit.features import ModelOutputs, View, extract_features
+from queen.fit.foreign import MOST as FOREIGN
+from queen.fit.foreign import Sample, made_foreign, own_foreign
+from queen.fit.traffic import Split, all_batches, replay, split_clients
 from queen.guard import Guard
 from queen.options import SCORES, Sentinel
 from queen.progress import Progress
-from queen.sentinel.conditions import CLEAN, apply, check_condition
 from queen.sentinel.bets import Bets
+from queen.sentinel.conditions import CLEAN, apply, check_condition
 from queen.sentinel.ranks import robust_spreads
 from queen.sentinel.scores import all_scores
 from queen.sentinel.sketch import JITTER, measure_scales, repeats
@@ -35,50 +40,113 @@ FOLDS, ORDERS = 5, 10  # of the simulated benign clients
 
 def calibrate(
     guard: Guard,
-    data: Data,
+    data: Images | None = None,
     *,
+    trusted: Mapping[str, Images] | None = None,
+    foreign: Images | None = None,
     conditions: Sequence[str] = (),
+    start_over: bool = False,
     seed: int = 0,
     progress: bool | None = None,
 ) -> Guard:
     """The same guard, ledger and secret, calibrated on other held-out images, which must not have trained the model.
 
+    `data` is images alone, x, or with labels, (x, y), a Dataset, a DataLoader or a list of batches x; labels are
+    checked but not needed. `trusted` maps names of clients one trusts to what each of them has sent, in order: all of
+    them set the bar, which no trusted client may reach; without `data` half of them calibrate instead.
+    `foreign` images tell how soon thieves would be caught (without: noise and shuffled patches).
     `conditions` are what honest clients may do to images: noise, blur, brightness, contrast, downscale, jpeg, each with
     an optional strength ("noise:0.06"). Every image gets one of them or none at random, and the certificate is for
-    clients who send such a mixture. The report gains the share of simulated benign clients accused under each condition.
+    clients who send such a mixture. The report gains the share of simulated benign clients accused under each.
+    `start_over` begins a new account: what earlier calibrations spent of alpha and delta is not counted any more.
     """
     if isinstance(conditions, str):
         raise OptionError(f"conditions must be a list of names, got {conditions!r}")
     names = (CLEAN, *dict.fromkeys(map(check_condition, conditions)))
+    old = guard.bundle.calibration
+    account = secrets.token_hex(8) if start_over else old.account if old else ""
     with Progress(progress) as show:
-        bundle = calibrate_bundle(guard.bundle, data, show, conditions=names, seed=seed)
+        set_bar: SetBar | None = None
+        if trusted is not None:
+            clients = split_clients(trusted, has_data=data is not None, seed=seed)
+            set_bar = partial(_set_bar, guard, trusted, clients, show)
+            data = all_batches(trusted, clients.calibrating) if data is None else data
+        if data is None:
+            raise CalibrationError("expected images, calibrate(guard, x), or trusted={client: x}, got neither")
+        bundle = calibrate_bundle(
+            guard.bundle, data, show, foreign=foreign, conditions=names, account=account, set_bar=set_bar, seed=seed
+        )
     show.say(Report(**bundle.report).lines())
     return guard.with_bundle(bundle)
 
 
+SetBar = Callable[[Bundle], tuple[Trusted, str, list[str]]]
+"""What trusted clients reach under a bundle, in numbers and in words, and warnings."""
+
+
+def _set_bar(
+    guard: Guard, trusted: Mapping[str, Images], clients: Split, show: Progress, bundle: Bundle
+) -> tuple[Trusted, str, list[str]]:
+    bar, who = replay(guard.with_bundle(bundle), trusted, clients.setting_bar, show)
+    calibrating = f"what {_clients(len(clients.calibrating))} sent" if clients.calibrating else "the data"
+    words = f"{calibrating} calibrates, {_clients(bar.clients)} set the bar: none exceeds wealth {bar.highest:.3g}"
+    usual = bundle.test.bar(1) / bundle.test.size
+    if bar.highest < usual:
+        return bar, words, []
+    warning = (
+        f"calibration: trusted client '{who}' exceeds the usual bar {usual:.3g}, so the bar rises and alarms take "
+        "longer; if that client may be a thief, leave it out"
+    )
+    return bar, words, [warning]
+
+
+def _clients(count: int) -> str:
+    return f"{count} trusted client{'s' * (count != 1)}"
+
+
 def calibrate_bundle(
     bundle: Bundle,
-    data: Data,
+    data: Images,
     show: Progress,
     *,
+    foreign: Images | None = None,
     conditions: Sequence[str] = (CLEAN,),
     certified: bool = True,
     simulate: bool = True,
+    account: str = "",
+    set_bar: SetBar | None = None,
     seed: int = 0,
 ) -> Bundle:
     """The bundle with a calibration on these images, and a report that covers it; `protect` and `calibrate` end here.
 
-    `conditions` start with `CLEAN`. Not `certified`: the images trained the model. `simulate`: also report how often simulated benign clients would be accused.
+    `conditions` start with `CLEAN`. Not `certified`: the images trained the model. `simulate`: also report how often
+    simulated benign clients, and how soon simulated thieves, would be accused.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator, other_generator = (torch.Generator().manual_seed(seed) for _ in range(2))
     pixels = _pixels(bundle, data) if len(conditions) > 1 else None
-    cameras: list[View] = [partial(_apply_condition, name, pixels, generator) for name in conditions]
+    sample = Sample(FOREIGN, other_generator)
+    cameras: list[View] = [sample, *(partial(_apply_condition, name, pixels, generator) for name in conditions[1:])]
     *outputs, jittered = extract_features(
-        bundle.split, data, bundle.probe.x, show, "calibration", views=[*cameras, jitter]
+        bundle.split, data, bundle.probe.x, show, "calibration", labelled=False, views=[*cameras, jitter]
     )
     views = summarise(outputs, jittered, bundle, conditions, generator, certified=certified)
-    rates = alarm_rates(views, bundle.sentinel, seed) if simulate else {}
-    return _with_calibration(bundle, views.calibration, rates)
+    if foreign is not None:
+        thief = own_foreign(bundle, foreign, show, other_generator)
+    else:
+        thief = made_foreign(bundle, sample.drawn(), show, other_generator)
+    calibration = replace(views.calibration, account=account, foreign=thief)
+    traffic, warnings = "", list[str]()
+    if set_bar is not None:
+        bar, traffic, warnings = set_bar(replace(bundle, calibration=calibration))
+        calibration = replace(calibration, trusted=bar)
+    views.calibration = calibration
+    facts: dict[str, Any] = {"traffic": traffic, "alarm_rates": {}, "alarm_after": {}}
+    if simulate:
+        with show.bar("simulated clients", 1) as advance:
+            facts["alarm_rates"] = alarm_rates(views, bundle.sentinel, seed)
+            facts["alarm_after"] = calibration.alarm_after(bundle.sentinel)
+            advance()
+    return _with_calibration(bundle, calibration, warnings, facts)
 
 
 class Views:
@@ -115,15 +183,17 @@ def summarise(
 ) -> Views:
     """From one pass under every condition (and a jittered one) to the `Calibration` that the guard stores."""
     geometry = bundle.geometry
-    check_range(outputs[0].labels, geometry.classes)
+    if len(outputs[0].labels):  # they are not needed, but wrong ones show that something is wrong with the data
+        check_range(outputs[0].labels, geometry.classes)
     tolerance, cell = measure_scales(outputs[0].features, outputs[0].logits.argmax(1), jittered.features)
     # A client's repeats place no bet, so what is usual must be measured without repeats too.
     new = ~repeats(outputs[0].features, outputs[0].logits.argmax(1), tolerance)
-    outputs = [ModelOutputs(one.features[new], one.logits[new], one.labels[new]) for one in outputs]
+    features, logits = [one.features[new] for one in outputs], [one.logits[new] for one in outputs]
     with torch.inference_mode():
-        labels = [one.logits.argmax(1) for one in outputs]
-        points = [geometry.relative(bundle.mapping(one.features), k) for one, k in zip(outputs, labels, strict=True)]
-        scores = [all_scores(one.features, one.logits, p, bundle.reference) for one, p in zip(outputs, points, strict=True)]
+        labels = [one.argmax(1) for one in logits]
+        points = [geometry.relative(bundle.mapping(u), k) for u, k in zip(features, labels, strict=True)]
+        parts = zip(features, logits, points, strict=True)
+        scores = [all_scores(u, one, p, bundle.reference) for u, one, p in parts]
     count = len(labels[0])
     chosen = torch.randint(len(names), (count,), generator=generator)
     rows = torch.arange(count)
@@ -179,14 +249,15 @@ def _take(calibration: Calibration, rows: NDArray[np.bool_]) -> Calibration:
     return replace(calibration, **parts)
 
 
-def _with_calibration(bundle: Bundle, calibration: Calibration, rates: dict[str, float]) -> Bundle:
+def _with_calibration(bundle: Bundle, calibration: Calibration, warnings: list[str], facts: dict[str, Any]) -> Bundle:
     """The bundle with another calibration, and a report that covers it."""
+    others = [w for w in bundle.report["warnings"] if not w.startswith("calibration")]
     report = bundle.report | {
         "calibration_images": len(calibration.benign.labels),
         "calibration_outside": calibration.benign.outside,
-        "alarm_rates": rates,
-        "warnings": [w for w in bundle.report["warnings"] if not w.startswith("calibration")]
-        + _warnings(bundle, calibration),
+        "foreign": calibration.foreign.name if calibration.foreign else "",
+        **facts,
+        "warnings": others + warnings + _warnings(bundle, calibration),
     }
     return replace(bundle, calibration=calibration, report=report).with_options(limits=bundle.limits)
 
@@ -214,7 +285,7 @@ def _list(bundle: Bundle, classes: Sequence[int], most: int = 10) -> str:
     return named + (f" and {len(classes) - most} more" if len(classes) > most else "")
 
 
-def _pixels(bundle: Bundle, data: Data) -> tuple[Tensor, Tensor]:
+def _pixels(bundle: Bundle, data: Images) -> tuple[Tensor, Tensor]:
     """Black and the way to white, in the model's units: the bundle's pixel statistics, or the first batch's range."""
     like = bundle.probe.x
     if not isinstance(like, Tensor) or like.ndim != 4 or not like.is_floating_point():
@@ -222,7 +293,7 @@ def _pixels(bundle: Bundle, data: Data) -> tuple[Tensor, Tensor]:
     if bundle.pixel_mean and bundle.pixel_std:
         mean, std = (torch.tensor(v, device=like.device)[:, None, None] for v in (bundle.pixel_mean, bundle.pixel_std))
         return -mean / std, 1 / std
-    first = next(iter(batches(data)), None)
+    first = next(iter(image_batches(data)), None)
     if first is None or not isinstance(first[0], Tensor):
         raise CalibrationError("the calibration data holds no images")
     low, high = first[0].min().to(like.device, torch.float32), first[0].max().to(like.device, torch.float32)

@@ -1,10 +1,11 @@
-"""The data a user may bring: (x, y) tensors or arrays, a Dataset or a DataLoader."""
+"""The data a user may bring: (x, y) tensors or arrays, a Dataset or a DataLoader; to calibrate also x alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -14,11 +15,16 @@ from queen.errors import DtypeError, ShapeError
 from queen.types import Inputs
 
 Data = tuple[Any, Any] | Dataset[Any] | DataLoader[Any]
+"""Images with labels: (x, y), or what yields such pairs."""
+
+Images = Data | Tensor | np.ndarray[Any, Any] | Mapping[str, Any] | list[Inputs]
+"""Images whose labels do not matter: x, (x, y), a list of batches x, or what yields x or pairs."""
+
 BATCH = 256
 
 
-def batches(data: Data) -> Iterable[tuple[Inputs, Tensor]]:
-    """The data as batches (x, y)."""
+def batches(data: Images) -> Iterable[tuple[Inputs, Tensor]]:
+    """The data as batches (x, y); an error if it has no labels."""
     if isinstance(data, tuple):
         if len(data) != 2:
             raise ShapeError(f"expected data as (x, y), got a tuple of {len(data)}")
@@ -31,8 +37,37 @@ def batches(data: Data) -> Iterable[tuple[Inputs, Tensor]]:
     if isinstance(data, DataLoader):
         return map(_pair, data)
     if isinstance(data, Dataset):
-        return map(_pair, DataLoader(data, batch_size=BATCH, generator=torch.Generator()))  # not the global one
+        return map(_pair, _load(data))
     raise DtypeError(f"expected data as (x, y) tensors, a Dataset or a DataLoader, got {type(data).__name__}")
+
+
+def image_batches(data: Images) -> Iterable[tuple[Inputs, Tensor | None]]:
+    """The data as batches (x, y), y None where it has no labels."""
+    if isinstance(data, tuple):
+        return batches(data)
+    if isinstance(data, Dataset):
+        data = _load(data)
+    if isinstance(data, DataLoader):
+        return map(_images, data)
+    if isinstance(data, list) and all(isinstance(batch, Tensor | Mapping) for batch in data):
+        return ((batch, None) for batch in data)
+    if not isinstance(data, Tensor | np.ndarray | Mapping):
+        raise DtypeError(
+            f"expected images x, (x, y), a Dataset, a DataLoader or a list of batches x, got {type(data).__name__}"
+        )
+    x = _tensor(data, "x")
+    return ((inputs.take(x, slice(i, i + BATCH)), None) for i in range(0, inputs.count(x), BATCH))
+
+
+def _load(data: Dataset[Any]) -> DataLoader[Any]:
+    return DataLoader(data, batch_size=BATCH, generator=torch.Generator())  # not the global one
+
+
+def _images(batch: Any) -> tuple[Inputs, Tensor | None]:
+    """One batch of a loader: x alone, or a pair."""
+    if isinstance(batch, tuple | list) and len(batch) == 1:
+        batch = batch[0]
+    return (batch, None) if isinstance(batch, Tensor | Mapping) else _pair(batch)
 
 
 def _pair(batch: Any) -> tuple[Inputs, Tensor]:

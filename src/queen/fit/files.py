@@ -7,6 +7,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,8 +19,11 @@ from torch import Tensor
 
 from queen.bundle.bundle import Bundle
 from queen.errors import OptionError, ShapeError
+from queen.fit.data import Images
+from queen.types import Inputs
 
 Result = TypeVar("Result")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 UNREADABLE = (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 
 
@@ -57,6 +61,42 @@ def read_data(path: Path) -> tuple[Tensor, Tensor]:
     return attempt(lambda: (_tensor(arrays["x"]), _tensor(arrays["y"])), problem, *UNREADABLE)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """How a model wants its images: like this batch, and (x - mean) / std if it has these."""
+
+    like: Inputs
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    @classmethod
+    def by(cls, bundle: Bundle) -> Prepared:
+        """As a bundle says."""
+        return cls(bundle.probe.x, bundle.pixel_mean, bundle.pixel_std)
+
+
+def read_images(path: Path, prepared: Prepared | None = None) -> Images:
+    """Images from .npy, or from .npz with x and perhaps y; if it is said how to prepare them, also from a folder."""
+    if prepared is not None and path.is_dir():
+        return _read_folder(path, prepared)
+    arrays = attempt(lambda: np.load(path, allow_pickle=False), f"cannot read images '{path}'", *UNREADABLE)
+    if isinstance(arrays, np.ndarray):
+        return attempt(lambda: _tensor(arrays), f"cannot use '{path}'", *UNREADABLE)
+    if "x" not in arrays.files:
+        raise OptionError(f"expected '{path}' to be an .npz file with an array x, or an .npy file")
+    if "y" in arrays.files:
+        return read_data(path)
+    return attempt(lambda: _tensor(arrays["x"]), f"cannot use x of '{path}'", *UNREADABLE)
+
+
+def _read_folder(folder: Path, prepared: Prepared) -> Tensor:
+    """All images below a folder, in the order of their names."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+    if not paths:
+        raise OptionError(f"no images in '{folder}': expected files ending in {', '.join(IMAGE_SUFFIXES)}")
+    return torch.cat([_read_image(path, prepared) for path in paths])
+
+
 def _tensor(array: Any) -> Tensor:
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 
@@ -67,17 +107,19 @@ def read_query(path: Path, bundle: Bundle) -> Tensor:
     if not isinstance(like, Tensor):
         raise OptionError("this model takes several named tensors: use the Python library to ask it")
     if path.suffix != ".npy":
-        return _read_image(path, like, bundle)
+        return _read_image(path, Prepared.by(bundle))
     x = attempt(lambda: _tensor(np.load(path, allow_pickle=False)), f"cannot read '{path}'", *UNREADABLE)
     return x[None] if x.ndim == like.ndim - 1 else x
 
 
-def _read_image(path: Path, like: Tensor, bundle: Bundle) -> Tensor:
-    """(1, C, H, W) in 0..1, resized to the model's size, then (x - mean) / std if the bundle has them."""
+def _read_image(path: Path, prepared: Prepared) -> Tensor:
+    """(1, C, H, W) in 0..1, resized to the model's size, then (x - mean) / std if these are known."""
     from PIL import Image, UnidentifiedImageError  # noqa: PLC0415  (an extra)
 
-    if like.ndim != 4 or like.shape[1] not in (1, 3):
-        raise ShapeError(f"this model takes inputs (n, {', '.join(map(str, like.shape[1:]))}), not images: use .npy")
+    like = prepared.like
+    if not isinstance(like, Tensor) or like.ndim != 4 or like.shape[1] not in (1, 3):
+        shape = f"inputs (n, {', '.join(map(str, like.shape[1:]))})" if isinstance(like, Tensor) else "named tensors"
+        raise ShapeError(f"this model takes {shape}, not images: use .npy")
     channels, height, width = like.shape[1:]
     problem = f"cannot read image '{path}'"
     opened = attempt(lambda: Image.open(path), problem, OSError, UnidentifiedImageError)
@@ -85,8 +127,8 @@ def _read_image(path: Path, like: Tensor, bundle: Bundle) -> Tensor:
         opened = Image.fromarray((np.asarray(opened) / 257).round().astype(np.uint8))  # type: ignore[assignment]
     image = attempt(lambda: opened.convert("L" if channels == 1 else "RGB").resize((width, height)), problem, OSError)
     x = torch.from_numpy(np.asarray(image, np.float32) / 255).view(height, width, channels).permute(2, 0, 1)
-    if bundle.pixel_mean and bundle.pixel_std:
-        x = (x - torch.tensor(bundle.pixel_mean)[:, None, None]) / torch.tensor(bundle.pixel_std)[:, None, None]
+    if prepared.mean and prepared.std:
+        x = (x - torch.tensor(prepared.mean)[:, None, None]) / torch.tensor(prepared.std)[:, None, None]
     return x[None].contiguous()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+from warnings import warn
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +17,17 @@ from queen.core.geometry import Geometry, check_labels, measure, nearest_centre
 from queen.core.mapping import MappingNet, MapRecipe, train_map
 from queen.core.shadows import Shadows, disjoint_subsets, train_heads, train_networks
 from queen.core.split import Split, find_split
-from queen.errors import CalibrationError, DtypeError, EmptyBatchError, LimitsError, MapError, OptionError
+from queen.errors import (
+    CalibrationError,
+    DtypeError,
+    EmptyBatchError,
+    LimitsError,
+    MapError,
+    OptionError,
+    ProtectionWarning,
+)
 from queen.fit.calibrate import calibrate_bundle
-from queen.fit.data import Data, batches
+from queen.fit.data import Data, Images, batches
 from queen.fit.features import ModelOutputs, extract_features
 from queen.guard import Guard
 from queen.ledger import Ledger
@@ -29,6 +38,10 @@ from queen.recipe import Recipe, recipe_of
 from queen.types import Inputs
 
 ShadowKind = Literal["head", "network"]
+PAPER_ONLY = (
+    "there are no calibration images, so the policy is 'paper', which accuses nobody: give images that did not train "
+    "the model, protect(..., calibration=x), for the policy 'sentinel', or choose policy='paper'"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +61,11 @@ def protect(
     model: nn.Module,
     train_data: Data,
     *,
-    calibration: Data | Literal["train"] | None = None,
+    calibration: Images | Literal["train"] | None = None,
+    foreign: Images | None = None,
+    weak: bool = False,
     head: str | None = None,
-    policy: str = "paper",
+    policy: str | None = None,
     alpha: float | None = None,
     sentinel: Sentinel | None = None,
     observe: bool = False,
@@ -73,15 +88,18 @@ def protect(
 ) -> Guard:
     """Fit QUEEN around a trained classifier and return a guard that answers per client.
 
-    `train_data` and `calibration` are (x, y) tensors, a Dataset or a DataLoader, un-augmented; calibration images must
-    not have trained the model ("train" takes the training images all the same, which voids the sentinel's certificate).
+    `train_data` is (x, y) tensors, a Dataset or a DataLoader, un-augmented. `calibration` is the same or images alone;
+    they must not have trained the model ("train" takes the training images all the same, which voids the sentinel's
+    certificate). With them the policy is "sentinel" unless another is named, without them "paper", with a warning.
+    `foreign` images tell how soon thieves would be caught (without: noise and shuffled patches); a sentinel that would
+    not catch them is refused unless `weak`.
     `alpha` is the sentinel's false-accusation bound, 1e-3 unless `sentinel` says otherwise. `head` names the last layer
     if it is not the last Linear. `factory` ("package.module:function") with `factory_args` lets a saved bundle rebuild
     the model by itself; networks of `queen.zoo` need none. Images outside `input_range` are refused ("data": the range
     of the training images; other inputs are not checked). Runs on the device the model is on, deterministic given
     `seed`.
     """
-    settings = _check_options(model, policy, calibration, sentinel, alpha, seed)
+    chosen, settings = _check_options(model, policy, calibration, sentinel, alpha, seed)
     recipe = _shadow_recipe(shadows)
     generator = torch.Generator().manual_seed(seed)
     with Progress(progress) as show:
@@ -95,6 +113,9 @@ def protect(
         shadow_models, warnings = _fit_shadows(outputs, recipe, generator, show)
         limits = _limits(limits, absolute_radius, geometry)
         report = _report(outputs, points, geometry, agreement, recipe, shadow_models)
+        if policy is None and calibration is None:
+            warnings.append(PAPER_ONLY)
+            warn(PAPER_ONLY, ProtectionWarning, stacklevel=2)
         report.warnings, report.seconds = warnings, show.seconds  # which the calibration still adds to
         bundle = Bundle(
             split=split,
@@ -121,24 +142,33 @@ def protect(
                     bundle,
                     train_data if isinstance(calibration, str) else calibration,
                     show,
+                    foreign=foreign,
                     certified=not isinstance(calibration, str),
-                    simulate=policy == "sentinel",
+                    simulate=chosen == "sentinel",
                     seed=seed,
                 )
-        bundle = bundle.with_options(policy=policy, limits=limits)  # last: the sentinel's policy needs a calibration
+        bundle = bundle.with_options(policy=chosen, limits=limits)  # last: the sentinel's policy needs a calibration
+        weakness = bundle.weakness
+        if weakness and not weak:
+            raise CalibrationError(f"{weakness}; or take it as it is: protect(..., weak=True)")
+        if weakness:
+            bundle.report["warnings"].append(f"calibration: {weakness}")
+            warn(weakness, ProtectionWarning, stacklevel=2)
     show.say(Report(**bundle.report).lines())
     return Guard(bundle, ledger=ledger, secret=secret)
 
 
 def _check_options(
     model: nn.Module,
-    policy: str,
-    calibration: Data | str | None,
+    policy: str | None,
+    calibration: Images | str | None,
     sentinel: Sentinel | None,
     alpha: float | None,
     seed: int,
-) -> Sentinel:
-    """The sentinel's settings; whatever is wrong with the options is said now, before the work and not after it."""
+) -> tuple[str, Sentinel]:
+    """Policy and settings; whatever is wrong with the options is said now, before the work and not after it."""
+    if policy is None:
+        policy = "paper" if calibration is None else "sentinel"
     find_policy(policy)
     if policy == "sentinel" and calibration is None:
         raise CalibrationError(NO_CALIBRATION)
@@ -150,7 +180,7 @@ def _check_options(
         raise DtypeError(f"expected the model as a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(seed, int):
         raise OptionError(f"seed must be an integer, got {seed!r}")
-    return settings
+    return policy, settings
 
 
 def _shadow_recipe(shadows: ShadowRecipe | ShadowKind) -> ShadowRecipe:

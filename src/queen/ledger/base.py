@@ -14,6 +14,7 @@ from queen.core.sensitivity import Floats
 from queen.errors import LimitsError, OptionError
 from queen.ledger.rows import Rows, make_rows
 from queen.options import Limits
+from queen.sentinel.bets import Test
 from queen.types import Verdict
 
 LETTERS = {verdict.value: verdict for verdict in Verdict}
@@ -51,9 +52,8 @@ class Event:
     """Something an operator should know: an alarm, or what an operator did.
 
     `what` is alarm, pardon, allow, disallow or budget; `name` is the client or group it is about, `client` the one
-    whose query raised the alarm, `wealth` the mean over scores and exponents (accused at 1 / alpha, times one more for
-    every group that shares alpha), `coverage` CQS by class. The numbers are from the alarm, or from just before the
-    operator acted.
+    whose query raised the alarm, `wealth` that of its best score in its best test (it accuses at the bar, see
+    `Test.bar`), `coverage` CQS by class. The numbers are from the alarm, or from just before the operator acted.
     """
 
     id: int
@@ -124,6 +124,14 @@ class Ledger(Protocol):
         """
         ...
 
+    def number_of(self, test: Test, *, claim: bool = True) -> int:
+        """The number of a test among those of its account, from 1, in the order in which the ledger met them.
+
+        A new one gets the next number, as it does when its bets are judged for the first time; unless `claim`, it is
+        only told which that would be.
+        """
+        ...
+
     def judge(self, client: str, labels: ArrayLike, points: ArrayLike, limits: Limits) -> Judgement:
         """The one-client case: labels (n,), points (n, 2) relative to the class disc."""
         ...
@@ -164,7 +172,7 @@ class Ledger(Protocol):
         ...
 
     def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
-        """Clear the alarm and the wealth of a client (or group), never its coverage or records."""
+        """Clear the alarm and the wealth of a client (or group) in every test, never its coverage or records."""
         ...
 
     def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:

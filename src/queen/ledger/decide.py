@@ -11,9 +11,9 @@ Under the sentinel a query unlike all earlier ones also places a bet, and a scop
 bar. Letters A and D cost one extra answer each; a query whose class is spent, or for which no extra answer is left, is
 denied. Exact repeats of answered queries are free, and a trusted client is never denied.
 
-Scopes are asked in stages, the clients first and then their groups, kind by kind; what one denies is not passed on. In a
-stage the bets of all rows are placed first, then the rows are charged one by one. `judge.lua` is the same procedure for
-Redis, one scope and one row at a time.
+Scopes are asked in stages, the clients first and then their groups, kind by kind; what one denies is not passed on. In
+a stage the bets of all rows are placed first, then the rows are charged one by one. `judge.lua` is the same procedure
+for Redis, one scope and one row at a time.
 """
 
 from __future__ import annotations
@@ -34,9 +34,14 @@ from queen.sentinel.wealth import place_bets
 
 @dataclass
 class Journal:
-    """What `decide` changed: records (state, label, x, y, area) in order, and alarms (row, standing, client who asked)."""
+    """What `decide` changed.
+
+    Records (state, label, x, y, area) in order; who placed bets, and in which classes; and alarms (row, standing,
+    client who asked).
+    """
 
     records: list[tuple[ScopeState, int, float, float, float]] = field(default_factory=list)
+    bets: list[tuple[ScopeState, set[int]]] = field(default_factory=list)
     alarms: list[tuple[int, Standing, str]] = field(default_factory=list)
 
 
@@ -124,7 +129,7 @@ def _charge_with_bets(
     rows: Rows, bets: Bets, asked: _Asked, bar: float, verdicts: _Verdicts, journal: Journal
 ) -> set[int]:
     """The sentinel's judgement; returns the rows that are denied or trusted, of which no further group hears."""
-    near, alarms = _bet(rows, bets, asked, bar)
+    near, alarms = _bet(rows, bets, asked, bar, journal)
     closed = set()
     for row, seat in asked:
         state, limits = seat.state, seat.limits
@@ -173,7 +178,7 @@ def _recognise(state: ScopeState, sketch: tuple[float, ...]) -> bool:
     return False
 
 
-def _bet(rows: Rows, bets: Bets, asked: _Asked, bar: float) -> tuple[dict[int, bool], set[int]]:
+def _bet(rows: Rows, bets: Bets, asked: _Asked, bar: float, journal: Journal) -> tuple[dict[int, bool], set[int]]:
     """Place the bets of a stage: by row whether its picture was known already, and the rows that raise an alarm.
 
     A known picture places no bet. States that are or get alarmed leave later rows out; those are charged without bets.
@@ -202,7 +207,12 @@ def _bet(rows: Rows, bets: Bets, asked: _Asked, bar: float) -> tuple[dict[int, b
         return near, set()
     placed = bets if len(chosen) == len(rows.owner) else bets.take(chosen)
     winnings = [state.winnings_in(bets.test) for state in states]
-    reached = place_bets(winnings, np.array(owner), np.array([rows.labels[row] for row in chosen]), placed, bar)
+    labels = [rows.labels[row] for row in chosen]
+    reached = place_bets(winnings, np.array(owner), np.array(labels), placed, bar)
+    of_state: list[set[int]] = [set() for _ in states]
+    for number, label in zip(owner, labels, strict=True):
+        of_state[number].add(label)
+    journal.bets += zip(states, of_state, strict=True)
     last = [None if place is None else chosen[place] for place in reached]
     alarms = {row for row in last if row is not None}
     if alarms:  # forget what came later: it is judged as if it had come alone

@@ -1,30 +1,38 @@
--- Judges the queries of one scope (a client or a group) in order, and charges for them: what `decide.py` does in Python
--- (`_judge_coverage`, and with bets `_judge_in_scope`), with the same sums, products and comparisons of doubles in the
--- same order.
+-- Judges the queries of one scope (a client or a group) in order, and charges for them: what `decide.py` and
+-- `sentinel/wealth.py` do in Python, with the same sums, products, quotients and comparisons of doubles in the same
+-- order.
 --
--- KEYS  the scope's hash, the hash of its records by square, the string of its memory of queries
--- ARGV  1 settings, 2 number of the test (8 bytes), 3 name,
---       4 per row <I4dddd: label, x, y, radius, area; 5 per row what the sentinel adds: digest (8 bytes), sketch (<8f),
---       code (4), whether it bets (1), how many codes to search (1), those codes (16 * 4), factors (<d each)
--- Returns one byte per row (a letter and flags, see redis.py) and then, for every alarm, where the scope stood.
+-- KEYS  the scope's hash, the hash of its records by square, the string of its memory of queries, and two strings of
+--       evidence, one for each of the two tests used last
+-- ARGV  1 settings, 2 id of the test (8 bytes), 3 name, 4 per row <I4dddd: label, x, y, radius, area,
+--       5 per row what the sentinel adds: digest (8 bytes), sketch (<8f), code (4), how many codes to search (1), those
+--       codes (16 * 4), and the bet (<I4 each): sizes by clock, then total, bet and count of every lane,
+--       6 per row a byte: whether an alarm has consequences, 7 the groups whose alarms would, as NAME\0NAME\0...
+-- Returns one byte per row (a letter and flags, see redis.py), a byte for each of those groups (whether it is home) and
+-- then, for every alarm, where the scope stood.
 --
--- The hash has the fields s (counters), w1, w2, ... (wealth, eight doubles each: short values take less room), b (its
--- own budget), n (its name), and for every class with records its label (<I4) with CQS, the radius that its squares
--- were made for, and the number of records. Squares of the grid are twice the radius wide and list (number, x, y).
--- The memory has a power of two of slots, `room`: first the codes of all, then the digest and sketch of each.
--- A code names the box that a sketch lies in; whatever is near has one of the codes to search.
+-- The hash has the fields s (counters), w (for every test, the one used last at the end: 1 or 2 for the string of its
+-- evidence, its id, its wealth), b (its own budget), h (the groups that are home), n (its name), and for every class
+-- with records its label (<I4) with CQS, the radius that its squares were made for, and the number of records.
+-- Squares of the grid are twice the radius wide and list (number, x, y).
+-- The memory has a power of two of slots, `room`: the codes of all pictures, the digests of all answered inputs, the
+-- sketches of all pictures. A code names the box that a sketch lies in; whatever is near has one of the codes to search.
+-- Evidence is: the width of counts in bytes, the number of classes used, clocks, purses, the labels of the classes, and
+-- the counts of each (see `Winnings`).
 local scope, squares, memory = KEYS[1], KEYS[2], KEYS[3]
-local call, pack, parse, sub, floor = redis.call, struct.pack, struct.unpack, string.sub, math.floor
-local WATCH, FORM, ENFORCE, GROUP, SIZE, CAPACITY, threshold, extra_answers, BAR = parse('<BBBBI4I4ddd', ARGV[1])
-local POINTS, QUERIES = ARGV[4], ARGV[5]
-local STATE, PIECE, NO_DIGEST = '<BI4dddd', 8, '\0\0\0\0\0\0\0\0'
-local POINT, HEAD, CODES = 36, 110, 46 -- bytes per point, per query before its factors, and before its codes to search
-local ROWS, QUERY = #POINTS / POINT, HEAD + 8 * SIZE
+local call, pack, parse, sub, floor, rep = redis.call, struct.pack, struct.unpack, string.sub, math.floor, string.rep
+local WATCH, GROUP, SCORES, CAPACITY, threshold, extra_answers, BAR = parse('<BBBI4ddd', ARGV[1])
+local TEST, POINTS, QUERIES, ENFORCE = ARGV[2], ARGV[4], ARGV[5], ARGV[6]
+local STATE, STATE_SIZE = '<Bdddd', 33
+local SHAPES, LANES, STAKE_1, STAKE_2 = 3, 5, 0.2, 0.6 -- as in sentinel/bets.py
+local MOST = 2 ^ 24 - 1 -- as in sentinel/wealth.py
+local POINT, HEAD, CODES = 36, 109, 45 -- bytes per point, per query before its bet, and before its codes to search
+local NUMBERS = 1 + SCORES + 3 * LANES * SCORES
+local ROWS, QUERY = #POINTS / POINT, HEAD + 4 * NUMBERS
 
 -- Read from the scope, in one call, all that this batch is sure to need
 
-local fields, labels = { 's', 'b' }, {}
-for i = 1, math.ceil(SIZE / PIECE) do fields[i + 2] = 'w' .. i end
+local fields, labels = { 's', 'b', 'w', 'h' }, {}
 for row = 0, math.min(ROWS, 100) - 1 do
   local label = sub(POINTS, POINT * row + 1, POINT * row + 4)
   if not labels[label] then
@@ -33,12 +41,14 @@ for row = 0, math.min(ROWS, 100) - 1 do
   end
 end
 local stored_fields = call('HMGET', scope, unpack(fields))
-local flags, size, queries, bets, extra, count, test = 4 * GROUP, 0, 0, 0, 0, 0, NO_DIGEST
+local flags, queries, extra, pictures_before, answered_before = 4 * GROUP, 0, 0, 0, 0
 if stored_fields[1] then
-  flags, size, queries, bets, extra, count = parse(STATE, stored_fields[1])
-  test = sub(stored_fields[1], -8)
+  if #stored_fields[1] ~= STATE_SIZE then
+    return redis.error_reply('LAYOUT an entry was written by an older version; run: queen migrate')
+  end
+  flags, queries, extra, pictures_before, answered_before = parse(STATE, stored_fields[1])
 end
-local alarmed, allowed, old_size, before = flags % 2 == 1, flags % 4 >= 2, size, count
+local alarmed, allowed = flags % 2 == 1, flags % 4 >= 2
 if stored_fields[2] then
   local which, own_threshold, own_extra = parse('<Bdd', stored_fields[2])
   if which % 2 == 1 then threshold = own_threshold end
@@ -131,96 +141,209 @@ local function record(class, label, x, y, area)
   written[square], changed[label] = true, true
 end
 
--- The memory of queries: what is stored, and what this batch adds
+-- The memory of queries: two rings of slots, what is stored in them and what this batch adds
 
-local occupied, room, codes = math.min(count, CAPACITY), 1, nil
-while room < occupied do room = 2 * room end
-local added, slots_of, times = {}, {}, {} -- by slot: digest, sketch and code; by code: slots; by digest: how often
+local room = 1
+while room < math.min(math.max(pictures_before, answered_before), CAPACITY) do room = 2 * room end
+local pictures = { count = pictures_before, occupied = math.min(pictures_before, CAPACITY), added = {} }
+local answered = { count = answered_before, occupied = math.min(answered_before, CAPACITY), added = {} }
+local code_of, slots_of, times = {}, {}, {} -- by slot: code; by code: slots; by digest: how often this batch added it
+local codes, digests
 
--- The next stored slot, not overwritten since, whose part of a text (`width` bytes per slot) begins with these bytes.
-local function next_slot(text, bytes, width, slot)
+-- The next stored slot, not overwritten since, whose part of a text (`width` bytes per slot) is these bytes.
+local function next_slot(ring, text, bytes, width, slot)
   local at = width * slot + 1
   while true do
     at = string.find(text, bytes, at, true)
     if not at then return nil end
     local here = (at - 1) / width
-    if here >= occupied then return nil end
-    if here == floor(here) and not added[here] then return here end
+    if here >= ring.occupied then return nil end
+    if here == floor(here) and not ring.added[here] then return here end
     at = at + 1
   end
 end
 
+local function add(ring, entry)
+  local slot = ring.count % CAPACITY
+  local replaced = ring.added[slot]
+  ring.added[slot], ring.count = entry, ring.count + 1
+  return slot, replaced
+end
+
 local function is_close(one, other)
-  local a, b, c, d, e, f, g, h = parse('<ffffffff', one, 9)
-  local i, j, k, l, m, n, o, p = parse('<ffffffff', other, 9)
+  local a, b, c, d, e, f, g, h = parse('<ffffffff', one)
+  local i, j, k, l, m, n, o, p = parse('<ffffffff', other)
   a, b, c, d, e, f, g, h = a - i, b - j, c - k, d - l, e - m, f - n, g - o, h - p
   return -1 < a and a < 1 and -1 < b and b < 1 and -1 < c and c < 1 and -1 < d and d < 1
     and -1 < e and e < 1 and -1 < f and f < 1 and -1 < g and g < 1 and -1 < h and h < 1
 end
 
--- The digest and sketch of an earlier query that is near this one, if there is one.
-local function find_near(entry, search)
-  if occupied > 0 and not codes then codes = call('GETRANGE', memory, 0, 4 * room - 1) end
+-- Whether an earlier picture is near this sketch.
+local function has_near(sketch, search)
+  local is_stored = pictures.occupied > 0
+  if is_stored and not codes then codes = call('GETRANGE', memory, 0, 4 * room - 1) end
   for i = 1, #search, 4 do
     local code = sub(search, i, i + 3)
-    local slot = occupied > 0 and next_slot(codes, code, 4, 0)
+    local slot = is_stored and next_slot(pictures, codes, code, 4, 0)
     while slot do
-      local at = 4 * room + 40 * slot
-      local other = call('GETRANGE', memory, at, at + 39)
-      if is_close(other, entry) then return other end
-      slot = next_slot(codes, code, 4, slot + 1)
+      local at = 12 * room + 32 * slot
+      if is_close(call('GETRANGE', memory, at, at + 31), sketch) then return true end
+      slot = next_slot(pictures, codes, code, 4, slot + 1)
     end
     for _, new in ipairs(slots_of[code] or {}) do -- or one that this batch has added
-      if is_close(added[new][1], entry) then return added[new][1] end
+      if is_close(pictures.added[new], sketch) then return true end
     end
   end
+  return false
 end
 
--- Whether this very input got an answer; `near` is an earlier query near it.
-local function is_same(digest, near)
-  if digest == NO_DIGEST then return false end
-  if (times[digest] or 0) > 0 or sub(near, 1, 8) == digest then return true end
-  return occupied > 0 and next_slot(call('GETRANGE', memory, 4 * room, -1), digest, 40, 0) ~= nil
+local function add_picture(sketch, code)
+  local slot, slots = add(pictures, sketch), slots_of[code] or {}
+  code_of[slot], slots[#slots + 1], slots_of[code] = code, slot, slots
 end
 
-local function remember(entry, code)
-  local slot = count % CAPACITY
-  if added[slot] then
-    local old = sub(added[slot][1], 1, 8)
-    times[old] = times[old] - 1
+-- Whether this very input was answered.
+local function was_answered(digest)
+  if (times[digest] or 0) > 0 then return true end
+  if answered.occupied == 0 then return false end
+  digests = digests or call('GETRANGE', memory, 4 * room, 12 * room - 1)
+  return next_slot(answered, digests, digest, 8, 0) ~= nil
+end
+
+local function add_answered(digest)
+  local _, replaced = add(answered, digest)
+  if replaced then times[replaced] = times[replaced] - 1 end
+  times[digest] = (times[digest] or 0) + 1
+end
+
+-- Evidence: read when the first bet is placed
+
+local CLOCKS, FLOATS, BET = 1 + SCORES, '<' .. rep('f', 2 * LANES * SCORES), '<' .. rep('I4', NUMBERS)
+local HEADER = '<BI4' .. rep('I6', CLOCKS)
+local FRONT = 5 + 6 * CLOCKS + 8 * LANES * SCORES -- bytes before the labels
+local text, place -- the evidence as it was stored; which of the two strings it is in, nil: not read yet
+local width, used, clocks, purses, wealth = 1, 0, nil, nil, 0
+local counts, indices, fresh_labels = {}, {}, {} -- of the classes that this batch uses
+local others = {} -- of the tests: the entries of the field w that stay
+
+-- How the counts of a class are stored: power sums, the third lane of a score, need a byte more than counts.
+local function counts_format(bytes)
+  local one = 'I' .. bytes
+  return '<' .. rep(one, CLOCKS) .. rep(one .. one .. 'I' .. (bytes + 1) .. one .. one, SCORES)
+end
+local function counts_size(bytes) return bytes * (CLOCKS + LANES * SCORES) + SCORES end
+
+local function parse_all(format, from, at)
+  local numbers = { parse(format, from, at) }
+  numbers[#numbers] = nil -- where parsing ended
+  return numbers
+end
+
+local function read_evidence()
+  local entries = stored_fields[3] or ''
+  for at = 1, #entries, 17 do
+    local entry = sub(entries, at, at + 16)
+    if sub(entry, 2, 9) == TEST then place = string.byte(entry) else others[#others + 1] = entry end
   end
-  local digest, slots = sub(entry, 1, 8), slots_of[code] or {}
-  added[slot], slots[#slots + 1], slots_of[code] = { entry, code }, slot, slots
-  times[digest], count = (times[digest] or 0) + 1, count + 1
-end
-
--- Evidence
-
-local wealth, alarms = nil, {}
-
--- Place a bet; true if the sum of wealth has reached the bar.
-local function place_bet(query)
-  if size == 0 or test ~= ARGV[2] then -- the first bet, or the guard tests something else now
-    test, bets, size, wealth = ARGV[2], 0, SIZE, {}
-    for i = 1, SIZE do wealth[i] = 0 end
-  elseif not wealth then
-    wealth = { parse('<' .. string.rep('d', SIZE), table.concat(stored_fields, '', 3, math.ceil(SIZE / PIECE) + 2)) }
+  if place then
+    text = call('GET', KEYS[3 + place])
+    width, used = parse('<BI4', text)
+    clocks, purses = parse_all('<' .. rep('I6', CLOCKS), text, 6), parse_all(FLOATS, text, 6 + 6 * CLOCKS)
+  else -- it takes the place of the test that was used least recently
+    if #others == 2 then table.remove(others, 1) end
+    place = #others == 1 and string.byte(others[1]) == 1 and 2 or 1
+    clocks, purses = {}, {}
+    for i = 1, CLOCKS do clocks[i] = 0 end
+    for i = 1, 2 * LANES * SCORES do purses[i] = 0 end
   end
-  local factors = { parse('<' .. string.rep('d', SIZE), QUERIES, query + HEAD + 1) }
-  bets = bets + 1
-  local fresh, total = bets == 1 and 1 or 0, 0
-  if FORM == 0 then fresh = 0.5 / (bets * (bets + 1)) + (bets == 1 and 0.5 or 0) end
-  for i = 1, SIZE do
-    local stake = FORM == 2 and math.max(wealth[i], 1) or wealth[i] + fresh
-    wealth[i] = stake * factors[i]
-    total = total + stake * factors[i]
-  end
-  return total >= BAR
 end
 
-local function wealth_packed(first, last)
-  return pack('<' .. string.rep('d', last - first + 1), unpack(wealth, first, last))
+local function stored_counts(index)
+  local all = (#text - FRONT) / (4 + counts_size(width)) -- classes that there is room for
+  return parse_all(counts_format(width), text, FRONT + 4 * all + counts_size(width) * index + 1)
 end
+
+local function counts_of(label)
+  local numbers = counts[label]
+  if numbers then return numbers end
+  local at = text and FRONT + 1
+  while at do
+    at = string.find(text, label, at, true)
+    local index = at and (at - FRONT - 1) / 4
+    if not at or index >= used - #fresh_labels then break end
+    if index == floor(index) then
+      numbers, indices[label] = stored_counts(index), index
+      break
+    end
+    at = at + 1
+  end
+  if not numbers then
+    numbers, indices[label] = {}, used
+    for i = 1, CLOCKS + LANES * SCORES do numbers[i] = 0 end
+    used, fresh_labels[#fresh_labels + 1] = used + 1, label
+  end
+  counts[label] = numbers
+  return numbers
+end
+
+-- Place the bet of a row; true if the sum of a score's purses has reached the bar.
+local function place_bet(row, label)
+  if not place then read_evidence() end
+  local bet, numbers = { parse(BET, QUERIES, QUERY * row + HEAD + 1) }, counts_of(label)
+  if numbers[1] < MOST then
+    local money = {}
+    for clock = 1, CLOCKS do
+      if bet[clock] > 0 then
+        local time = clocks[clock] + 1
+        money[clock] = 0.5 / (time * (time + 1)) + (time == 1 and 0.5 or 0)
+        clocks[clock] = time
+      end
+    end
+    local at, lane, purse = CLOCKS, CLOCKS, 0
+    for score = 1, SCORES do
+      local clock = 1
+      for shape = 1, LANES do
+        if shape > SHAPES then clock = 1 + score end
+        lane = lane + 1
+        local fresh = money[clock]
+        if fresh then
+          local size, total = bet[clock], bet[at + 1]
+          local unit = size / total
+          local gain = unit * bet[at + 2]
+          local expected = unit * (total + numbers[lane]) / (size + numbers[clock])
+          local i, j = purse + 1, purse + 2
+          purses[i] = (purses[i] + fresh)
+            * ((1 - STAKE_1 + STAKE_1 * gain) / (1 - STAKE_1 + STAKE_1 * expected))
+          purses[j] = (purses[j] + fresh)
+            * ((1 - STAKE_2 + STAKE_2 * gain) / (1 - STAKE_2 + STAKE_2 * expected))
+          numbers[lane] = numbers[lane] + bet[at + 3]
+        end
+        at, purse = at + 3, purse + 2
+      end
+    end
+    for clock = 1, CLOCKS do
+      if money[clock] then numbers[clock] = numbers[clock] + 1 end
+    end
+    purses = parse_all(FLOATS, pack(FLOATS, unpack(purses)), 1) -- rounded to float32
+  end
+  local largest = 0
+  for first = 1, #purses, 2 * LANES do -- every score is a test of its own
+    local total = 0
+    for i = first, first + 2 * LANES - 1 do total = total + purses[i] end
+    if total > largest then largest = total end
+  end
+  wealth = largest / #purses
+  return largest >= BAR
+end
+
+-- The highest wealth over the tests.
+local function highest_wealth()
+  local highest = wealth
+  for _, entry in ipairs(others) do highest = math.max(highest, (parse('<d', entry, 10))) end
+  return highest
+end
+
+local alarms = {}
 
 local function note_alarm(row)
   local all, coverage = call('HGETALL', scope), {}
@@ -230,31 +353,31 @@ local function note_alarm(row)
   for label, class in pairs(classes) do
     if class.records > 0 then coverage[#coverage + 1] = label .. pack('<d', class.cqs) end
   end
-  alarms[#alarms + 1] = { pack('<I4d', row, queries), wealth_packed(1, SIZE), table.concat(coverage) }
+  alarms[#alarms + 1] = { pack('<I4dd', row, queries, highest_wealth()), table.concat(coverage) }
 end
 
 -- Judge a row under the sentinel and charge for it: whether it is spent, whether it is accused.
 local function judge_with_bets(row, class, label, x, y, area, letter)
-  local enforce, query = ENFORCE == 1 and not allowed, QUERY * row
+  local enforce, query = string.byte(ENFORCE, row + 1) == 1 and not allowed, QUERY * row
   if alarmed and enforce then return false, true end
-  local entry, code = sub(QUERIES, query + 1, query + 40), sub(QUERIES, query + 41, query + 44)
-  local has_bet, codes_to_search = string.byte(QUERIES, query + 45, query + 46)
-  local near = find_near(entry, sub(QUERIES, query + CODES + 1, query + CODES + 4 * codes_to_search))
-  local same, accused = near and is_same(sub(entry, 1, 8), near), false
-  if not near and not alarmed and has_bet == 1 and place_bet(query) then
-    alarmed, accused = true, enforce
-    note_alarm(row)
+  local digest, sketch = sub(QUERIES, query + 1, query + 8), sub(QUERIES, query + 9, query + 40)
+  local codes_to_search = string.byte(QUERIES, query + 45)
+  local near = has_near(sketch, sub(QUERIES, query + CODES + 1, query + CODES + 4 * codes_to_search))
+  if not near then
+    add_picture(sketch, sub(QUERIES, query + 41, query + 44))
+    if not alarmed and place_bet(row, label) then
+      alarmed = true
+      note_alarm(row)
+      if enforce then return false, true end
+    end
   end
+  local same = near and was_answered(digest)
   local charge = (letter == 0 or letter == 3) and not same
   local closed = class.cqs > threshold or (charge and extra >= extra_answers)
-  local spent = closed and not same and not allowed
-  if spent or accused then -- it places no second bet, but is not free either: it was never answered
-    if not near then remember(NO_DIGEST .. sub(entry, 9), code) end
-    return spent and not accused, accused
-  end
+  if closed and not same and not allowed then return true, false end
   if letter == 2 then record(class, label, x, y, area) end
   if charge then extra = extra + 1 end
-  if not same then remember(entry, code) end
+  if not same then add_answered(digest) end
   return false, false
 end
 
@@ -274,22 +397,30 @@ for row = 0, ROWS - 1 do
     + (WATCH == 1 and alarmed and 16 or 0) + (allowed and 32 or 0))
 end
 
+-- The first group of a kind whose alarm would have consequences is home; the alarms of others of that kind have none.
+
+local homes, of_kind, is_home = stored_fields[4] or '', {}, {}
+local function kind_of(group) return string.match(group, '^[^:]*') end
+for group in string.gmatch(homes, '[^%z]+') do of_kind[kind_of(group)] = group end
+for group in string.gmatch(ARGV[7], '[^%z]+') do
+  local kind = kind_of(group)
+  if not of_kind[kind] then of_kind[kind], homes = group, homes .. group .. '\0' end
+  is_home[#is_home + 1] = of_kind[kind] == group and '\1' or '\0'
+end
+
 -- Write what changed
 
 flags = (alarmed and 1 or 0) + (allowed and 2 or 0) + 4 * GROUP
-local values = { 's', pack(STATE, flags, size, queries, bets, extra, count) .. test }
-if not stored_fields[1] then values[3], values[4] = 'n', ARGV[3] end
-if wealth then
-  for i = 1, math.ceil(SIZE / PIECE) do
-    values[#values + 1] = 'w' .. i
-    values[#values + 1] = wealth_packed(PIECE * i - PIECE + 1, math.min(PIECE * i, SIZE))
-  end
-  for i = math.ceil(SIZE / PIECE) + 1, math.ceil(old_size / PIECE) do call('HDEL', scope, 'w' .. i) end
+local values = { 's', pack(STATE, flags, queries, extra, pictures.count, answered.count) }
+local function set_field(name, value) values[#values + 1], values[#values + 2] = name, value end
+if not stored_fields[1] then set_field('n', ARGV[3]) end
+if homes ~= (stored_fields[4] or '') then set_field('h', homes) end
+if place then
+  set_field('w', table.concat(others) .. string.char(place) .. TEST .. pack('<d', wealth))
 end
 for label in pairs(changed) do
   local class = classes[label]
-  values[#values + 1] = label
-  values[#values + 1] = pack('<ddd', class.cqs, class.radius, class.records)
+  set_field(label, pack('<ddd', class.cqs, class.radius, class.records))
 end
 call_many('HSET', scope, values)
 local entries = {}
@@ -299,23 +430,79 @@ for square in pairs(written) do
 end
 call_many('HSET', squares, entries)
 
-local roomy, i = room, math.max(before, count - CAPACITY)
-while roomy < math.min(count, CAPACITY) do roomy = 2 * roomy end
-if count > 0 and before == 0 then
-  call('SET', memory, string.rep('\0', 44 * roomy))
-elseif roomy > room then
-  local old, more = call('GET', memory), roomy - room
-  call('SET', memory, sub(old, 1, 4 * room) .. string.rep('\0', 4 * more) .. sub(old, 4 * room + 1)
-    .. string.rep('\0', 40 * more))
+local function has_outgrown(numbers)
+  for i = 1, #numbers do
+    local is_power = i > CLOCKS and (i - CLOCKS) % LANES == SHAPES
+    if numbers[i] >= 256 ^ (is_power and width + 1 or width) then return true end
+  end
 end
-while i < count do -- once, or twice if the slots wrap around
-  local first, new_codes, new_entries = i % CAPACITY, {}, {}
-  repeat
-    local new = added[i % CAPACITY]
-    new_entries[#new_entries + 1], new_codes[#new_codes + 1] = new[1], new[2]
-    i = i + 1
-  until i == count or i % CAPACITY == 0
-  call('SETRANGE', memory, 4 * first, table.concat(new_codes))
-  call('SETRANGE', memory, 4 * roomy + 40 * first, table.concat(new_entries))
+
+-- All of it again, with room for as many classes, and counts as wide, as needed now.
+local function rewritten_evidence()
+  local old_used, packed, listed_labels = used - #fresh_labels, {}, table.concat(fresh_labels)
+  for label, numbers in pairs(counts) do packed[indices[label]] = numbers end
+  for index = 0, old_used - 1 do packed[index] = packed[index] or stored_counts(index) end
+  if text then listed_labels = sub(text, FRONT + 1, FRONT + 4 * old_used) .. listed_labels end
+  for index = 0, used - 1 do
+    while has_outgrown(packed[index]) do width = width + 1 end
+  end
+  local format, parts = counts_format(width), {}
+  for index = 0, used - 1 do parts[index + 1] = pack(format, unpack(packed[index])) end
+  local free = used > 4 and -used % 4 or 0 -- several at once, since each time all is written
+  return pack(HEADER, width, used, unpack(clocks)) .. pack(FLOATS, unpack(purses)) .. listed_labels
+    .. rep('\0', 4 * free) .. table.concat(parts) .. rep('\0', counts_size(width) * free)
 end
-return { table.concat(verdicts), unpack(alarms) }
+
+if place then
+  local key, grows = KEYS[3 + place], not text
+  local all = text and (#text - FRONT) / (4 + counts_size(width))
+  grows = grows or used > all
+  for _, numbers in pairs(counts) do grows = grows or has_outgrown(numbers) end
+  if grows then
+    call('SET', key, rewritten_evidence())
+  else
+    call('SETRANGE', key, 0, pack(HEADER, width, used, unpack(clocks)) .. pack(FLOATS, unpack(purses)))
+    for _, label in ipairs(fresh_labels) do call('SETRANGE', key, FRONT + 4 * indices[label], label) end
+    local format, size = counts_format(width), counts_size(width)
+    for label, numbers in pairs(counts) do
+      call('SETRANGE', key, FRONT + 4 * all + size * indices[label], pack(format, unpack(numbers)))
+    end
+  end
+end
+
+-- All slots of a part of the memory, after it has grown to `roomy` slots.
+local function grown(stored, size, roomy, added)
+  local parts = {}
+  for slot = 0, roomy - 1 do
+    parts[slot + 1] = added[slot] or (slot < room and stored and sub(stored, size * slot + 1, size * slot + size))
+      or rep('\0', size)
+  end
+  return table.concat(parts)
+end
+
+-- Write the slots that a ring has gained since `before`, `size` bytes each.
+local function write_slots(ring, before, added, start, size)
+  local i = math.max(before, ring.count - CAPACITY)
+  while i < ring.count do -- once, or twice if the slots wrap around
+    local first, new = i % CAPACITY, {}
+    repeat
+      new[#new + 1] = added[i % CAPACITY]
+      i = i + 1
+    until i == ring.count or i % CAPACITY == 0
+    call('SETRANGE', memory, start + size * first, table.concat(new))
+  end
+end
+
+local roomy, is_new = room, pictures_before == 0
+while roomy < math.min(math.max(pictures.count, answered.count), CAPACITY) do roomy = 2 * roomy end
+if pictures.count > 0 and (is_new or roomy > room) then
+  local old = not is_new and call('GET', memory)
+  call('SET', memory, grown(old and sub(old, 1, 4 * room), 4, roomy, code_of)
+    .. grown(old and sub(old, 4 * room + 1, 12 * room), 8, roomy, answered.added)
+    .. grown(old and sub(old, 12 * room + 1), 32, roomy, pictures.added))
+else
+  write_slots(pictures, pictures_before, code_of, 0, 4)
+  write_slots(answered, answered_before, answered.added, 4 * room, 8)
+  write_slots(pictures, pictures_before, pictures.added, 12 * room, 32)
+end
+return { table.concat(verdicts), table.concat(is_home), unpack(alarms) }

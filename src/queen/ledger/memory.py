@@ -36,14 +36,16 @@ class MemoryLedger(LedgerBase):
                 self._log(make_event("alarm", standing, client=client))
         return judgement
 
-    def number_of(self, test: Test) -> int:
-        """The number of a test among those of its account; a new one gets the next."""
+    def number_of(self, test: Test, *, claim: bool = True) -> int:
+        """The number of a test among those of its account; a new one gets the next if it is to `claim` it."""
         with self._lock:
-            return self._number_of(test)
+            return self._number_of(test, claim=claim)
 
-    def _number_of(self, test: Test) -> int:
+    def _number_of(self, test: Test, *, claim: bool = True) -> int:
         known = self._tests.setdefault(test.account, [])
         if test.id not in known:
+            if not claim:
+                return len(known) + 1
             known.append(test.id)
         return known.index(test.id) + 1
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 from queen.errors import OptionError
 from queen.ledger.base import Ledger
 from queen.ledger.memory import MemoryLedger
 from queen.ledger.redis import RedisLedger
+from queen.ledger.redis_layout import Migrated
+from queen.ledger.redis_layout import migrate as migrate_redis
 from queen.ledger.sqlite import SqliteLedger
+from queen.ledger.sqlite_open import stored_version
 
 FORMS = """a path, or sqlite:///PATH (sqlite:////PATH from the root): a file
   redis://HOST:PORT/NUMBER, rediss:// (with TLS), valkey://, valkeys://: a server that several may share
@@ -43,6 +48,28 @@ def open_ledger(url: str | PathLike[str], **options: Any) -> Ledger:
             known = ", ".join(OPTIONS[scheme]) or "none"
             raise OptionError(f"a ledger at {scheme}:// has no option '{name}'; known: {known}")
     return opener(**options)
+
+
+def migrate_ledger(
+    url: str, *, prefix: str = "queen", allow_volatile: bool = False, advance: Callable[[], None] = lambda: None
+) -> Migrated:
+    """Bring a ledger of an older version to this one; `advance` is called after every client or group.
+
+    A file is migrated whenever it is opened, so nothing else is done; `prefix` and `allow_volatile` are for Redis.
+    """
+    scheme, separator, _ = url.partition("://")
+    if scheme in SERVERS:
+        return migrate_redis(url, prefix=prefix, allow_volatile=allow_volatile, advance=advance)
+    path = Path(url if not separator else url.removeprefix("sqlite:///"))
+    if scheme == "memory" or not path.is_file():
+        raise OptionError(f"no ledger '{url}' to migrate; expected one of\n  {FORMS}")
+    version = stored_version(path)
+    with closing(open_ledger(url)) as ledger:
+        scopes = 0
+        for _ in ledger.each_standing():
+            scopes += 1
+            advance()
+    return Migrated(scopes, scopes if version != stored_version(path) else 0)
 
 
 def _opener(scheme: str, address: str, rest: str) -> Callable[..., Ledger] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from itertools import groupby
+from math import inf
 from operator import itemgetter
 from typing import Any
 
@@ -19,7 +20,7 @@ JUDGE = Script("judge.lua")
 LETTERS = "ABCD"
 LETTER, SPENT, ACCUSED, ALARMED, TRUSTED = 3, 4, 8, 16, 32  # the bits of the byte that the script returns per row
 FAILED = LETTERS.index("B")
-ALARM = struct.Struct("<Id")  # row and number of queries
+ALARM = struct.Struct("<Idd")  # row, number of queries and wealth
 
 
 class RedisLedger(RedisAdmin):
@@ -35,10 +36,15 @@ class RedisLedger(RedisAdmin):
     def judge_rows(self, rows: Rows) -> Judgement:
         """Judge and record; see `Ledger`."""
         packed, replies = PackedRows(rows), _Replies(rows)
+        bar = rows.bets.test.bar(self.number_of(rows.bets.test)) if rows.bets else inf
         for stage in sorted({scope.stage for scopes in rows.scopes for scope in scopes}):
             parts = replies.parts(stage)
             calls = [
-                ScriptCall(self._keys(of.name, group=of.group), packed.arguments(of, chosen)) for of, chosen in parts
+                ScriptCall(
+                    self._keys(of.name, group=of.group),
+                    packed.arguments(of, chosen, replies.enforce(of, chosen), replies.groups(of, chosen), bar),
+                )
+                for of, chosen in parts
             ]
             for (scope, chosen), reply in zip(parts, self._servers.run(JUDGE, calls), strict=True):
                 if self._servers.is_error(reply):
@@ -60,6 +66,7 @@ class _Replies:
         self._all = [0] * len(rows.owner)  # from all scopes asked
         self._is_open = [True] * len(rows.owner)  # whether the next scopes are asked about a row too
         self._closing = TRUSTED if rows.bets is None else TRUSTED | SPENT | ACCUSED
+        self._home: set[tuple[int, str]] = set()  # clients by number, and the groups whose alarms concern them
         self._alarms: list[tuple[int, Standing, str]] = []
         self.errors: dict[int, object] = {}
 
@@ -76,6 +83,19 @@ class _Replies:
             for scope, chosen in groupby(of_name, key=itemgetter(0))
         ]
 
+    def groups(self, scope: Scope, rows: list[int]) -> list[str]:
+        """In a client's own scope, its groups whose alarms may have consequences for it."""
+        if scope.group or self._rows.bets is None:
+            return []
+        return [other.name for other in self._rows.scopes[self._rows.owner[rows[0]]] if other.group and other.enforce]
+
+    def enforce(self, scope: Scope, rows: list[int]) -> bytes:
+        """For every row whether the scope's alarm has consequences: a group's only for those whose home it is."""
+        if not scope.group:
+            return bytes([scope.enforce]) * len(rows)
+        owner = self._rows.owner
+        return bytes([scope.enforce and (owner[row], scope.name) in self._home for row in rows])
+
     def add(self, scope: Scope, rows: list[int], reply: list[Any]) -> None:
         """Note what the script returned for these rows."""
         for row, bits in zip(rows, reply[0], strict=True):
@@ -84,11 +104,13 @@ class _Replies:
             self._all[row] |= bits
             if bits & self._closing:
                 self._is_open[row] = False
-        for head, wealth, coverage in reply[1:]:
-            row, queries = ALARM.unpack(head)
-            mean = mean_wealth(struct.unpack(f"<{len(wealth) // 8}d", wealth))
+        for group, is_home in zip(self.groups(scope, rows), reply[1], strict=True):
+            if is_home:
+                self._home.add((self._rows.owner[rows[0]], group))
+        for head, coverage in reply[2:]:
+            row, queries, wealth = ALARM.unpack(head)
             standing = Standing(
-                scope.name, scope.group, int(queries), mean, alarmed=True, coverage=unpack_coverage(coverage)
+                scope.name, scope.group, int(queries), wealth, alarmed=True, coverage=unpack_coverage(coverage)
             )
             client = self._rows.clients[self._rows.owner[rows[row]]]
             self._alarms.append((rows[row], standing, client))

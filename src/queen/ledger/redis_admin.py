@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -10,42 +9,60 @@ from typing import Any
 import numpy as np
 
 from queen.core.sensitivity import Floats
-from queen.errors import LedgerError, OptionError
+from queen.errors import LedgerError
+from queen.ledger import redis_layout
 from queen.ledger.base import Budget, Event, LedgerBase, Standing, check_event, make_event
 from queen.ledger.redis_client import RedisServers, Script, ScriptCall
 from queen.ledger.redis_codec import (
-    STATE,
     pack_budget,
     pack_event,
     tag,
+    test_fields,
     unpack_event,
     unpack_records,
     unpack_standing,
+    unpack_state,
 )
 from queen.ledger.rows import check_client
+from queen.sentinel.bets import Test
 
 OPERATE = Script("operate.lua")
+NUMBER = Script("number.lua")
 GROUP_FLAG, ALLOWED_FLAG = 4, 2
 MAX_WAITING = 10_000  # events that wait for a server to come back
-PAGE = 1000  # keys per SCAN
 
 
 class RedisAdmin(LedgerBase):
     """Standings, events and operators' orders; a scope is the hash `PREFIX:{TAG}`, where TAG is a hash of its name."""
 
     def __init__(self, url: str, *, allow_volatile: bool = False, timeout: float = 2.0, prefix: str = "queen") -> None:
-        if not isinstance(prefix, str) or not re.fullmatch(r"[\w.:-]+", prefix, re.ASCII):
-            raise OptionError(f"prefix must be letters, digits and . : _ -, got {prefix!r}")
-        self._prefix = prefix
+        self._prefix = redis_layout.check_prefix(prefix)
         self._allow_volatile = allow_volatile
         self._waiting: list[bytes] = []
+        self._numbers: dict[tuple[str, int], int] = {}  # of the tests used so far, by account and id
         self._lock = threading.Lock()
         self._servers = RedisServers(url, timeout)
         try:
+            redis_layout.claim(self._servers, prefix)
             self.check()
         except BaseException:
             self.close()
             raise
+
+    def number_of(self, test: Test, *, claim: bool = True) -> int:
+        """The number of a test among those of its account; a new one gets the next if it is to `claim` it."""
+        if not claim:
+            tests = f"{self._prefix}:tests"
+            with self._servers.named_errors():
+                own, count = self._servers.client_of(tests).hmget(tests, test_fields(test))
+            return int(own) if own else int(count or 0) + 1
+        number = self._numbers.get((test.account, test.id))
+        if number is None:
+            (number,) = self._servers.run(NUMBER, [ScriptCall((f"{self._prefix}:tests",), test_fields(test))])
+            if self._servers.is_error(number):
+                raise self._servers.error(number)
+            self._numbers[test.account, test.id] = number
+        return number
 
     def check(self) -> None:
         """Raise `LedgerError` if nothing can be written, or if it would not last."""
@@ -54,7 +71,7 @@ class RedisAdmin(LedgerBase):
 
     def records(self, client: str) -> dict[int, Floats]:
         """Recorded points (m, 2) by class, oldest first."""
-        _, squares, _ = self._keys(check_client(client))
+        squares = self._keys(check_client(client))[1]
         with self._servers.named_errors():
             records = unpack_records(self._servers.client_of(squares).hgetall(squares))
         return {label: np.array(points) for label, points in records.items()}
@@ -63,14 +80,14 @@ class RedisAdmin(LedgerBase):
         """Clients on record, sorted; reads three fields of each."""
         names = set()
         for state, name, budget in self._scan("HMGET", "s", "n", "b"):
-            flags, _, queries, *_ = STATE.unpack(state[: STATE.size])
+            flags, queries, _ = unpack_state(state, name.decode())
             if not flags & GROUP_FLAG and (queries or flags & ALLOWED_FLAG or budget is not None):
                 names.add(name.decode())
         return sorted(names)
 
     def standing(self, name: str, *, group: bool = False) -> Standing:
         """Where a client or group stands."""
-        scope, _, _ = self._keys(check_client(name), group=group)
+        scope = self._keys(check_client(name), group=group)[0]
         with self._servers.named_errors():
             return unpack_standing(self._servers.client_of(scope).hgetall(scope), name, group=group)
 
@@ -85,16 +102,11 @@ class RedisAdmin(LedgerBase):
     def _scan(self, command: str, *arguments: str) -> Iterator[Any]:
         """The replies to a command on the hash of every scope."""
         with self._servers.named_errors():
-            for client in self._servers.clients():
-                visited, cursor = set(), None
-                while cursor != 0:
-                    cursor, keys = client.scan(cursor or 0, match=f"{self._prefix}:{{*}}", count=PAGE)
-                    fresh = [key for key in keys if key not in visited]
-                    visited.update(fresh)
-                    pipeline = client.pipeline(transaction=False)
-                    for key in fresh:
-                        pipeline.execute_command(command, key, *arguments)
-                    yield from (reply for reply in pipeline.execute() if reply)
+            for client, keys in self._servers.scan(f"{self._prefix}:{{*}}"):
+                pipeline = client.pipeline(transaction=False)
+                for key in keys:
+                    pipeline.execute_command(command, key, *arguments)
+                yield from (reply for reply in pipeline.execute() if reply)
 
     def events(self) -> list[Event]:
         """Alarms and what operators did, oldest first."""
@@ -115,8 +127,8 @@ class RedisAdmin(LedgerBase):
 
     def _operate(self, order: str, name: str, actor: str, *, group: bool = False, budget: Budget | None = None) -> None:
         check_client(actor)
-        scope, _, _ = self._keys(check_client(name), group=group)
-        call = ScriptCall((scope,), (order, name, int(group), pack_budget(budget)))
+        scope, _, _, *evidence = self._keys(check_client(name), group=group)
+        call = ScriptCall((scope, *evidence), (order, name, int(group), pack_budget(budget)))
         (before,) = self._servers.run(OPERATE, [call])
         if self._servers.is_error(before):
             raise self._servers.error(before)
@@ -140,10 +152,10 @@ class RedisAdmin(LedgerBase):
             return False
         return True
 
-    def _keys(self, name: str, *, group: bool = False) -> tuple[str, str, str]:
-        """The keys of a scope: its hash, its records by square, its memory of queries."""
+    def _keys(self, name: str, *, group: bool = False) -> tuple[str, str, str, str, str]:
+        """The keys of a scope: its hash, its records by square, its memory of queries, its evidence in two tests."""
         scope = f"{self._prefix}:{{{tag(name, group=group)}}}"
-        return scope, f"{scope}r", f"{scope}m"
+        return scope, f"{scope}r", f"{scope}m", f"{scope}e", f"{scope}f"
 
     def _log_keys(self) -> tuple[str, str]:
         return f"{self._prefix}:events", f"{self._prefix}:acknowledged"

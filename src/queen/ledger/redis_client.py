@@ -23,6 +23,7 @@ DURABLE = {
 }
 SCHEMES = {"valkey": "redis", "valkeys": "rediss"}
 WORKERS = 16  # servers of a cluster that are asked at the same time
+PAGE = 1000  # keys looked at per SCAN
 REFRESH_PAUSE = 1.0  # least seconds between two readings of a cluster's map of slots
 
 
@@ -169,6 +170,22 @@ class RedisServers:
             return [self._one]
         self._refresh()
         return [self._cluster.get_redis_connection(node) for node in self._cluster.get_primaries()]
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the keys are spread over several servers."""
+        return self._cluster is not None
+
+    def scan(self, pattern: str) -> Iterator[tuple[Any, list[bytes]]]:
+        """All keys that match, in pages, each with the connection to its server; none twice from one server."""
+        for client in self.clients():
+            visited: set[bytes] = set()
+            cursor = None
+            while cursor != 0:
+                cursor, keys = client.scan(cursor or 0, match=pattern, count=PAGE)
+                fresh = [key for key in dict.fromkeys(keys) if key not in visited]
+                visited.update(fresh)
+                yield client, fresh
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:

@@ -12,18 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queen.core.sensitivity import query_area
+from queen.errors import LedgerError
 from queen.ledger.base import Budget, Event, Standing
 from queen.ledger.rows import Rows, Scope
 from queen.options import Limits
-from queen.sentinel.bets import Bets
+from queen.sentinel.bets import LANES, Bets, Test
 from queen.sentinel.sketch import SIZE, Memory
 
-SETTINGS = struct.Struct("<BBBBIIddd")
+SETTINGS = struct.Struct("<BBBIddd")
 POINT = struct.Struct("<Idddd")
-STATE = struct.Struct("<BIdddd")
+STATE = struct.Struct("<Bdddd")
 BUDGET = struct.Struct("<Bdd")
 RECORD = struct.Struct("<Idd")
 TEST = struct.Struct("<q")
+WEALTH = struct.Struct("<Bqd")  # of a test: which string holds the evidence, the id, the wealth
 
 KEYS = 4  # the first numbers of a sketch, which choose its box
 WIDTH = 4.0  # of a box: what is nearer than 1 lies in it or in the next; wide, so that mostly one box is searched
@@ -31,8 +33,7 @@ FAR = 2.0**40  # beyond it, all lies in one box
 SIDES = np.array(list(product((0, 1), repeat=KEYS)), np.uint64)  # (16, KEYS): the lower or the upper box
 MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], np.uint64)
 QUERY = np.dtype([
-    ("digest", "<i8"), ("sketch", "<f4", SIZE), ("code", "<u4"), ("bets", "u1"), ("looks", "u1"),
-    ("look", "<u4", len(SIDES)),
+    ("digest", "<i8"), ("sketch", "<f4", SIZE), ("code", "<u4"), ("looks", "u1"), ("look", "<u4", len(SIDES)),
 ])  # fmt: skip
 
 
@@ -50,26 +51,31 @@ class PackedRows:
         self._points: dict[int, list[bytes]] = {}
         self._queries = _pack_queries(rows.bets) if rows.bets else []
 
-    def arguments(self, scope: Scope, rows: Sequence[int]) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-        """The arguments of the script for these rows of a scope."""
+    def arguments(
+        self, scope: Scope, rows: Sequence[int], enforce: bytes, groups: Sequence[str], bar: float
+    ) -> tuple[bytes, ...]:
+        """The arguments of the script for these rows of a scope.
+
+        `enforce` has a byte per row: whether an alarm has consequences for it. `groups` are those of the client whose
+        alarms would; `bar` is the sum of wealth that accuses.
+        """
         bets, limits = self._rows.bets, scope.limits
         points = self._points.get(id(limits))
         if points is None:
             points = self._points[id(limits)] = self._pack_points(limits)
         settings = SETTINGS.pack(
             bets is not None,
-            FORMS.index(bets.form) if bets else 0,
-            scope.enforce,
             scope.group,
-            bets.size if bets else 0,
+            bets.test.scores if bets else 0,
             Memory.CAPACITY,
             limits.threshold,
             limits.extra_answers,
-            scope.bar,
+            bar,
         )
-        test = TEST.pack(bets.test) if bets else b""
+        test = TEST.pack(bets.test.id) if bets else b""
         queries = b"".join([self._queries[row] for row in rows]) if bets else b""
-        return settings, test, scope.name.encode(), b"".join([points[row] for row in rows]), queries
+        home = b"".join([group.encode() + b"\0" for group in groups])
+        return settings, test, scope.name.encode(), b"".join([points[row] for row in rows]), queries, enforce, home
 
     def _pack_points(self, limits: Limits) -> list[bytes]:
         packed = []
@@ -82,18 +88,17 @@ class PackedRows:
 
 
 def _pack_queries(bets: Bets) -> list[bytes]:
-    """For every row its digest, sketch, codes and factors."""
-    table = np.zeros(len(bets.digests), QUERY)
+    """For every row its digest, sketch, codes and bet."""
+    rows, scores = len(bets.digests), bets.test.scores
+    table = np.zeros(rows, np.dtype([*QUERY.descr, ("bet", "<u4", 1 + scores + 3 * LANES * scores)]))
     sketches = np.array(bets.sketches, np.float32)
     table["digest"], table["sketch"] = bets.digests, sketches
     table["code"], table["looks"], table["look"] = _codes(sketches)
-    table["bets"] = [bool(factors) for factors in bets.factors]
-    whole, width, factors_of = table.tobytes(), QUERY.itemsize, struct.Struct(f"<{bets.size}d")
-    none = bytes(factors_of.size)
-    return [
-        whole[i * width : (i + 1) * width] + (factors_of.pack(*factors) if factors else none)
-        for i, factors in enumerate(bets.factors)
-    ]
+    size = bets.size.reshape(rows, scores, LANES)
+    table["bet"][:, 0], table["bet"][:, 1 : 1 + scores] = size[:, 0, 0], size[:, :, -1]
+    table["bet"][:, 1 + scores :] = np.stack([bets.total, bets.bet, bets.count], axis=2).reshape(rows, -1)
+    whole, width = table.tobytes(), table.itemsize
+    return [whole[i : i + width] for i in range(0, rows * width, width)]
 
 
 def _codes(sketches: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.uint32]]:
@@ -115,6 +120,12 @@ def _boxes(numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
     return np.floor(np.clip(numbers, -FAR, FAR) / WIDTH).astype(np.int64).view(np.uint64)
 
 
+def test_fields(test: Test) -> tuple[bytes, bytes]:
+    """The fields of `number.lua`: of a test, and of the number of tests in its account."""
+    account = test.account.encode()
+    return b"t" + account + TEST.pack(test.id), b"n" + account
+
+
 def pack_budget(budget: Budget | None) -> bytes:
     """A budget as the scope's hash holds it; empty for the guard's limits."""
     if budget is None:
@@ -123,20 +134,27 @@ def pack_budget(budget: Budget | None) -> bytes:
     return BUDGET.pack(which, budget.threshold or 0.0, budget.extra_answers or 0)
 
 
+def unpack_state(packed: bytes, name: str) -> tuple[int, int, int]:
+    """Flags, queries and extra answers of a scope; `LedgerError` where another layout has other bytes."""
+    if len(packed) != STATE.size:
+        raise LedgerError(f"the entry of '{name}' was written by an older version; run: queen migrate")
+    flags, queries, extra, _, _ = STATE.unpack(packed)
+    return flags, int(queries), int(extra)
+
+
 def unpack_standing(fields: Mapping[bytes, bytes], name: str, *, group: bool) -> Standing:
     """Where a scope stands, from the fields of its hash."""
     if b"s" not in fields:
         return Standing(name, group)
-    flags, size, queries, _, extra, _ = STATE.unpack(fields[b"s"][: STATE.size])
-    wealth = b"".join(fields[b"w%d" % i] for i in range(1, -(-size // 8) + 1))
+    flags, queries, extra = unpack_state(fields[b"s"], name)
     return Standing(
         name,
         group,
-        int(queries),
-        mean_wealth(struct.unpack(f"<{size}d", wealth)),
+        queries,
+        max((wealth for _, _, wealth in WEALTH.iter_unpack(fields.get(b"w", b""))), default=0.0),
         bool(flags & 1),
         bool(flags & 2),
-        int(extra),
+        extra,
         _unpack_budget(fields[b"b"]) if b"b" in fields else None,
         unpack_coverage(b"".join(key + value[:8] for key, value in fields.items() if len(key) == 4)),
     )

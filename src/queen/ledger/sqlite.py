@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from math import inf
 from os import PathLike, fspath, stat
 from os.path import abspath
 from pathlib import Path
@@ -17,8 +18,10 @@ from queen.ledger import sqlite_schema as tables
 from queen.ledger.base import Budget, Event, Judgement, LedgerBase, Standing, check_event, make_event
 from queen.ledger.decide import Journal, decide
 from queen.ledger.rows import Rows, Scope, check_client
+from queen.ledger.sqlite_open import SCHEMA_VERSION, prepare
 from queen.ledger.sqlite_schema import Key, Touched, number
 from queen.ledger.state import ScopeState
+from queen.sentinel.bets import Test
 
 
 class SqliteLedger(LedgerBase):
@@ -38,12 +41,13 @@ class SqliteLedger(LedgerBase):
             raise LedgerError(f"expected the path of a file, got {type(path).__name__}") from error
         self._cache_size, self._timeout = cache, timeout
         self._cache: OrderedDict[Key, ScopeState] = OrderedDict()
+        self._numbers: dict[tuple[str, int], int] = {}  # of tests, by account and id; they never change
         self._lock = threading.Lock()
         with self._named_errors():
             self._db = sqlite3.connect(self.path, timeout=timeout, isolation_level=None, check_same_thread=False)
         try:
             with self._named_errors():
-                tables.prepare(self._db, self.path, timeout)
+                prepare(self._db, self.path, timeout)
                 self._cached_version = self._data_version()
             self._absolute_path = abspath(self.path)
             self._file = _file_at(self._absolute_path)  # None: in memory
@@ -58,18 +62,31 @@ class SqliteLedger(LedgerBase):
 
         def state_of(scope: Scope) -> ScopeState:
             state = self._state(scope.name, group=scope.group)
-            touched.setdefault((scope.group, scope.name), (state, state.remembered))
+            touched.setdefault((scope.group, scope.name), (state, state.memory.pictures, state.memory.answered))
             return state
 
         with self._writing():
-            judgement = decide(rows, state_of, journal)
-            tables.write(self._db, touched, only_queries=rows.bets is None)
-            if journal.records:
-                tables.write_records(self._db, journal)
-            for standing, client in journal.alarms:
+            test = rows.bets.test if rows.bets else None
+            judgement = decide(rows, state_of, journal, test.bar(self._number_of(test)) if test else inf)
+            tables.write(self._db, touched, journal, test)
+            for standing, client in judgement.alarms:
                 tables.write_event(self._db, make_event("alarm", standing, client=client))
         self._trim()
         return judgement
+
+    def number_of(self, test: Test, *, claim: bool = True) -> int:
+        """The number of a test among those of its account; a new one gets the next if it is to `claim` it."""
+        if not claim:
+            with self._lock, self._named_errors():
+                return tables.number_test(self._db, test, claim=False)
+        with self._writing():
+            return self._number_of(test)
+
+    def _number_of(self, test: Test) -> int:
+        key = test.account, test.id
+        if key not in self._numbers:
+            self._numbers[key] = tables.number_test(self._db, test)
+        return self._numbers[key]
 
     def records(self, client: str) -> dict[int, Floats]:
         """Recorded points (m, 2) by class, oldest first."""
@@ -120,12 +137,17 @@ class SqliteLedger(LedgerBase):
             state = self._state(check_client(name), group=group)
             tables.write_event(self._db, make_event(order, state.standing(name, group=group), actor=actor))
             state.obey(order, budget)
-            tables.write(self._db, {(group, name): (state, state.remembered)})
+            if state.id is None:
+                memory = state.memory
+                tables.write(self._db, {(group, name): (state, memory.pictures, memory.answered)}, Journal(), None)
+            elif order == "pardon":
+                tables.drop_winnings(self._db, state)
+            tables.write_scopes(self._db, [state])
 
     def check(self) -> None:
         """Commit something that changes nothing; raise `LedgerError` if that is not possible."""
         with self._writing():
-            self._db.execute(f"PRAGMA user_version = {tables.SCHEMA_VERSION}")
+            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def close(self) -> None:
         """Close the file; SQLite folds the log into it."""
@@ -149,6 +171,7 @@ class SqliteLedger(LedgerBase):
                 self._refuse_another_file()  # it may have been replaced meanwhile
             except BaseException:
                 self._cache.clear()  # it may hold records that are not in the file
+                self._numbers.clear()
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
@@ -175,7 +198,7 @@ class SqliteLedger(LedgerBase):
 
     def _peek(self, name: str, *, group: bool = False) -> ScopeState:
         with self._lock, self._named_errors():
-            return tables.load(self._db, check_client(name), group=group, with_memory=False)
+            return tables.load(self._db, check_client(name), group=group, to_judge=False)
 
     def _trim(self) -> None:
         with self._lock:

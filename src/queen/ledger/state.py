@@ -77,11 +77,12 @@ class ScopeState:
     """
 
     __slots__ = (
-        "alarmed", "allowed", "budget", "classes", "extra", "homes", "id", "memory", "queries", "winnings",
+        "alarmed", "allowed", "budget", "classes", "extra", "homes", "id", "memory", "queries", "slots", "winnings",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.id: int | None = None  # for a store that numbers its scopes
+        self.slots: list[int | None] = [None] * TESTS  # likewise, in which of its places the winnings of which test lie
         self.classes: dict[int, ClassState] = {}
         self.queries = 0
         self.winnings: dict[int, Winnings] = {}

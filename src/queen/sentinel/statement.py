@@ -1,7 +1,8 @@
-"""Statement: what may be said about false accusations, in plain sentences.
+"""Statement: what may be said about false accusations, in plain sentences, and first of whom it may not be said.
 
 Over calibration images and client together, P(wealth ever reaches 1 / (alpha delta)) <= alpha delta. So (Markov) with
-confidence 1 - delta over the calibration images, a benign client is ever accused with probability at most alpha.
+confidence 1 - delta over the calibration images, a benign client is ever accused with probability at most alpha, and
+likewise the expected share of accused in any population of benign clients.
 """
 
 from __future__ import annotations
@@ -9,6 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from queen.options import Sentinel
+
+BENIGN = (
+    "Benign means: given the client's past and the predicted class, each query's score follows the law of the "
+    "calibration images of that class, and nothing was chosen by looking at the calibration scores."
+)
 
 
 def statement(
@@ -18,22 +24,34 @@ def statement(
 
     `trusted` clients set the bar as well (0: none did). `started_over`: the operator began a new account.
     """
-    sentences = []
-    if not certified:
-        sentences.append("No certificate: the sentinel was calibrated on images that trained the model.")
+    if certified:
+        sentences = [_not_covered(settings), BENIGN, _promise(settings, conditions)]
     else:
-        whom = "a benign client"
-        if len(conditions) > 1:
-            whom += f" whose images are a mixture like that of {', '.join(conditions)}"
-        sentences.append(
-            f"With confidence {1 - settings.delta:g} over the calibration images, {whom} is ever accused with "
-            f"probability at most {settings.alpha:g}, over all calibrations of a ledger together."
-        )
+        sentences = ["No certificate: the sentinel was calibrated on images that trained the model."]
     if trusted:
         sentences.append(
             f"A client like the {trusted} trusted ones whose traffic was replayed is ever accused with probability at "
-            f"most 1/{trusted + 1}, however its queries depend on each other."
+            f"most 1/{trusted + 1}, however its queries depend on each other: the bar is above all that they reached."
         )
     if started_over:
         sentences.append("The account was started over: what earlier calibrations spent is not counted.")
     return " ".join(sentences)
+
+
+def _not_covered(settings: Sentinel) -> str:
+    return (
+        "Not covered: clients who send only what their own model is unsure of (cascades), cameras that shift scores by "
+        f"more than the margin ({settings.margin:g} standard deviations), drift, another mix of true classes behind a "
+        "predicted class, bursts of near-duplicates."
+    )
+
+
+def _promise(settings: Sentinel, conditions: Sequence[str]) -> str:
+    whom = "a benign client"
+    if len(conditions) > 1:
+        whom += f" whose images are a mixture like that of {', '.join(conditions)}"
+    return (
+        f"With confidence {1 - settings.delta:g} over the calibration images, {whom} is ever accused with probability "
+        f"at most {settings.alpha:g}, over all calibrations of a ledger together; and of any population of benign "
+        "clients at most this share is ever accused, on average."
+    )

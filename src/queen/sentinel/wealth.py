@@ -57,29 +57,28 @@ def place_bets(
     `owner` (n,) indexes `winnings`. An account places no bet after the row that reached the bar. Everything is computed
     for the whole batch at once, except for the purses, which depend on each other from bet to bet.
     """
-    scores = bets.test.scores
-    keys, of_key = np.unique(owner * 2**32 + labels, return_inverse=True)
+    scores, rows = bets.test.scores, range(len(owner))
+    owners, classes = owner.tolist(), labels.tolist()
+    key_of: dict[tuple[int, int], int] = {}  # numbers every account and class
+    of_key = np.array([key_of.setdefault(key, len(key_of)) for key in zip(owners, classes, strict=True)])
     no_counts = np.zeros(1 + scores + scores * LANES, np.int64)
-    begun = np.stack([winnings[key >> 32].counts.get(key % 2**32, no_counts) for key in keys.tolist()])[of_key]
+    begun = np.array([winnings[i].counts.get(label, no_counts) for i, label in key_of])[of_key]
     placed = _placed(bets)
     if begun[:, 0].max() + len(owner) > MOST:
         placed *= (begun + _running(placed, of_key))[:, :1] < MOST
     counts = begun + _running(placed, of_key)  # (n, columns), before each row
     steps = placed[:, : 1 + scores]
-    clocks = np.stack([one.clocks for one in winnings])[owner] + _running(steps, owner)
-    purses = np.stack([one.purses for one in winnings])
+    clocks = np.array([one.clocks for one in winnings])[owner] + _running(steps, owner)
+    purses = np.array([one.purses for one in winnings])
     history = _play(purses, owner, _factors(bets, counts, steps), _fresh_money(clocks, steps))
-    over = largest_sum(history) >= bar
-    reached: list[int | None] = []
-    for i, one in enumerate(winnings):
-        rows = np.flatnonzero(owner == i)
-        first = int(over[rows].argmax()) if over[rows].any() else None
-        reached.append(None if first is None else int(rows[first]))
-        rows = rows if first is None else rows[: first + 1]
-        if len(rows):
-            one.purses, one.clocks = history[rows[-1]].copy(), clocks[rows[-1]] + steps[rows[-1]]
-        one.counts |= {int(labels[row]): counts[row] + placed[row] for row in rows.tolist()}
-    return reached
+    over = np.flatnonzero(largest_sum(history) >= bar)
+    reached = {owners[row]: row for row in over[::-1].tolist()}
+    valid = [row for row in rows if row <= reached.get(owners[row], row)] if reached else rows
+    for i, row in {owners[row]: row for row in valid}.items():  # the last one of each
+        winnings[i].purses, winnings[i].clocks = history[row].copy(), clocks[row] + steps[row]
+    for (i, label), row in {(owners[row], classes[row]): row for row in valid}.items():
+        winnings[i].counts[label] = counts[row] + placed[row]
+    return [reached.get(i) for i in range(len(winnings))]
 
 
 def largest_sum(purses: NDArray[np.float32]) -> Floats:
@@ -91,25 +90,28 @@ def largest_sum(purses: NDArray[np.float32]) -> Floats:
     total = np.zeros(by_score.shape[:2])
     for i in range(by_score.shape[2]):
         total += by_score[:, :, i]
-    return total.max(1)
+    largest: Floats = total.max(1)
+    return largest
 
 
 def _placed(bets: Bets) -> Ints:
     """(n, columns) what each row adds to the counts of its class: 1 for every clock that ticks, q for every lane."""
     on = bets.size > 0
     by_score = on.reshape(len(on), -1, LANES)
-    return np.concatenate([by_score[:, 0, :1], by_score[:, :, -1], np.where(on, bets.count, 0)], axis=1).astype(np.int64)
+    return np.concatenate([by_score[:, 0, :1], by_score[:, :, -1], np.where(on, bets.count, 0)], axis=1).astype(
+        np.int64
+    )
 
 
 def _running(numbers: Ints, of: NDArray[np.intp]) -> Ints:
     """(n, columns) sums over the earlier rows that have the same number in `of`."""
+    if not of.any():  # all rows are of one account
+        return np.cumsum(numbers, axis=0) - numbers
     order = np.argsort(of, kind="stable")
-    sums = np.cumsum(numbers[order], axis=0) - numbers[order]
-    sorted_of = of[order]
-    starts = np.flatnonzero(np.r_[True, sorted_of[1:] != sorted_of[:-1]])
-    sums -= np.repeat(sums[starts], np.diff(np.r_[starts, len(of)]), axis=0)
+    sorted_of, sorted_numbers = of[order], numbers[order]
+    sums = np.cumsum(sorted_numbers, axis=0) - sorted_numbers
     running = np.empty_like(sums)
-    running[order] = sums
+    running[order] = sums - sums[np.searchsorted(sorted_of, sorted_of)]
     return running
 
 
@@ -154,9 +156,12 @@ def _play(purses: NDArray[np.float32], owner: NDArray[np.intp], factors: Floats,
     history = np.empty((rows, purses.shape[1]), np.float32)
     with np.errstate(over="ignore"):  # beyond the bar nothing counts any more
         if len(purses) == 1:
-            purse = purses[0]
-            for row in range(rows):
-                purse = history[row] = ((purse + money[row]) * scale[row]).astype(np.float32)
+            purse, both = purses[0], np.empty(purses.shape[1])
+            for after, gained, factor in zip(history, money, scale, strict=True):
+                np.add(purse, gained, out=both)
+                np.multiply(both, factor, out=both)
+                after[:] = both  # rounds
+                purse = after
             return history
         turn = _running(np.ones((rows, 1), np.int64), owner)[:, 0]
         by_turn = np.argsort(turn, kind="stable")

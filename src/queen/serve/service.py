@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
+from warnings import warn
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from queen import __version__
-from queen.errors import CalibrationError, OptionError
+from queen.errors import CalibrationError, OptionError, ProtectionWarning
 from queen.guard import Guard, load
 from queen.ledger import Event, Standing, open_ledger
 from queen.serve.access.auth import Authenticator
@@ -228,6 +229,14 @@ def load_guard(settings: Settings, **where: Any) -> Guard:
         guard = guard.with_options(groups=groups)
     if unprotected:
         return Unprotected(guard.bundle, ledger=guard.ledger)
+    weakness = guard.bundle.weakness
+    if weakness and not settings.weak:
+        raise CalibrationError(
+            f"{weakness}; or serve it as it is: --weak, or serve another policy: --policy paper|strict"
+        )
+    if weakness:
+        warn(weakness, ProtectionWarning, stacklevel=2)
+        log("weak sentinel", level="warning", why=weakness)
     return guard
 
 

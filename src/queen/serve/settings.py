@@ -71,6 +71,7 @@ class Settings(BaseSettings):
     alpha: float | None = Field(None, description="Probability with which a benign client may ever be accused.")
     on_alarm: str | None = Field(None, description="decoy, reverse, label-only, refuse or observe.")
     on_spent: str | None = Field(None, description="refuse, decoy or reverse.")
+    weak: bool = Field(False, description="Serve a sentinel even if it would not catch plain foreign queries.")
     groups: Mapping[str, GroupLimits] = Field(
         default_factory=dict,
         description='Kinds of groups and their limits, as JSON: {"tenant": {"extra_answers": 20000}}; kind net pools '

@@ -203,7 +203,7 @@ def test_named_tensors_are_joined_by_name_if_they_have_one_length():
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
     stream = [LoggedRequest(0.0, "a", (), text(*size)) for size in ((2, 5), (1, 5), (3, 7), (1, 5))]
-    batches = list(module._batches(stream, 100))
+    batches = list(module.joinable_batches(stream, 100))
     assert [len(batch) for batch in batches] == [2, 1, 1]
     joined = inputs.join([entry.inputs for entry in batches[0]])
     assert {name: tuple(t.shape) for name, t in joined.items()} == {"input_ids": (3, 5), "attention_mask": (3, 5)}

@@ -106,17 +106,17 @@ def _share(cqs: float, threshold: float) -> float:
     return cqs / threshold if threshold > 0 else inf
 
 
-def bar_of(bundle: Bundle) -> float | None:
-    """The wealth that accuses; None unless the policy is the sentinel's."""
-    return 1 / bundle.sentinel.share if bundle.policy == "sentinel" else None
+def account_facts(
+    standing: Standing, bundle: Bundle, bar: float | None, keys: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A client or group and its most covered class, as JSON; the other classes are in `coverage_facts`.
 
-
-def account_facts(standing: Standing, bundle: Bundle, keys: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A client or group and its most covered class, as JSON; the other classes are in `coverage_facts`."""
+    `bar` is the wealth that accuses, or None if nobody can be accused.
+    """
     facts, limits, label = asdict(standing), limits_of(standing, bundle), _account(standing, bundle).label
     coverage = facts.pop("coverage")
     return facts | {
-        "bar": bar_of(bundle),
+        "bar": bar,
         "extra_limit": limits.extra_answers,
         "most": None if label is None else _class_facts(bundle, label, coverage[label], limits),
         "keys": list(keys),

@@ -12,12 +12,11 @@ from queen.guard import Guard
 from queen.ledger import Event, Ledger
 from queen.options import Limits
 from queen.serve.access.key import Key
-from queen.serve.admin.accounts import bar_of
 from queen.serve.types import ModelSpec
 
 
-def bundle_facts(guard: Guard, spec: ModelSpec) -> dict[str, Any]:
-    """What is served, and how it is protected."""
+def bundle_facts(guard: Guard, spec: ModelSpec, bar: float | None) -> dict[str, Any]:
+    """What is served, and how it is protected; `bar` is the wealth that accuses, or None if nobody can be accused."""
     bundle = guard.bundle
     settings, calibration = bundle.sentinel, bundle.calibration
     return {
@@ -32,11 +31,11 @@ def bundle_facts(guard: Guard, spec: ModelSpec) -> dict[str, Any]:
         "limits": _limits(bundle.limits),
         "sentinel": {
             "alpha": settings.alpha,
-            "bar": bar_of(bundle),
+            "bar": bar,
             "on_alarm": settings.on_alarm,
             "on_spent": settings.on_spent,
             "scores": settings.scores,
-            "form": settings.form,
+            "margin": settings.margin,
             "groups": {
                 kind: {**_limits(group.limits), "enforce_alarm": group.enforce_alarm}
                 for kind, group in settings.groups.items()

@@ -101,7 +101,8 @@ class AdminApi:
     """One handler per route. What they read is shared for a second, so that many dashboards cost no more than one."""
 
     def __init__(self, service: AdminService) -> None:
-        self._service, self._bundle, self._ledger = service, service.guard.bundle, service.guard.ledger
+        self._service, self._guard = service, service.guard
+        self._bundle, self._ledger = self._guard.bundle, self._guard.ledger
         self._threads = asyncio.Semaphore(MAX_THREADS)
         self._accounts = BackgroundValue(partial(self._in_thread, self._read_accounts))
         self._history = BackgroundValue(partial(self._in_thread, lambda: History(self._ledger.events())))
@@ -114,12 +115,17 @@ class AdminApi:
     def _read_accounts(self) -> Accounts:
         return Accounts.read(self._ledger.each_standing(), self._bundle)
 
+    async def _bar(self) -> float | None:
+        """The wealth that accuses; the ledger is asked only once."""
+        return await self._in_thread(lambda: self._guard.bar)
+
     async def overview(self, request: Request, caller: Caller) -> Json:
         """Facts about the bundle and the server, and totals."""
         accounts, history = await asyncio.gather(self._accounts.get(), self._history.get())
         totals = (accounts.totals if accounts else NOT_YET) | {"unacknowledged": history and history.unacknowledged}
         server = server_facts(self._ledger, ready=self._service.ready, started=self._service.started)
-        return {"bundle": bundle_facts(self._service.guard, self._service.spec), "server": server, "totals": totals}
+        bundle = bundle_facts(self._guard, self._service.spec, await self._bar())
+        return {"bundle": bundle, "server": server, "totals": totals}
 
     async def series(self, request: Request, caller: Caller) -> Json:
         """Counters of the last ?seconds=, second by second."""
@@ -138,7 +144,8 @@ class AdminApi:
         if accounts is None:
             return {"clients": [], "total": None, "complete": False, "at": None}
         standings = await self._in_thread(self._ranked, accounts, sort, search, limit)
-        lines = [account_facts(s, self._bundle, () if s.group else (keys or {}).get(s.name, ())) for s in standings]
+        bar = await self._bar()
+        lines = [account_facts(s, self._bundle, bar, () if s.group else (keys or {}).get(s.name, ())) for s in standings]
         return {"clients": lines, "total": accounts.total, "complete": accounts.complete, "at": accounts.at}
 
     def _ranked(self, accounts: Accounts, sort: str, search: str, limit: int) -> list[Standing]:
@@ -159,7 +166,7 @@ class AdminApi:
         history, keys = await asyncio.gather(self._history.get(), self._keys.get())
         events = history.about(name, group=group) if history else []
         own = () if group else (keys or {}).get(name, ())
-        return account_facts(standing, self._bundle, own) | {
+        return account_facts(standing, self._bundle, await self._bar(), own) | {
             "known": standing.on_record,
             "coverage": coverage_facts(standing, self._bundle),
             "events": [event_facts(e) for e in reversed(events[-MAX_LINES:])],

@@ -78,7 +78,7 @@ def audit(
     fresh = (guard if isinstance(guard, Guard) else Guard(guard)).fresh(policy="sentinel", observe=False)
     replay = _LogReplay(fresh)
     requests = log if progress is None else progress.each("replay", log)
-    for joinable in _batches(requests, batch):
+    for joinable in joinable_batches(requests, batch):
         replay.run(joinable)
     if replay.skipped and not replay.queries:
         raise OptionError(
@@ -87,7 +87,7 @@ def audit(
     return replay.report()
 
 
-def _batches(requests: Iterable[LoggedRequest], rows: int) -> Iterator[list[LoggedRequest]]:
+def joinable_batches(requests: Iterable[LoggedRequest], rows: int) -> Iterator[list[LoggedRequest]]:
     """Successive requests whose tensors can be joined; a list ends once it has `rows` rows or more."""
     joinable: list[LoggedRequest] = []
     count = 0

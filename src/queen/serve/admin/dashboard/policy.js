@@ -50,7 +50,7 @@ function cards(bundle, server) {
       ["Accused clients get", watches ? answer(sentinel.on_alarm) : null],
       ["Clients without budget get", watches ? answer(sentinel.on_spent) : null],
       ["Accused at", watches ? `wealth ${small(sentinel.bar)} (alpha ${sentinel.alpha})` : null],
-      ["Evidence", watches ? `${sentinel.scores.join(", ")}; ${sentinel.form}` : null],
+      ["Evidence", watches ? `${sentinel.scores.join(", ")}; margin ${sentinel.margin}` : null],
       ["Certificate", watches ? bundle.statement : null],
     ]),
     card("Verdicts", VERDICTS.map(([letter, name, text]) => [`${letter} ${name}`, [text, make("br"), make("small", {}, answered(bundle.answers[letter]))]])),

@@ -1,0 +1,1 @@
+"""What the scenarios of the sentinel are made of: benign clients, and bets with a defect."""

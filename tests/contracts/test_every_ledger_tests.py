@@ -1,0 +1,269 @@
+"""How every ledger keeps the evidence of several tests apart, numbers them, and tells groups that a client roams."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from queen.options import Group
+from queen.sentinel.bets import Test
+from queen.sentinel.sketch import Memory
+from tests.reference.watch import Rules, Watcher
+from tests.support.ledgers import ALL_LEDGERS, redis_reopened, sqlite_reopened
+from tests.support.queries import (
+    FOREIGN,
+    PLENTY,
+    RULES,
+    events,
+    flags,
+    judge,
+    picture,
+    pictures,
+    standings,
+    traffic,
+    wealth_of,
+)
+
+DURABLE = {"sqlite reopened": sqlite_reopened, "redis reopened": redis_reopened}
+
+
+def a_test(number: int, account: str = "") -> Test:
+    return replace(Rules(PLENTY), test=number, account=account).the_test
+
+
+def test_two_tests_in_turn_keep_one_wealth_each(ledger):
+    """Two servers with different calibrations must not wipe out each other's evidence."""
+    rules = Rules(PLENTY, bar=wealth_of(*[FOREIGN] * 4))
+    alarmed = []
+    for i in range(8):
+        alarmed += judge(ledger, replace(rules, test=1 + i % 2), picture(i, bet=FOREIGN)).alarmed.tolist()
+        assert ledger.standing("a").wealth == wealth_of(*[FOREIGN] * min(4, 1 + i // 2))
+    assert alarmed == [False] * 6 + [True] * 2
+
+
+def test_a_third_test_drops_the_wealth_of_the_least_recently_used(ledger):
+    rules = Rules(PLENTY, bar=1e9)
+    stream = iter(pictures(20, bet=FOREIGN))
+
+    def bet(test: int, times: int = 1) -> None:
+        for _ in range(times):
+            judge(ledger, replace(rules, test=test), next(stream))
+
+    bet(1, 3)
+    bet(2, 2)
+    bet(1)  # so that 2 is the one used less recently
+    bet(3)
+    assert ledger.standing("a").wealth == wealth_of(*[FOREIGN] * 4)
+    bet(1)
+    assert ledger.standing("a").wealth == wealth_of(*[FOREIGN] * 5)
+    bet(2)  # anew, and in the place of 3
+    bet(3)  # anew, and in the place of 1
+    assert ledger.standing("a").wealth == wealth_of(FOREIGN)
+    bet(3)
+    assert ledger.standing("a").wealth == wealth_of(FOREIGN, FOREIGN)
+
+
+def test_a_dropped_test_leaves_no_counts_behind(ledger):
+    """Counts of the dropped test would make later bets of another one weaker."""
+    rules = Rules(PLENTY, bar=1e9)
+    for test in (1, 2, 3, 1, 4, 2):
+        judge(
+            ledger, replace(rules, test=test), pictures(3, start=10 * test + ledger.standing("a").queries, bet=FOREIGN)
+        )
+        assert ledger.standing("a").wealth == wealth_of(*[FOREIGN] * 3)
+
+
+def test_only_a_new_picture_makes_a_test_the_one_used_last(ledger):
+    rules = Rules(PLENTY, bar=1e9)
+    judge(ledger, replace(rules, test=1), pictures(3, bet=FOREIGN))
+    judge(ledger, replace(rules, test=2), picture(3, bet=FOREIGN))
+    judge(ledger, replace(rules, test=1), picture(0, bet=FOREIGN))  # a repeat
+    judge(ledger, replace(rules, test=3), picture(4, bet=FOREIGN))
+    assert ledger.standing("a").wealth == wealth_of(FOREIGN)
+
+
+def test_a_pardon_clears_the_wealth_of_every_test(ledger):
+    rules = Rules(PLENTY, bar=1e9)
+    for test in (1, 2):
+        judge(ledger, replace(rules, test=test), pictures(3, start=10 * test, bet=FOREIGN))
+    ledger.pardon("a", "op")
+    assert ledger.standing("a").wealth == 0.0
+    for test in (1, 2):
+        judge(ledger, replace(rules, test=test), picture(100 + test, bet=FOREIGN))
+        assert ledger.standing("a").wealth == wealth_of(FOREIGN)
+
+
+def test_tests_are_numbered_from_one_in_each_account(ledger):
+    assert [ledger.number_of(a_test(number)) for number in (9, -4, 9, 2**63 - 1, -(2**63), -4)] == [1, 2, 1, 3, 4, 2]
+    assert [ledger.number_of(a_test(number, "other")) for number in (-4, 9)] == [1, 2]
+    assert ledger.number_of(a_test(77)) == 5
+    assert ledger.standings() == []
+
+
+def test_a_number_can_be_asked_for_without_claiming_it(ledger):
+    assert [ledger.number_of(a_test(number), claim=False) for number in (9, 8)] == [1, 1]
+    ledger.number_of(a_test(8))
+    assert [ledger.number_of(a_test(number), claim=False) for number in (9, 8, 7)] == [2, 1, 2]
+    assert ledger.number_of(a_test(9, "other"), claim=False) == 1
+    assert ledger.number_of(a_test(7)) == 2
+
+
+def test_judging_numbers_a_test_too(ledger):
+    judge(ledger, Rules(PLENTY, test=5), picture(0))
+    judge(ledger, Rules(PLENTY, test=6, account="other"), picture(1))
+    assert [ledger.number_of(a_test(number)) for number in (4, 5)] == [2, 1]
+    assert ledger.number_of(a_test(6, "other")) == 1
+
+
+def test_every_further_test_of_an_account_needs_more_wealth(ledger):
+    """The j-th test spends 6 / (pi j)^2 of alpha and of delta, so its bar is j^4 times the first."""
+    rules = Rules(PLENTY, bar=0.0, alpha=0.9, delta=0.9)
+    alarms_at = []
+    for test in (1, 2):
+        queries = [picture(i, client=f"client of {test}", bet=FOREIGN) for i in range(6)]
+        alarms_at.append(judge(ledger, replace(rules, test=test), queries).alarmed.tolist().index(True))
+    bars = [replace(rules, test=test).sum_that_accuses(test) / 10 for test in (1, 2)]
+    assert bars[1] == pytest.approx(16 * bars[0])
+    assert alarms_at == [
+        next(i for i in range(6) if wealth_of(*[FOREIGN] * (i + 1)) >= bar) for bar in bars
+    ]  # fmt: skip
+    assert alarms_at[0] < alarms_at[1]
+
+
+@pytest.mark.parametrize("make", DURABLE.values(), ids=DURABLE)
+def test_numbers_and_both_wealths_survive_a_restart(make):
+    rules = Rules(PLENTY, bar=1e9)
+    with closing(make()) as ledger:
+        for i in range(6):
+            judge(ledger, replace(rules, test=(30, 20)[i % 2]), picture(i, bet=FOREIGN))
+        assert ledger.standing("a").wealth == wealth_of(*[FOREIGN] * 3)
+        assert [ledger.number_of(a_test(number)) for number in (10, 20, 30)] == [3, 2, 1]
+
+
+@pytest.mark.parametrize("make", ALL_LEDGERS.values(), ids=ALL_LEDGERS)
+@pytest.mark.parametrize("way", ["enforced", "observed", "allowed"])
+def test_a_batch_may_be_cut_anywhere(make, way, monkeypatch):
+    """Verdicts, wealth and memories are those of the reference, which takes one query after the other."""
+    monkeypatch.setattr(Memory, "CAPACITY", 40)
+    queries = traffic(5, 160)
+    rules = replace(RULES, bar=6.0, enforce=way != "observed")
+    watcher = Watcher(rules, 40)
+    if way == "allowed":
+        watcher.allow("c", "op")
+    expected = [watcher.ask(query) for query in queries]
+    alarms = [event for event in watcher.events if event[0] == "alarm"]
+    assert {event[1] for event in alarms} >= {"c"}
+    (first, *_) = (i for i, row in enumerate(expected) if row[2])
+    for at in (first - 1, first, first + 1, 159):
+        with closing(make()) as ledger:
+            if way == "allowed":
+                ledger.allow("c", "op")
+            rows = flags(judge(ledger, rules, queries[:at])) + flags(judge(ledger, rules, queries[at:]))
+            assert rows == expected
+            assert standings(ledger) == watcher.standings()
+            assert events(ledger) == watcher.events
+
+
+def roaming(one: str, *, enforce: bool = True) -> Rules:
+    """A client of one team, where another client has raised the alarm of team:1."""
+    teams = {name: Group(limits=PLENTY, enforce_alarm=enforce) for name in ("team:1", "team:2")}
+    return Rules(PLENTY, bar=3.0, groups={"a": {one: teams[one]}, "b": {"team:1": teams["team:1"]}})
+
+
+def raise_alarm_of_team_1(ledger) -> None:
+    """One query each of two clients, so that neither is accused itself."""
+    thieves = {name: roaming("team:1").groups["b"] for name in ("thief", "other thief")}
+    rules = replace(roaming("team:1"), groups=thieves)
+    judge(ledger, rules, [picture(50 + i, client=name, bet=FOREIGN) for i, name in enumerate(thieves)])
+    assert ledger.standing("team:1", group=True).alarmed
+    assert not any(ledger.standing(name).alarmed for name in thieves)
+
+
+def test_a_client_is_denied_by_the_alarm_of_its_home_group_alone(ledger):
+    judge(ledger, roaming("team:2"), picture(0))  # at home in team:2
+    raise_alarm_of_team_1(ledger)
+    assert flags(judge(ledger, roaming("team:1"), [picture(1), picture(2, client="b")])) == [
+        ("A", False, False, False),
+        ("A", False, True, False),
+    ]
+    assert ledger.standing("team:1", group=True).extra_answers == 2  # its budget counts for whoever comes
+
+
+def test_a_client_that_leaves_an_accused_home_is_heard_elsewhere_and_denied_when_it_returns(ledger):
+    judge(ledger, roaming("team:1"), picture(0))
+    raise_alarm_of_team_1(ledger)
+    said = [judge(ledger, roaming(team), picture(1 + i)).alarmed.tolist()
+            for i, team in enumerate(("team:1", "team:2", "team:1"))]  # fmt: skip
+    assert said == [[True], [False], [True]]
+
+
+def test_a_group_whose_alarm_is_not_enforced_is_nobodys_home(ledger):
+    judge(ledger, roaming("team:2", enforce=False), picture(0))
+    judge(ledger, replace(roaming("team:2"), enforce=False), picture(1))
+    raise_alarm_of_team_1(ledger)
+    assert judge(ledger, roaming("team:1"), picture(2)).alarmed.tolist() == [True]
+
+
+def test_kinds_have_homes_of_their_own(ledger):
+    zones = {name: Group(limits=PLENTY, enforce_alarm=True) for name in ("zone:1", "zone:2")}
+    at_home = roaming("team:1")
+    judge(ledger, replace(at_home, groups={"a": {"zone:2": zones["zone:2"]}}), picture(0))
+    raise_alarm_of_team_1(ledger)
+    both = {"a": {"zone:1": zones["zone:1"], **at_home.groups["a"]}}
+    assert judge(ledger, replace(at_home, groups=both), picture(1)).alarmed.tolist() == [True]
+
+
+def test_every_client_of_one_batch_has_its_own_home(ledger):
+    judge(ledger, roaming("team:2"), picture(0))
+    thieves = {name: roaming("team:1").groups["b"] for name in ("thief", "other thief", "b")}
+    rules = replace(roaming("team:1"), groups=thieves | roaming("team:1").groups)
+    names = ("thief", "other thief", "a", "b")
+    stream = [picture(50 + i, client=name, bet=FOREIGN if i < 2 else ()) for i, name in enumerate(names)]
+    assert judge(ledger, rules, stream).alarmed.tolist() == [False, True, False, True]
+
+
+def test_steps_from_one_picture_are_compared_with_the_original_alone(ledger):
+    """Small steps would otherwise lead from picture to picture without a bet."""
+    rules = Rules(PLENTY, bar=1e9)
+    walk = [picture(0, bet=FOREIGN, aside=0.5 * i) for i in range(9)]  # every second one is a tolerance further
+    judge(ledger, rules, walk)
+    assert ledger.standing("a").wealth == wealth_of(*[FOREIGN] * 5)
+
+
+def test_an_answered_input_whose_picture_was_forgotten_is_new(ledger, monkeypatch):
+    monkeypatch.setattr(Memory, "CAPACITY", 2)
+    rules = Rules(replace(PLENTY, extra_answers=4))
+    known = picture(0)
+    judge(ledger, rules, [known, picture(1, (0.0, 0.0)), picture(2, client="b")])
+    assert not judge(ledger, rules, known).spent.any()
+    assert ledger.standing("a").extra_answers == 1
+    judge(ledger, rules, [picture(3), picture(4)])  # two pictures and two answers later
+    judge(ledger, rules, known)
+    assert ledger.standing("a").extra_answers == 4
+
+
+def test_refused_pictures_do_not_push_answers_out(ledger, monkeypatch):
+    """Pictures and answers are forgotten apart; without its picture an answer is not recognised, though."""
+    monkeypatch.setattr(Memory, "CAPACITY", 3)
+    rules = Rules(replace(PLENTY, extra_answers=1))
+    judge(ledger, rules, pictures(3))  # one is answered
+    assert judge(ledger, rules, pictures(3)).spent.tolist() == [False, True, True]
+    judge(ledger, rules, picture(3))
+    assert judge(ledger, rules, picture(0)).spent.all()
+
+
+@pytest.mark.parametrize("make", DURABLE.values(), ids=DURABLE)
+def test_a_restart_after_every_batch_changes_nothing(make, monkeypatch):
+    monkeypatch.setattr(Memory, "CAPACITY", 40)
+    queries = traffic(6, 240)
+    watcher = Watcher(RULES, 40)
+    expected = [watcher.ask(query) for query in queries]
+    with closing(make()) as ledger:
+        rows = [row for i in range(0, 240, 11) for row in flags(judge(ledger, RULES, queries[i : i + 11]))]
+        assert rows == expected
+        assert standings(ledger) == watcher.standings()
+        assert events(ledger) == watcher.events
+    assert {row[0] for row in rows} == set("ABCD")
+    assert any(row[2] for row in rows)
