@@ -92,7 +92,9 @@ def wealth_by_definition(g: Guard, x: Tensor) -> list[float]:
     """The wealth of a client after each of these queries, if every one places a bet."""
     known, settings = g.bundle.calibration, g.bundle.sentinel
     count, player, history = len(settings.scores), Player(len(settings.scores)), []
-    usual = {(name, k): known.scores[known.labels == k, SCORES.index(name)].tolist() for name in SCORES for k in range(10)}
+    usual = {
+        (name, k): known.scores[known.labels == k, SCORES.index(name)].tolist() for name in SCORES for k in range(10)
+    }
     shift = {one: settings.margin * float(np.subtract(*np.quantile(usual[one], [0.75, 0.25]))) / 1.35 for one in usual}
     scores = scores_of(g, x)
     for row, label in enumerate(logits_of(x).argmax(1).tolist()):

@@ -119,7 +119,8 @@ def measure(victim: Victim) -> Arrays:
         "accuracy": float(right.mean()),
         "accuracy_changed": accuracy,
         "map_agreement": bundle.report["agreement"],
-        "images": {name: len(getattr(victim, name)[1]) for name in ("train", "calibration", "held_out")},
+        "images": {name: len(getattr(victim, name)[1]) for name in ("train", "calibration", "held_out")}
+        | {"same_draw": len(y) if victim.same_draw is None else victim.same_draw},
         "alarm_of_guard": int(alarmed[0]) + 1 if len(alarmed) else None,
         "margin_of_guard": bundle.sentinel.margin,
         "alarm_rates": bundle.report["alarm_rates"],

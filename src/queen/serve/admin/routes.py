@@ -145,7 +145,9 @@ class AdminApi:
             return {"clients": [], "total": None, "complete": False, "at": None}
         standings = await self._in_thread(self._ranked, accounts, sort, search, limit)
         bar = await self._bar()
-        lines = [account_facts(s, self._bundle, bar, () if s.group else (keys or {}).get(s.name, ())) for s in standings]
+        lines = [
+            account_facts(s, self._bundle, bar, () if s.group else (keys or {}).get(s.name, ())) for s in standings
+        ]
         return {"clients": lines, "total": accounts.total, "complete": accounts.complete, "at": accounts.at}
 
     def _ranked(self, accounts: Accounts, sort: str, search: str, limit: int) -> list[Standing]:
