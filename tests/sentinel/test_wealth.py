@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queen.sentinel import wealth
-from queen.sentinel.bets import LANES, STAKES, Bets, Betting, Test
+from queen.sentinel.bets import LANES, STAKES, Bets, Betting, Test, shape_table
 from queen.sentinel.ranks import Ranking, robust_spreads
 from queen.sentinel.wealth import MOST, Winnings, largest_sum, place_bets
 from tests.reference import bets as reference
