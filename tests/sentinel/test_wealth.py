@@ -185,7 +185,7 @@ def test_looking_better_than_usual_buys_no_cheaper_bets():
     ranks = np.array([99] * 300 + [0])
     lanes = {"size": 100, "total": total, "bet": table[ranks][:, None], "count": table[ranks][:, None]}
     arrays = {name: np.broadcast_to(value, (len(ranks), LANES)).astype(np.int64) for name, value in lanes.items()}
-    bets = Bets(**arrays, digests=[], sketches=[], test=Test(1, 1, 1e-3, 0.05), enforce=True)
+    bets = Bets(**arrays, digests=[0] * 301, sketches=[()] * 301, test=Test(1, 1, 1e-3, 0.05), enforce=True)
     one, before = Winnings.empty(1), Winnings.empty(1)
     labels, owner = np.zeros(301, np.int64), np.zeros(301, np.intp)
     place_bets([before], owner[:300], labels[:300], bets.take(list(range(300))), np.inf)
