@@ -60,7 +60,11 @@ class Measured:
     def pools(self) -> list[str]:
         """The names of the foreign images, without "pool"."""
         ends = "pool ", "/labels"
-        return [key[len(ends[0]) : -len(ends[1])] for key in self._arrays if key.startswith(ends[0]) and key.endswith(ends[1])]
+        return [
+            key[len(ends[0]) : -len(ends[1])]
+            for key in self._arrays
+            if key.startswith(ends[0]) and key.endswith(ends[1])
+        ]
 
 
 def make_betting(calibration: Images, classes: int, margin: float) -> Betting:
@@ -86,7 +90,9 @@ def alarms(betting: Betting, images: Images, clients: Rows, bar: float = 1 / (SE
         part = clients[:, start : start + STEP]
         for group in np.array_split(playing, max(1, part.shape[1] * len(playing) // ROUND)):
             rows = part[group].ravel()
-            bets = Bets(**{name: array[rows] for name, array in lanes.items()}, digests=[], sketches=[], test=TEST, enforce=True)
+            bets = Bets(
+                **{name: array[rows] for name, array in lanes.items()}, digests=[], sketches=[], test=TEST, enforce=True
+            )
             owner = np.repeat(np.arange(len(group)), part.shape[1])
             outcome = place_bets([winnings[i] for i in group], owner, images.labels[rows], bets, bar * TEST.size)
             for i, row in zip(group.tolist(), outcome, strict=True):

@@ -53,11 +53,11 @@ def evidence(victim: Measured) -> Result:
     _check_guard(victim, calibration, next(iter(pools.values())))
     for name, pool in pools.items():
         result["thieves"][name] = {
-            f"{margin:g}": thieves(calibration, held_out, pool, victim.classes, margin, FIRST_BAR)
-            for margin in MARGINS
+            f"{margin:g}": thieves(calibration, held_out, pool, victim.classes, margin, FIRST_BAR) for margin in MARGINS
         } | {"0, bar 20,000": thieves(calibration, held_out, pool, victim.classes, 0.0, OLD_BAR)}
     result["few_images"] = {
-        str(count): few_images(calibration, next(iter(pools.values())), victim.classes, count) for count in (5, 10, 20, 50)
+        str(count): few_images(calibration, next(iter(pools.values())), victim.classes, count)
+        for count in (5, 10, 20, 50)
     }
     return result | {"benign": benign(victim, calibration, held_out), "cascade": cascade(victim, calibration, held_out)}
 
@@ -84,7 +84,10 @@ def thieves(calibration: Images, cover: Images, pool: Images, classes: int, marg
         return summary(_attacks_until(alarms(betting, both, sent, bar), attacks))
 
     def warmed_up() -> Result:
-        first, attack = orders(rng, len(cover), WARM_UP, ORDERS), orders(rng, foreign, min(QUERIES - WARM_UP, len(pool)), ORDERS)
+        first, attack = (
+            orders(rng, len(cover), WARM_UP, ORDERS),
+            orders(rng, foreign, min(QUERIES - WARM_UP, len(pool)), ORDERS),
+        )
         sent = np.concatenate([first, attack], axis=1)
         return summary(_attacks_until(alarms(betting, both, sent, bar), sent >= len(cover)))
 
@@ -99,7 +102,9 @@ def thieves(calibration: Images, cover: Images, pool: Images, classes: int, marg
 def _attacks_until(reached: Any, attacks: Any) -> list[float]:
     """Attack queries sent until and with the one that accused; infinite if none did."""
     length = attacks.shape[1]
-    return [float(row[: at + 1].sum()) if at < length else np.inf for at, row in zip(reached.tolist(), attacks, strict=True)]
+    return [
+        float(row[: at + 1].sum()) if at < length else np.inf for at, row in zip(reached.tolist(), attacks, strict=True)
+    ]
 
 
 def _central(calibration: Images, images: Images, classes: int) -> Any:

@@ -50,7 +50,9 @@ def compare_thresholds(victim: Measured) -> dict[str, Any]:
             over = _exceeds(calibration, together, victim.classes, share, score)[clients]
             reached[rule].append(_first_window(over, window, hits))
     accused = {rule: [int((np.concatenate(at) < moment).sum()) for moment in MOMENTS] for rule, at in reached.items()}
-    best = [min((rule for rule in rules if rule[0] == window), key=lambda rule: accused[rule][-1]) for window in WINDOWS]
+    best = [
+        min((rule for rule in rules if rule[0] == window), key=lambda rule: accused[rule][-1]) for window in WINDOWS
+    ]
     return {
         "victim": victim.about["about"],
         "pool": name,
