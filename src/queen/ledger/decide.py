@@ -61,7 +61,11 @@ def decide(rows: Rows, state_of: Callable[[Scope], ScopeState], journal: Journal
     `bar` is the sum of wealth that accuses. Rows are charged in a plain loop, since each verdict depends on the records
     before it; and with plain numbers, since for the small batches of a server calling numpy would cost more.
     """
-    seats = [_seats(scopes, state_of, with_bets=rows.bets is not None) for scopes in rows.scopes]
+    asking = set(rows.owner)  # a client that is listed but has no row is left alone
+    seats = [
+        _seats(scopes, state_of, with_bets=rows.bets is not None) if i in asking else []
+        for i, scopes in enumerate(rows.scopes)
+    ]
     count = len(rows.owner)
     verdicts = _Verdicts([""] * count, [False] * count, [False] * count)
     open_rows: Sequence[int] = range(count)
