@@ -21,7 +21,7 @@ MOMENTS = (100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 20_000)
 
 
 def compare_thresholds(victim: Measured) -> dict[str, Any]:
-    """Benign clients accused by then, of 1,000, for every moment and rule; calibration is redrawn every fifty clients."""
+    """How many of 1,000 benign clients each rule has accused, over time; calibration is redrawn for every fifty."""
     rng = np.random.default_rng(0)
     calibration, held_out = victim.images("calibration"), victim.images("held out")
     name = victim.pools[0]
@@ -50,7 +50,9 @@ def compare_thresholds(victim: Measured) -> dict[str, Any]:
             over = _exceeds(calibration, together, victim.classes, share, score)[clients]
             reached[rule].append(_first_window(over, window, hits))
     accused = {rule: [int((np.concatenate(at) < moment).sum()) for moment in MOMENTS] for rule, at in reached.items()}
-    best = [min((rule for rule in rules if rule[0] == window), key=lambda rule: accused[rule][-1]) for window in WINDOWS]
+    best = [
+        min((rule for rule in rules if rule[0] == window), key=lambda rule: accused[rule][-1]) for window in WINDOWS
+    ]
     return {
         "victim": victim.about["about"],
         "pool": name,
