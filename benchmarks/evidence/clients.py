@@ -140,7 +140,7 @@ def with_cover(rng: np.random.Generator, attack: Rows, cover: Rows, ratio: int) 
 
 
 def summary(sent: Sequence[float] | NDArray[Any]) -> dict[str, Any]:
-    """Median and 95 % of attack queries until the alarm, infinite where there is none; an infinite figure becomes null."""
+    """Median and 95 % of attack queries until the alarm, infinite where there is none; null says infinite."""
     numbers = np.asarray(sent, dtype=float)
     middle, late = (float(np.quantile(numbers, q, method="higher")) for q in (0.5, 0.95))
     return {

@@ -117,7 +117,7 @@ def _attacks_until(reached: Any, attacks: Any) -> list[float]:
 
 
 def _central(calibration: Images, images: Images, classes: int) -> Any:
-    """The half of the images that look least foreign, by the largest of their scores' places among calibration scores."""
+    """The half of the images that look least foreign, by the largest of their scores' places in calibration."""
     shares = np.zeros(images.scores.shape)
     for k in range(classes):
         mine, rows = calibration.scores[calibration.labels == k], images.labels == k

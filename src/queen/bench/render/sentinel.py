@@ -29,8 +29,8 @@ def evidence_markdown(evidence: Result) -> str:
     parts = [
         markdown_table(("victim", "foreign images", "margin", *WAYS.values()), rows),
         f"Median / 95 % of {first['0']['plain']['orders']} orders; a share where not all were caught within 4,400 "
-        "queries, cover counted in. Central: cover only from the half of the images that look least foreign. Late: after 1,000 "
-        "benign queries. Images were packed, some with a little loss.\n",
+        "queries, cover counted in. Central: cover only from the half of the images that look least foreign. Late: after "
+        "1,000 benign queries. Images were packed, some with a little loss.\n",
         markdown_table(
             ("victim", "accuracy", "calibration images", "benign orders accused", "clients of one predicted class"),
             [_benign(one) for one in victims.values()],
@@ -88,8 +88,8 @@ def threshold_markdown(result: Result) -> str:
         "![Benign clients accused over the queries they have sent, by fixed thresholds and by the certified "
         "test](threshold.png)\n\n"
         f"{result['victim']}, {result['pool']}; fixed rules ({rules}) are tuned to catch the thief as soon as the "
-        f"certified test does, at query {result['certified']['thief_median']:.0f} in the median. After {last:,} queries "
-        f"they have accused {accused} of {result['clients']:,} benign clients, and the certified test "
+        f"certified test does, at query {result['certified']['thief_median']:.0f} in the median. After {last:,} "
+        f"queries they have accused {accused} of {result['clients']:,} benign clients, and the certified test "
         f"{result['certified']['accused'][-1]}.\n"
     )
 
