@@ -29,8 +29,8 @@ def evidence_markdown(evidence: Result) -> str:
     parts = [
         markdown_table(("victim", "foreign images", "margin", *WAYS.values()), rows),
         f"Median / 95 % of {first['0']['plain']['orders']} orders; a share where not all were caught within 4,400 "
-        "queries, cover counted in. Central: cover only from the half of the images that look least foreign. Late: after "
-        "1,000 benign queries. Images were packed, some with a little loss.\n",
+        "queries, cover counted in. Central: cover only from the half of the images that look least foreign. Late: "
+        "after 1,000 benign queries. Images were packed, some with a little loss.\n",
         markdown_table(
             ("victim", "accuracy", "calibration images", "benign orders accused", "clients of one predicted class"),
             [_benign(one) for one in victims.values()],
