@@ -18,6 +18,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from queen.bench.render.markdown import markdown_table
+from queen.bench.render.sentinel import draw_threshold, evidence_markdown, threshold_markdown, tolerance_markdown
 from queen.bench.render.table import tables, to_markdown
 from queen.bench.run import read_results
 from queen.bench.studies import STUDIES
@@ -31,6 +32,7 @@ RESULTS = ROOT / "results"
 DEMO = RESULTS / "demo/demo.json"
 SMOKE, CIFAR, PROTOTYPE = RESULTS / "smoke", RESULTS / "cifar10-h200", RESULTS / "prototype/cifar10.json"
 SERVE, CAPACITY, TIMING = RESULTS / "serve", RESULTS / "capacity/ledgers.json", RESULTS / "timing/cpu-2-cores.json"
+EVIDENCE, TOLERANCE, THRESHOLD = (RESULTS / f"sentinel/{name}.json" for name in ("evidence", "tolerance", "threshold"))
 SERVERS = {
     "none memory": "unprotected",
     "sentinel memory": "sentinel, `memory://`",
@@ -244,6 +246,11 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "cifar story": cifar_story,
         "smoke table": partial(benchmark_table, SMOKE),
     },
+    "docs/sentinel.md": {
+        "threshold": lambda: threshold_markdown(_read(THRESHOLD)),
+        "evidence": lambda: evidence_markdown(_read(EVIDENCE)),
+        "tolerance": lambda: tolerance_markdown(_read(TOLERANCE), _read(EVIDENCE)),
+    },
     "docs/serving.md": {
         "capacity": capacity_plan,
         "speed": server_speed,
@@ -265,7 +272,7 @@ def fill(document: str, name: str, text: str) -> str:
 
 
 def main(arguments: Sequence[str], root: Path = ROOT) -> int:
-    """Fill or check the documents below `root`; the picture is only drawn, as its bytes depend on matplotlib."""
+    """Fill or check the documents below `root`; pictures are only drawn, as their bytes depend on matplotlib."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing, and fail if a document is stale")
     check = parser.parse_args(arguments).check
@@ -282,6 +289,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
         print("\n".join(f"{path} is stale: run make pages" for path in stale) or "all documents are up to date")
         return 1 if stale else 0
     (root / "docs" / "cost.png").write_bytes(draw_cost(_read(DEMO)["sentinel"]["cost"]))
+    (root / "docs" / "threshold.png").write_bytes(draw_threshold(_read(THRESHOLD)))
     return 0
 
 

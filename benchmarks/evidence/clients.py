@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from queen.options import SCORES, Sentinel
 from queen.sentinel.bets import ARRAYS, Bets, Betting, Test
 from queen.sentinel.ranks import Ranking, robust_spreads
+from queen.sentinel.sketch import SIZE
 from queen.sentinel.wealth import Winnings, place_bets
 
 Rows = NDArray[np.int64]
@@ -73,7 +75,15 @@ def make_betting(calibration: Images, classes: int, margin: float) -> Betting:
     return Betting(Ranking(calibration.labels, calibration.scores, spreads, classes, margin))
 
 
-TEST = Test(0, len(SETTINGS.scores), SETTINGS.alpha, SETTINGS.delta)
+TEST = Test(1, len(SETTINGS.scores), SETTINGS.alpha, SETTINGS.delta)
+
+
+def make_bets(betting: Betting, images: Images, rows: Rows, *, distinct: bool = False) -> Bets:
+    """The bets on the chosen images; `distinct`: with sketches far apart, which a ledger takes for new pictures."""
+    arrays = betting.lanes(images.labels[rows], images.scores[rows])
+    digests = rows.tolist() if distinct else []
+    sketches = [(100.0 * row,) * SIZE for row in digests]
+    return Bets(*arrays, digests=digests, sketches=sketches, test=TEST, enforce=True)
 
 
 def alarms(betting: Betting, images: Images, clients: Rows, bar: float = 1 / (SETTINGS.alpha * SETTINGS.delta)) -> Rows:
@@ -81,7 +91,7 @@ def alarms(betting: Betting, images: Images, clients: Rows, bar: float = 1 / (SE
 
     `bar` is the wealth that accuses: a ledger's first calibration has `FIRST_BAR`.
     """
-    lanes = dict(zip(ARRAYS, betting.lanes(images.labels, images.scores), strict=True))
+    everything = make_bets(betting, images, np.arange(len(images)))
     count, length = clients.shape
     reached = np.full(count, length)
     playing = np.arange(count)
@@ -90,9 +100,7 @@ def alarms(betting: Betting, images: Images, clients: Rows, bar: float = 1 / (SE
         part = clients[:, start : start + STEP]
         for group in np.array_split(playing, max(1, part.shape[1] * len(playing) // ROUND)):
             rows = part[group].ravel()
-            bets = Bets(
-                **{name: array[rows] for name, array in lanes.items()}, digests=[], sketches=[], test=TEST, enforce=True
-            )
+            bets = replace(everything, **{name: getattr(everything, name)[rows] for name in ARRAYS})
             owner = np.repeat(np.arange(len(group)), part.shape[1])
             outcome = place_bets([winnings[i] for i in group], owner, images.labels[rows], bets, bar * TEST.size)
             for i, row in zip(group.tolist(), outcome, strict=True):
@@ -132,7 +140,7 @@ def with_cover(rng: np.random.Generator, attack: Rows, cover: Rows, ratio: int) 
 
 
 def summary(sent: Sequence[float] | NDArray[Any]) -> dict[str, Any]:
-    """Median and 95 % of the attack queries sent until the alarm, infinite for those never caught; null for infinite."""
+    """Median and 95 % of attack queries until the alarm, infinite where there is none; null says infinite."""
     numbers = np.asarray(sent, dtype=float)
     middle, late = (float(np.quantile(numbers, q, method="higher")) for q in (0.5, 0.95))
     return {

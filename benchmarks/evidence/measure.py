@@ -30,7 +30,6 @@ from queen.sentinel.scores import all_scores
 from queen.training import one_thread
 
 CHANGED = 5000  # held-out images that are changed
-ASKED = 500  # foreign queries put to the real guard, which `replay` must agree with
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -110,8 +109,6 @@ def measure(victim: Victim) -> Arrays:
             name = f"{kind} {strength}"
             arrays |= measured(bundle, changed(x[:CHANGED], kind, strength), name)
             accuracy[name] = float((arrays[f"{name}/labels"] == y[:CHANGED].cpu().numpy()).mean())
-    first = next(iter(victim.pools.values()))[:ASKED]
-    alarmed = np.flatnonzero(guard.fresh().answer(first, client="thief").alarmed)
     about = {
         "about": victim.about,
         "sources": list(victim.sources),
@@ -121,9 +118,6 @@ def measure(victim: Victim) -> Arrays:
         "map_agreement": bundle.report["agreement"],
         "images": {name: len(getattr(victim, name)[1]) for name in ("train", "calibration", "held_out")}
         | {"same_draw": len(y) if victim.same_draw is None else victim.same_draw},
-        "alarm_of_guard": int(alarmed[0]) + 1 if len(alarmed) else None,
-        "margin_of_guard": bundle.sentinel.margin,
-        "alarm_rates": bundle.report["alarm_rates"],
         "torch": torch.__version__,
     }
     return arrays | {"about": np.array(json.dumps(about))}

