@@ -92,7 +92,9 @@ def wealth_by_definition(g: Guard, x: Tensor) -> list[float]:
     """The wealth of a client after each of these queries, if every one places a bet."""
     known, settings = g.bundle.calibration, g.bundle.sentinel
     count, player, history = len(settings.scores), Player(len(settings.scores)), []
-    usual = {(name, k): known.scores[known.labels == k, SCORES.index(name)].tolist() for name in SCORES for k in range(10)}
+    usual = {
+        (name, k): known.scores[known.labels == k, SCORES.index(name)].tolist() for name in SCORES for k in range(10)
+    }
     shift = {one: settings.margin * float(np.subtract(*np.quantile(usual[one], [0.75, 0.25]))) / 1.35 for one in usual}
     scores = scores_of(g, x)
     for row, label in enumerate(logits_of(x).argmax(1).tolist()):
@@ -671,8 +673,12 @@ def recalibrated(g: Guard, seed: int) -> Guard:
 def test_every_further_calibration_of_a_ledger_spends_less():
     first = guard()
     second, third = recalibrated(first, 1), recalibrated(first, 2)
+    before = [g.bar for g in (first, second, third)]
+    assert before == [before[0]] * 3  # none has been used yet
+    for g in (first, second, third):
+        ask(g, benign()[:1])
     bars = [g.bar for g in (first, second, third)]
-    assert bars == pytest.approx([bars[0], 16 * bars[0], 81 * bars[0]])
+    assert bars == pytest.approx([before[0], 16 * before[0], 81 * before[0]])
     assert [g.fresh().bar for g in (second, third)] == pytest.approx([bars[0]] * 2)  # a new ledger has seen nothing
     assert first.with_options(policy="paper").bar is None
 

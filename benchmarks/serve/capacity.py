@@ -13,6 +13,7 @@ import os
 import platform
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -33,28 +34,27 @@ from queen.sentinel.ranks import Ranking, robust_spreads
 
 ROWS = 32  # a call, as a busy server makes them
 CLIENTS = {1: 20_000, 100: 500, 1000: 50}  # queries a client -> clients measured
-CLASSES, SCORES, IMAGES = 10, 3, 5000  # of the calibration
+CLASSES, SCORES, IMAGES = 10, 3, 500  # of the calibration: images a class
+EVIDENCE = ((1, 10), (100, 10), (1000, 10), (1000, 100), (5000, 1000))  # queries a client, classes
 TEST = Test(1, SCORES, 1e-9, 1e-9)  # nobody is accused
 
 
-def made_up_betting() -> Betting:
+@cache
+def made_up_betting(classes: int) -> Betting:
     """Bets against calibration scores that are made up."""
     generator = np.random.default_rng(2)
-    labels, scores = generator.integers(0, CLASSES, IMAGES), generator.normal(0, 1, (IMAGES, SCORES))
-    return Betting(Ranking(labels, scores, robust_spreads(labels, scores, CLASSES), CLASSES, 0.2))
+    labels, scores = np.arange(classes * IMAGES) % classes, generator.normal(0, 1, (classes * IMAGES, SCORES))
+    return Betting(Ranking(labels, scores, robust_spreads(labels, scores, classes), classes, 0.2))
 
 
-BETTING = made_up_betting()
-
-
-def batch(clients: list[str], generator: np.random.Generator) -> Rows:
+def batch(clients: list[str], generator: np.random.Generator, classes: int = CLASSES) -> Rows:
     """A query of each client; the same client may come several times."""
     names, owner = list(dict.fromkeys(clients)), []
     owner = [names.index(client) for client in clients]
     n = len(clients)
-    points, labels = generator.uniform(-0.9, 0.9, (n, 2)), generator.integers(0, CLASSES, n)
+    points, labels = generator.uniform(-0.9, 0.9, (n, 2)), generator.integers(0, classes, n)
     bets = Bets(
-        *BETTING.lanes(labels, generator.normal(0, 1, (n, SCORES))),
+        *made_up_betting(classes).lanes(labels, generator.normal(0, 1, (n, SCORES))),
         digests=generator.integers(1, 2**62, n).tolist(),
         sketches=[tuple(row) for row in generator.normal(0, 1e4, (n, 8)).astype(np.float32).tolist()],
         test=TEST,
@@ -108,6 +108,21 @@ def bytes_of_redis(url: str, clients: int, queries: int) -> float:
     return used / clients
 
 
+def evidence_bytes_of_redis(url: str, queries: int, classes: int) -> int:
+    """What Redis would not have to remember of one client without the sentinel's bets; a key counts with its name."""
+    store = redis.Redis.from_url(url)
+    store.flushall()
+    ledger, generator = RedisLedger(url), np.random.default_rng(3)
+    for first in range(0, queries, ROWS):
+        ledger.judge_rows(batch(["client-0000001"] * min(ROWS, queries - first), generator, classes))
+    ledger.close()
+    (scope,) = store.keys("queen:{*}")
+    strings = sum(store.memory_usage(key, samples=0) for key in store.keys("queen:{*}[ef]"))
+    with_wealth = store.memory_usage(scope, samples=0)
+    store.hdel(scope, "w")
+    return int(strings + with_wealth - store.memory_usage(scope, samples=0))
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -122,6 +137,11 @@ def main() -> None:
             "bytes_a_client": {
                 "sqlite": {str(q): round(bytes_of_sqlite(folder, c, q)) for q, c in CLIENTS.items()},
                 "redis": {str(q): round(bytes_of_redis(url, c, q)) for q, c in CLIENTS.items()},
+            },
+            "evidence_bytes_a_client": {
+                "redis": [
+                    {"queries": q, "classes": k, "bytes": evidence_bytes_of_redis(url, q, k)} for q, k in EVIDENCE
+                ],
             },
             "microseconds_a_query": {
                 "memory": {str(c): round(microseconds(MemoryLedger(), c), 1) for c in (1, ROWS)},

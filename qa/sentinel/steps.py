@@ -1,13 +1,15 @@
 """Goal 29: small steps between foreign images do not hide them.
 
 A thief goes from one foreign image to the next in 60 to 120 steps, so that every query looks like a near repeat of the
-one before, and near repeats place no bet. Each is compared with the picture that did bet, though, not with its neighbour.
+one before, and near repeats place no bet. Each is compared with the picture that did bet, though, not with its
+neighbour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +42,7 @@ def path(images: Tensor, steps: int, count: int, rng: np.random.Generator) -> Te
     """The first `count` queries of a thief: from image to image, in a straight line of so many steps each."""
     corners = images[rng.permutation(len(images))[: 2 + count // steps]]
     shares = torch.arange(steps).div(steps).view(-1, *[1] * (images.ndim - 1))
-    lines = [(1 - shares) * a + shares * b for a, b in zip(corners[:-1], corners[1:], strict=True)]
+    lines = [(1 - shares) * a + shares * b for a, b in pairwise(corners)]
     return torch.cat(lines)[:count]
 
 
@@ -65,7 +67,9 @@ def checks_of(guard: Guard, pool: Tensor, thieves: int) -> list[Check]:
         caught = sorted(alarm for alarm in alarms if alarm is not None)
         measured = f"{len(caught)} of {len(alarms)}"
         measured += f", median {np.median(caught):g}, last {caught[-1]}" if caught else ""
-        checks.append(Check(f"alarm within {WITHIN} queries, {steps} steps a pair", len(caught) == len(alarms), measured))
+        checks.append(
+            Check(f"alarm within {WITHIN} queries, {steps} steps a pair", len(caught) == len(alarms), measured)
+        )
     return checks
 
 
@@ -85,11 +89,11 @@ def near_repeats_become_pictures() -> Iterator[None]:
             memory.add_picture(sketch)
         return near
 
-    Memory.has_near = has_near  # type: ignore[method-assign]
+    Memory.has_near = has_near
     try:
         yield
     finally:
-        Memory.has_near = sound  # type: ignore[method-assign]
+        Memory.has_near = sound
 
 
 def control(folder: Path, quick: bool) -> list[Check]:

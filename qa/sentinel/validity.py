@@ -1,4 +1,4 @@
-"""Goal 28: how often benign clients become rich, over many calibrations, with the sentinel's own ranks, bets and wealth.
+"""Goal 28: how often benign clients become rich, over many calibrations, with the sentinel's own ranks and bets.
 
 The statement: over calibration and client together, wealth ever reaches c with probability at most 1/c. Clients of one
 calibration share its luck, so calibrations are counted, not clients: the share of rich clients of each is one number
@@ -136,7 +136,9 @@ def play(draws: list[Draw], count: int, rng: np.random.Generator) -> None:
         bets = Bets(**arrays, digests=[], sketches=[], test=test, enforce=True)
         bar = test.size * LEVELS[level] if level < len(LEVELS) else inf
         numbers, local = np.unique(owner[rows], return_inverse=True)
-        for i, row in zip(numbers, place_bets([players[i] for i in numbers], local, asked[rows], bets, bar), strict=True):
+        for i, row in zip(
+            numbers, place_bets([players[i] for i in numbers], local, asked[rows], bets, bar), strict=True
+        ):
             waiting[i] = row is not None
             if row is not None:
                 after[i], levels[i] = rows[row], level + 1
@@ -154,7 +156,9 @@ def checks_of(draws: list[Draw], name: str) -> list[Check]:
         error = shares.std(ddof=1) / sqrt(len(shares))
         holds = bool(shares.mean() <= 1 / wanted + ERRORS * error)
         of_habits = {
-            habit: np.mean([draw.levels[i] >= level for draw in draws for i, c in enumerate(draw.clients) if c.habit == habit])
+            habit: np.mean(
+                [draw.levels[i] >= level for draw in draws for i, c in enumerate(draw.clients) if c.habit == habit]
+            )
             for habit in habits
         }
         details = ", ".join(f"{habit} {share:.5f}" for habit, share in of_habits.items())

@@ -241,12 +241,12 @@ def _moved(file: Path) -> Iterator[None]:
 @contextmanager
 def _nonsense(file: Path) -> Iterator[None]:
     other = sqlite3.connect(file, isolation_level=None)
-    rows = other.execute("SELECT id, wealth FROM scope").fetchall()
-    other.execute("UPDATE scope SET wealth = x'01'")
+    rows = other.execute("SELECT purses, id FROM winnings").fetchall()
+    other.execute("UPDATE winnings SET purses = x'01'")
     try:
         yield
     finally:
-        other.executemany("UPDATE scope SET wealth = ? WHERE id = ?", [(wealth, number) for number, wealth in rows])
+        other.executemany("UPDATE winnings SET purses = ? WHERE id = ?", rows)
         other.close()
 
 

@@ -167,13 +167,16 @@ class Guard:
         """The policy in force: the bundle's, with what its owner chose for the sentinel."""
         return find_policy(self.bundle.policy, self.bundle.sentinel)
 
-    @cached_property
+    @property
     def bar(self) -> float | None:
-        """The wealth that accuses on this ledger, as operators see wealth; None unless the policy is the sentinel's."""
+        """The wealth that accuses on this ledger, as operators see wealth; None unless the policy is the sentinel's.
+
+        It rises with the calibrations that the ledger has met; to look at it is not to use one.
+        """
         if self.bundle.policy != "sentinel":
             return None
         test = self.bundle.test
-        return test.bar(self.ledger.number_of(test)) / test.size
+        return test.bar(self.ledger.number_of(test, claim=False)) / test.size
 
     @property
     def report(self) -> dict[str, Any]:

@@ -80,10 +80,12 @@ def assert_same(one: Guard, two: Guard, x: Tensor) -> None:
 
 
 def assert_same_calibration(one: Calibration, two: Calibration) -> None:
-    assert set(vars(one)) == set(vars(two))
-    for name, value in vars(one).items():
-        other = getattr(two, name)
-        assert torch.equal(value, other) if isinstance(value, Tensor) else value == other, name
+    for a, b in ((one, two), (one.foreign, two.foreign)):
+        assert set(vars(a)) == set(vars(b))
+        for name, value in vars(a).items():
+            other = getattr(b, name)
+            same = torch.equal(value, other) if isinstance(value, Tensor) else name == "foreign" or value == other
+            assert same, name
 
 
 @pytest.mark.parametrize("kind", ["head", "network"])
@@ -105,7 +107,7 @@ def test_a_loaded_guard_answers_bit_for_bit_alike(kind, tmp_path):
 def test_a_channels_last_model_stays_one(tmp_path):
     x, y = train_set()
     model = trained("cnn").to(memory_format=torch.channels_last)
-    guard = protect(model, (images(x), y), mapping=QUICK, limits=ALL_LETTERS, secret=SECRET)
+    guard = protect(model, (images(x), y), policy="paper", mapping=QUICK, limits=ALL_LETTERS, secret=SECRET)
     guard.save(tmp_path / "b")
     loaded = queen.load(tmp_path / "b")
     strides = [p.stride() for p in model.parameters()]
@@ -133,7 +135,7 @@ def test_the_sentinels_settings_survive_and_judge_alike(tmp_path):
         "everyone": Group(limits=Limits(extra_answers=90)),
     }
     settings = Sentinel(
-        alpha=0.01, delta=0.1, scores=("confidence", "energy"), form="product", truncate=0.5, pool_below=3,
+        alpha=0.01, delta=0.1, scores=("confidence", "energy"), margin=0.125,
         on_alarm="label-only", on_spent="reverse", groups=groups,
     )  # fmt: skip
     guard = fitted(policy="sentinel", sentinel=settings, limits=Limits(radius=0.2, threshold=0.02, extra_answers=99))
@@ -153,21 +155,33 @@ def test_a_calibration_under_conditions_survives(tmp_path):
     guard = protect(
         trained("cnn"), (images(train_set()[0]), train_set()[1]),
         mapping=QUICK, limits=ALL_LETTERS, secret=SECRET, calibration=(images(x), y),
-        sentinel=Sentinel(scores=("knn",)),
+        policy="paper", sentinel=Sentinel(scores=("knn",)),
     )  # fmt: skip
-    guard = calibrate(guard, (images(x), y), conditions=["blur", "noise:0.1"], conditions_mode="max")
+    guard = calibrate(
+        guard,
+        images(x),
+        trusted={"a": images(x)[:50]},
+        conditions=["blur", "noise:0.1"],
+        start_over=True,
+        progress=False,
+    )
     guard.save(tmp_path / "b")
-    loaded = queen.load(tmp_path / "b").bundle.calibration
-    assert_same_calibration(loaded, guard.bundle.calibration)
-    assert (loaded.mode, len(loaded.conditions), len(loaded.labels)) == ("max", 3, 3 * len(x))
-    assert loaded.reference is not None
+    loaded = queen.load(tmp_path / "b").bundle
+    assert_same_calibration(loaded.calibration, guard.bundle.calibration)
+    assert loaded.calibration.conditions == ("clean", "blur", "noise:0.1")
+    assert loaded.calibration.account
+    assert loaded.calibration.trusted.clients == 1
+    assert loaded.test == guard.bundle.test
+    assert loaded.alarm_after() == guard.bundle.alarm_after() == guard.report["alarm_after"]
 
 
 def test_pixel_statistics_and_a_normalised_map_survive(tmp_path):
     x, y = train_set()
     recipe = MapRecipe(epochs=2, normalize=True, widths=(16, 8))
-    guard = protect(trained("mlp"), (x, y), mapping=recipe, min_agreement=0, pixel_mean=[0.25], pixel_std=[0.5],
-                    factory=FACTORY, secret=SECRET, limits=ALL_LETTERS)  # fmt: skip
+    guard = protect(
+        trained("mlp"), (x, y), policy="paper", mapping=recipe, min_agreement=0, pixel_mean=[0.25], pixel_std=[0.5],
+        factory=FACTORY, secret=SECRET, limits=ALL_LETTERS,
+    )  # fmt: skip
     guard.save(tmp_path / "b")
     loaded = queen.load(tmp_path / "b")
     assert (loaded.bundle.pixel_mean, loaded.bundle.pixel_std) == ((0.25,), (0.5,))
@@ -175,6 +189,13 @@ def test_pixel_statistics_and_a_normalised_map_survive(tmp_path):
     a, b = (g.answer(queries(), client="a") for g in (guard, loaded))
     assert a.verdicts == b.verdicts
     assert torch.equal(a.probabilities, b.probabilities)
+
+
+@pytest.mark.parametrize(("version", "way_out"), [(2, "make it again with queen.protect"), (99, "update queen")])
+def test_a_bundle_of_another_format_is_refused_with_the_way_out(folder, version, way_out):
+    sign_manifest(folder, read_manifest(folder) | {"format": version})
+    with pytest.raises(BundleError, match=f"has format {version}, this version reads {FORMAT}: {way_out}"):
+        queen.load(folder)
 
 
 def test_load_overrides_options(folder):
@@ -204,7 +225,7 @@ def test_the_model_may_be_given_in_any_form(folder, model):
 @pytest.fixture
 def anonymous(tmp_path: Path) -> Path:
     """A bundle that does not say how to build its model."""
-    guard = protect(trained("mlp"), train_set(), mapping=QUICK, limits=ALL_LETTERS, secret=SECRET)
+    guard = protect(trained("mlp"), train_set(), policy="paper", mapping=QUICK, limits=ALL_LETTERS, secret=SECRET)
     guard.save(tmp_path / "anonymous")
     return tmp_path / "anonymous"
 
@@ -424,7 +445,7 @@ FORGED_SENTINELS = {
     "an alpha that is text": settings_of(alpha="0.1"),
     "an unknown score": settings_of(scores=["entropy"]),
     "scores that are a number": settings_of(scores=5),
-    "a score without its reference": settings_of(scores=["knn"]),
+    "a margin that is text": settings_of(margin="wide"),
     "groups that are a list": settings_of(groups=[]),
     "a group without limits": settings_of(groups={"tenant": {"enforce_alarm": True}}),
     "a group with a negative radius": group_with(limits={"radius": -1, "threshold": 0.2, "extra_answers": 5}),
@@ -438,7 +459,14 @@ FORGED_SENTINELS = {
     "a negative tolerance": facts_of(tolerance=-1.0),
     "a tolerance of NaN": facts_of(tolerance=float("nan")),
     "a tolerance that is text": facts_of(tolerance="small"),
-    "an unknown mode": facts_of(mode="median"),
+    "an account that is a number": facts_of(account=3),
+    "foreign images of no name": facts_of(
+        foreign=None, trusted={"clients": 0, "highest": 1.0, "scores": [], "margin": 0}
+    ),
+    "trusted clients of endless wealth": facts_of(
+        trusted={"clients": 2, "highest": float("inf"), "scores": ["energy"], "margin": 0.0}
+    ),
+    "trusted clients as a list": facts_of(trusted=[2, 1.0]),
     "conditions that are a number": facts_of(conditions=3),
     "no conditions": facts_of(conditions=[]),
     "a certificate that is text": facts_of(certified="yes"),
@@ -606,7 +634,16 @@ def test_a_pickle_in_place_of_weights_is_refused_unopened(folder, tmp_path):
 @pytest.fixture
 def other() -> Guard:
     x, y = train_set()
-    return protect(trained("mlp"), (x, y), mapping=QUICK, seed=1, limits=ALL_LETTERS, factory=FACTORY, secret=SECRET)
+    return protect(
+        trained("mlp"),
+        (x, y),
+        policy="paper",
+        mapping=QUICK,
+        seed=1,
+        limits=ALL_LETTERS,
+        factory=FACTORY,
+        secret=SECRET,
+    )
 
 
 def names(folder: Path) -> set[str]:

@@ -8,8 +8,15 @@ import safetensors.torch
 import torch
 
 from queen.fit.files import write_image
+from queen.sentinel import power
 from tests.support.bundles import read_manifest, sign_manifest
 from tests.support.guards import fitted, held_out, train_set, trained
+
+
+@pytest.fixture(autouse=True)
+def short_simulations(monkeypatch):
+    """Thieves are followed for 60 queries instead of 5,000; tests/sentinel/test_power.py follows them further."""
+    monkeypatch.setattr(power, "LONGEST", 60)
 
 
 @pytest.fixture(scope="package")
@@ -18,6 +25,7 @@ def files(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("files")
     fitted().save(folder / "head")
     fitted("network").save(folder / "cnn")
+    fitted(policy="sentinel").save(folder / "watched")
     fitted().save(folder / "tampered")
     guard_file = read_manifest(folder / "tampered")["files"]["guard"]["name"]
     (folder / "tampered" / guard_file).write_bytes((folder / "tampered" / guard_file).read_bytes()[:-1] + b"x")
@@ -35,6 +43,7 @@ def files(tmp_path_factory) -> Path:
     np.savez(folder / "held_out.npz", **dict(zip("xy", (t.numpy() for t in held_out()), strict=True)))
     np.savez(folder / "train_images.npz", x=x.reshape(-1, 1, 8, 8), y=y)
     np.savez(folder / "only_x.npz", x=x)
+    np.savez(folder / "only_y.npz", y=y)
     np.savez(folder / "float64.npz", x=x.astype(np.float64), y=y)
     np.savez(folder / "objects.npz", x=np.array([None, 1], object), y=y)
     np.savez(folder / "words.npz", x=x, y=np.array(["zero"] * len(x)))

@@ -75,7 +75,8 @@ def test_a_ledger_remembers_between_calls_and_for_each_client(here, tmp_path):
 
 @pytest.mark.slow
 def test_class_names_with_square_brackets_are_shown_as_they_are(here, tmp_path):
-    guard = queen.protect(trained("mlp"), train_set(), factory=FACTORY, class_names=[f"[b]{k}" for k in range(10)])
+    names = [f"[b]{k}" for k in range(10)]
+    guard = queen.protect(trained("mlp"), train_set(), policy="paper", factory=FACTORY, class_names=names)
     guard.save(tmp_path / "b")
     assert "[b]0" in run("ask", tmp_path / "b", "one.npy").stdout
     assert "[b]9" in run("inspect", tmp_path / "b").stdout

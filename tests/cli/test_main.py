@@ -20,7 +20,7 @@ from tests.support.paths import ROOT
 COMMANDS = [
     "demo", "protect", "ask", "inspect", "certify", "speed",
     "calibrate", "clients", "alarms", "pardon", "allow", "budget", "revoke",
-    "serve", "audit",
+    "serve", "audit", "migrate",
 ]  # fmt: skip
 GROUPS = ["bench", "keys"]  # of commands, each with a test file of its own
 
@@ -129,7 +129,16 @@ MISTAKES = {
     "protect, empty data": protect_args(data="empty.npz"),
     "protect, truncated data": protect_args(data="truncated.npz"),
     "protect, data of another shape": protect_args(data="train_images.npz"),
-    "protect, calibration without y": protect_args("--calibration", "only_x.npz"),
+    "protect, calibration without x": protect_args("--calibration", "only_y.npz"),
+    "protect, missing foreign images": protect_args("--calibration", "held_out.npz", "--foreign", "nowhere"),
+    "protect, foreign images for a model of vectors": protect_args("--calibration", "held_out.npz", "--foreign", "."),
+    "calibrate, no data": ["calibrate", "head"],
+    "calibrate, a log without clients": ["calibrate", "head", "--from-log", "."],
+    "calibrate, clients without a log": ["calibrate", "head", "--data", "held_out.npz", "--clients", "notes.txt"],
+    "calibrate, no log there": ["calibrate", "head", "--from-log", ".", "--clients", "notes.txt"],
+    "calibrate, no clients there": ["calibrate", "head", "--from-log", ".", "--clients", "nowhere.txt"],
+    "certify, a ledger without a bundle": ["certify", "--ledger", "nowhere.sqlite"],
+    "certify, no ledger there": ["certify", "watched", "--ledger", "nowhere.sqlite"],
     "protect, device nobody knows": protect_args("--device", "abacus"),
     "protect, out in a file": protect_args("--out", "one.npy/b", "--json"),
 }

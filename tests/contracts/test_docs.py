@@ -37,21 +37,16 @@ def test_the_python_code_of_the_readme_runs(tmp_path, monkeypatch):
         exec(compile(block, f"README.md, Python block {number}", "exec"), namespace)
 
 
-def test_the_figures_of_cifar_are_the_committed_ones():
-    page = (ROOT / "docs" / "sentinel.md").read_text()
-    results = json.loads((ROOT / "results" / "sentinel" / "cifar10.json").read_text())
-    for count in (5000, 1000):
-        found = results[f"calibration_{count}"]
-        for cover, one in {"none": found["attack_alarm_at"], **found["cover"]}.items():
-            figures = [f"{one[key]:.0f}" if key in one else "-" for key in ("median", "p95", "worst")]
-            row = [f"{count:,}", cover, f"{one['accused']} of {one['clients']}", *figures]
-            assert f"| {' | '.join(row)} |" in page
-        assert f"{found['jitter']['0.001']['decoy_kept']:.0%}" == "98%"
-        assert count == 1000 or f"{found['decoys']['best_exchange_of_classes']:.0%}" == "27%"
-        assert f"{found['decoys']['largest_class']:.0%}" == "21%"
-        benign, one_class = found["benign_clients"], found["one_class_clients"]
-        assert (benign["accused"], benign["clients"], benign["queries"]) == (0, 100, 5000)
-        assert (one_class["accused"], one_class["clients"]) == (0, 50)
+def test_the_figures_of_decoys_on_cifar_are_the_committed_ones():
+    page = " ".join((ROOT / "docs" / "sentinel.md").read_text().split())
+    found = json.loads((ROOT / "results" / "sentinel" / "cifar10.json").read_text())["calibration_5000"]
+    decoys = found["decoys"]
+    for text, share in {
+        "{} of images jittered by a thousandth keep their decoy": found["jitter"]["0.001"]["decoy_kept"],
+        "would name the honest class of {} of the decoys": decoys["best_exchange_of_classes"],
+        "always naming the most common class is right for {}": decoys["largest_class"],
+    }.items():
+        assert text.format(f"{100 * share:.0f} %") in page
 
 
 @pytest.mark.parametrize("name", ["direct", "warm_up", "accounts"])

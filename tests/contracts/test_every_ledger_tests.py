@@ -66,13 +66,14 @@ def test_a_third_test_drops_the_wealth_of_the_least_recently_used(ledger):
 
 
 def test_a_dropped_test_leaves_no_counts_behind(ledger):
-    """Counts of the dropped test would make later bets of another one weaker."""
-    rules = Rules(PLENTY, bar=1e9)
-    for test in (1, 2, 3, 1, 4, 2):
-        judge(
-            ledger, replace(rules, test=test), pictures(3, start=10 * test + ledger.standing("a").queries, bet=FOREIGN)
-        )
-        assert ledger.standing("a").wealth == wealth_of(*[FOREIGN] * 3)
+    """Counts of the dropped test would make bets of another one in these classes weaker."""
+    watcher = Watcher(Rules(PLENTY, bar=1e9))
+    for i, (test, label) in enumerate([(1, 0), (1, 30), (2, 60), (3, 60), (3, 0), (3, 30), (2, 30), (1, 30), (1, 60)]):
+        watcher.rules = Rules(PLENTY, bar=1e9, test=test)
+        query = picture(i, label=label, bet=FOREIGN)
+        watcher.ask(query)
+        judge(ledger, watcher.rules, query)
+        assert ledger.standing("a").wealth == watcher.account("a").wealth()
 
 
 def test_only_a_new_picture_makes_a_test_the_one_used_last(ledger):

@@ -25,12 +25,11 @@ def test_the_public_names():
 SIGNATURES = {
     "protect": (
         queen.protect,
-        "model train_data *calibration *head *policy *alpha *sentinel *observe *limits *absolute_radius *keep_label "
-        "*mapping *shadows *min_agreement *input_range *factory *factory_args *class_names *pixel_mean *pixel_std "
-        "*ledger *secret "
-        "*seed *progress",
+        "model train_data *calibration *foreign *weak *head *policy *alpha *sentinel *observe *limits *absolute_radius "
+        "*keep_label *mapping *shadows *min_agreement *input_range *factory *factory_args *class_names *pixel_mean "
+        "*pixel_std *ledger *secret *seed *progress",
     ),
-    "calibrate": (queen.calibrate, "guard data *conditions *seed *progress"),
+    "calibrate": (queen.calibrate, "guard data *trusted *foreign *conditions *start_over *seed *progress"),
     "load": (queen.load, "path model *ledger *secret *device **changes"),
     "certify": (queen.certify, "epsilon delta threshold *radius"),
     "Guard": (queen.Guard, "bundle *ledger *secret"),
@@ -48,9 +47,9 @@ def test_the_signatures(function, expected):
 
 def test_the_defaults_of_protect():
     defaults = {p.name: p.default for p in inspect.signature(queen.protect).parameters.values()}
-    assert defaults["policy"] == "paper"
+    assert defaults["policy"] is None  # sentinel with calibration images, else paper
     assert defaults["shadows"] == "head"
-    assert defaults["observe"] is defaults["keep_label"] is False
+    assert defaults["observe"] is defaults["keep_label"] is defaults["weak"] is False
     assert defaults["seed"] == 0
     assert defaults["alpha"] is defaults["sentinel"] is defaults["calibration"] is None
 

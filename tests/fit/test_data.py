@@ -4,7 +4,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from queen.errors import DtypeError, ShapeError
-from queen.fit.data import BATCH, batches
+from queen.fit.data import BATCH, batches, image_batches
 
 X = torch.arange(600 * 3.0).view(600, 3)
 Y = torch.arange(600) % 4
@@ -86,3 +86,41 @@ def test_a_stream_of_rows_works_too():
 def test_a_loader_of_something_else_is_refused(data):
     with pytest.raises(DtypeError, match="images and integer labels"):
         list(batches(data))
+
+
+# Images alone
+
+
+ALONE = {
+    "a tensor": X,
+    "an array": X.numpy(),
+    "a list of batches": list(X.split(70)),
+    "a Dataset of tuples": TensorDataset(X),
+    "a loader of tensors": DataLoader(list(X), batch_size=100),
+}
+
+
+@pytest.mark.parametrize("data", ALONE.values(), ids=ALONE)
+def test_images_may_come_without_labels(data):
+    parts = list(image_batches(data))
+    assert torch.equal(torch.cat([x for x, _ in parts]), X)
+    assert all(y is None for _, y in parts)
+
+
+@pytest.mark.parametrize("data", KINDS.values(), ids=KINDS)
+def test_images_may_come_with_labels_too(data):
+    parts = list(image_batches(data))
+    assert torch.equal(torch.cat([x for x, _ in parts]), X)
+    assert torch.equal(torch.cat([y for _, y in parts]), Y)
+
+
+def test_named_tensors_may_come_without_labels():
+    parts = [x for x, y in image_batches({"ids": X, "mask": X.numpy() > 3}) if y is None]
+    assert torch.equal(torch.cat([x["ids"] for x in parts]), X)
+    assert torch.equal(torch.cat([x["mask"] for x in parts]), X > 3)
+
+
+@pytest.mark.parametrize("data", ["train", 7, None, [[1.0, 2.0]], ["a"], TensorDataset(X, Y, Y)], ids=str)
+def test_what_holds_no_images_is_refused(data):
+    with pytest.raises(DtypeError):
+        list(image_batches(data))

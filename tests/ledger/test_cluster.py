@@ -142,6 +142,30 @@ def test_a_group_on_a_dead_shard_fails_the_rows_that_reach_it(ledger, servers):
     wait_until_served(ledger, group)
 
 
+@pytest.mark.parametrize("key", ["layout", "tests"])
+def test_a_server_that_starts_while_a_shard_is_down_serves_what_it_can(ledger, servers, key):
+    """Without the layout it relies on its scripts; without the numbers of tests it knows no bar, and refuses."""
+    rules = Rules(PLENTY, bar=1e9)
+    judge(ledger, rules, picture(0, client=CLIENTS[0]))
+    port = ledger._servers._cluster.get_node_from_key(f"queen:{key}").port
+    (dead,) = (server for server in servers if server.port == port)
+    alive = next(server for server in servers if server is not dead)
+    name = next(name for name in CLIENTS if home(ledger, name) == alive.port)
+    dead.kill()
+    try:
+        with closing(RedisLedger(alive.url, timeout=0.5)) as late:
+            assert late.judge(name, [0], np.zeros((1, 2)), PLENTY).letters == "C"
+            if ledger._servers._cluster.get_node_from_key("queen:tests").port == port:
+                with pytest.raises(LedgerError):
+                    judge(late, rules, picture(1, client=name))
+                assert not judge(ledger, rules, picture(1, client=name)).failed.any()  # it learned the number before
+            else:
+                assert not judge(late, rules, picture(1, client=name)).failed.any()
+    finally:
+        dead.start()
+    wait_until_served(ledger, next(name for name in CLIENTS if home(ledger, name) == port))
+
+
 def test_slots_that_move_are_followed(ledger, servers):
     rules = Rules(PLENTY, bar=1e9)
     client = next(name for name in CLIENTS if home(ledger, name) == servers[0].port)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from queen.errors import LedgerError
-from queen.ledger import Budget, RedisLedger
+from queen.ledger import Budget, RedisLedger, open_ledger
 from queen.ledger.redis_codec import STATE
 from queen.ledger.redis_layout import LAYOUT, Migrated, migrate
 from queen.sentinel.sketch import Memory
@@ -18,6 +18,7 @@ from tests.support.commands import as_json, mistake, run
 from tests.support.first_layout import NO_DIGEST, FirstScope, write_event
 from tests.support.queries import FOREIGN, PLENTY, flags, judge, picture, sketch
 from tests.support.redis_server import shared_server
+from tests.support.schema_3 import old_file
 
 pytestmark = pytest.mark.real
 
@@ -213,13 +214,26 @@ def test_a_server_that_an_older_version_only_opened_is_new(redis_url):
         assert ledger.standings() == []
 
 
-def test_the_command(server, tmp_path):
+def test_the_command(server):
     with server.client() as client:
         replace(SCOPES[0], name="shopper").write(client, "shop")
     assert as_json("migrate", server.url) == {"scopes": len(SCOPES), "migrated": len(SCOPES)}
     assert "0 of 5 clients and groups" in run("migrate", server.url).stdout
     assert as_json("migrate", server.url, "--prefix", "shop") == {"scopes": 1, "migrated": 1}
     assert "prefix must be" in mistake("migrate", server.url, "--prefix", "a*")
-    assert "Example" in run("migrate", "--help").stdout
-    assert "no ledger" in mistake("migrate", tmp_path / "missing.sqlite")
-    assert not (tmp_path / "missing.sqlite").exists()
+
+
+@pytest.mark.parametrize("form", ["{}", "sqlite:///{}"])
+def test_a_file_is_migrated_by_opening_it(tmp_path, form):
+    address = form.format(old_file(tmp_path / "ledger.db"))
+    assert as_json("migrate", address) == {"scopes": 7, "migrated": 7}
+    assert as_json("migrate", address) == {"scopes": 7, "migrated": 0}
+    with closing(open_ledger(address)) as ledger:
+        assert ledger.standing("alice").queries == 8
+
+
+@pytest.mark.parametrize("address", ["missing.sqlite", "sqlite:///missing.sqlite", "memory://", "http://127.0.0.1"])
+def test_what_is_not_there_is_neither_migrated_nor_made(tmp_path, monkeypatch, address):
+    monkeypatch.chdir(tmp_path)
+    assert "no ledger" in mistake("migrate", address)
+    assert list(tmp_path.iterdir()) == []

@@ -17,24 +17,15 @@ import pytest
 from queen.errors import LedgerError
 from queen.ledger import SqliteLedger
 from queen.ledger.base import Budget
-from queen.ledger.sqlite_open import APPLICATION_ID, SCHEMA_VERSION
+from queen.ledger.sqlite_open import SCHEMA_VERSION
 from queen.ledger.sqlite_schema import load
 from tests.reference.watch import Rules
 from tests.support.ledgers import run_threads
 from tests.support.queries import FOREIGN, PLENTY, flags, judge, picture, wealth_of
+from tests.support.schema_3 import DUMP, old_file
 from tests.support.sqlite_failures import FailingConnection
 
-DUMP = (Path(__file__).parent / "schema_3.sql").read_text()
 RULES = Rules(PLENTY, bar=1e9)
-
-
-def old_file(path: Path, dump: str = DUMP) -> Path:
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(dump)
-        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        db.execute("PRAGMA user_version = 3")
-    return path
 
 
 @pytest.fixture

@@ -25,7 +25,10 @@ def floor_of(calibration: Sequence[float]) -> float:
 
 def shapes_of(n: int, *, twin: bool) -> list[list[int]]:
     """q(0..n) of every shape."""
-    top = [[int(r < max(1, ceil(share * (n + 1)))) for r in range(n + 1)] for share in ((0.1, 0.35) if twin else (0.1, 0.3))]
+    top = [
+        [int(r < max(1, ceil(share * (n + 1)))) for r in range(n + 1)]
+        for share in ((0.1, 0.35) if twin else (0.1, 0.3))
+    ]
     return top if twin else [*top, [isqrt(256 * (n + 1) // (r + 1)) for r in range(n + 1)]]
 
 
@@ -83,7 +86,8 @@ class Player:
         unit = size / total
         for i, e in enumerate(STAKES):
             f = 1 - e + e * (unit * bet)
-            den = 1 - e + e * (unit * (total + sums[lane]) / (size + bets[lane]))
+            mean = unit * (total + sums[lane]) / (size + bets[lane])
+            den = 1 - e + e * (mean if mean > 1 else 1.0)
             with np.errstate(over="ignore"):
                 self.purses[s][lane][i] = float(np.float32((self.purses[s][lane][i] + money) * (f / den)))
         bets[lane] += 1

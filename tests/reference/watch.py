@@ -149,7 +149,7 @@ class Wallet:
             unit = lane.size / lane.total
             gain = unit * lane.bet
             urn = lane.size + self.bets.get((clock, label), 0)
-            mean = unit * (lane.total + self.sums.get((i, label), 0)) / urn
+            mean = max(1.0, unit * (lane.total + self.sums.get((i, label), 0)) / urn)
             for s, stake in enumerate(STAKES):
                 factor = ((1 - stake) + stake * gain) / ((1 - stake) + stake * mean)
                 self.purses[i][s] = single((self.purses[i][s] + fresh) * factor)

@@ -48,7 +48,10 @@ def orders(n: int, queries: int) -> Iterator[tuple[int, ...]]:
 def wealth(
     scores: Sequence[float], n: int, stake: Fraction, lane: int, *, shift: float = 0.0, start: int = 0
 ) -> Fraction:
-    """The exact product of f / den over the queries of one class, from the query `start` on, in one lane."""
+    """The exact product of f / den over the queries of one class, from the query `start` on, in one lane.
+
+    The purses are divided by max(1, den), so they win this much at most.
+    """
     calibration, queries = scores[:n], scores[n:]
     twin = lane >= len(SHAPES)
     floor = floor_of(calibration)
@@ -103,13 +106,15 @@ def test_with_ties_and_a_margin_wealth_is_at_most_fair(n, queries, values, shift
 
 
 @settings(max_examples=200)
-@given(st.lists(st.integers(0, 8), min_size=5, max_size=16), st.integers(1, 4), st.floats(0, 5), st.integers(0, LANES - 1))
+@given(
+    st.lists(st.integers(0, 8), min_size=5, max_size=16), st.integers(1, 4), st.floats(0, 5), st.integers(0, LANES - 1)
+)
 def test_a_margin_never_makes_wealth_larger(scores, n, shift, lane):
     """The proof that a margin keeps the statement: with it a client is on every path poorer than without.
 
-    The bet takes the rank of the lowered score, the sum in `den` that of the score as it is. So `den` is that of the test
-    without margin, whose wealth is a martingale, and f is smaller. (Were the sum lowered too, early small bets would
-    make later ones cheaper, and nothing would be left to compare with.)
+    The bet takes the rank of the lowered score, the sum in `den` that of the score as it is. So `den` is that of the
+    test without margin, whose wealth is a martingale, and f is smaller. (Were the sum lowered too, early small bets
+    would make later ones cheaper, and nothing would be left to compare with.)
     """
     with_margin, without = (wealth(scores, n, Fraction(3, 5), lane, shift=s) for s in (shift, 0.0))
     assert with_margin <= without

@@ -47,7 +47,9 @@ def foreign(bundle) -> Path:
 @pytest.fixture(params=["sqlite", "redis"])
 def shared(request, tmp_path) -> str:
     """The address of a ledger that several processes may write."""
-    return f"sqlite:///{tmp_path / 'ledger.sqlite'}" if request.param == "sqlite" else request.getfixturevalue("redis_url")
+    return (
+        f"sqlite:///{tmp_path / 'ledger.sqlite'}" if request.param == "sqlite" else request.getfixturevalue("redis_url")
+    )
 
 
 def alarm_alone(guard: Guard, queries: Path) -> tuple[int, list[float]]:

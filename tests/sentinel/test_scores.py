@@ -57,7 +57,7 @@ def test_the_most_familiar_query_has_a_finite_score():
 
 def test_scores_rise_with_what_is_foreign():
     """Smaller logits, a point further out, and features that point away from the reference."""
-    features, logits, points, reference = inputs()
+    _, logits, points, reference = inputs()
     familiar = all_scores(reference[:20], logits, points, reference)
     foreign = all_scores(-reference.mean(0).expand(20, -1), 0.1 * logits, 10 * points, reference)
     assert (foreign.mean(0) > familiar.mean(0)).all()

@@ -43,7 +43,7 @@ def test_the_proof_needs_classes_that_do_not_depend_on_scores():
     """One calibration image u; a client who sees its own first score v goes on in the class if v < 2/3, else leaves it.
 
     Top rank or nothing, all at stake: the first bet pays 2 for v > u; the second 2 for w > u, and costs 4/3 after a win
-    and 2/3 after a loss. Had the client seen its rank instead of its score, the mean would be 1.
+    and 2/3 after a loss. If it went by its rank instead, the mean would be 1.
     """
     grid = (np.arange(90) + 0.5) / 90
     u, v, w = np.meshgrid(grid, grid + 1e-4, grid + 2e-4, indexing="ij")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queen.sentinel import wealth
-from queen.sentinel.bets import LANES, STAKES, Bets, Betting, Test
+from queen.sentinel.bets import LANES, STAKES, Bets, Betting, Test, shape_table
 from queen.sentinel.ranks import Ranking, robust_spreads
 from queen.sentinel.wealth import MOST, Winnings, largest_sum, place_bets
 from tests.reference import bets as reference
@@ -75,7 +76,7 @@ def test_batches_cut_anywhere_are_one_query_after_the_other(seed, scores, accoun
     every = [Winnings.empty(scores) for _ in range(accounts)]
     reached: list[int | None] = [None] * accounts
     edges = [0, *sorted(cuts), count]
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in pairwise(edges):
         # Whoever has reached the bar is not asked again, as in a ledger.
         rows = [row for row in range(first, last) if reached[owner[row]] is None]
         if not rows:
@@ -163,10 +164,12 @@ def test_purses_are_a_mixture_over_starting_times():
         label = int(labels[row])
         sums, placed = player.sums.setdefault(label, [[0] * LANES]), player.bets.setdefault(label, [[0] * LANES])
         for lane in range(LANES):
-            size, total, bet, count = (int(getattr(bets, name)[row, lane]) for name in ("size", "total", "bet", "count"))
+            size, total, bet, count = (
+                int(getattr(bets, name)[row, lane]) for name in ("size", "total", "bet", "count")
+            )
             if size:
                 f = 0.4 + 0.6 * size / total * bet
-                den = 0.4 + 0.6 * size / total * (total + sums[0][lane]) / (size + placed[0][lane])
+                den = max(1.0, 0.4 + 0.6 * size / total * (total + sums[0][lane]) / (size + placed[0][lane]))
                 factors[lane].append(f / den)
                 sums[0][lane] += count
                 placed[0][lane] += 1
@@ -174,6 +177,22 @@ def test_purses_are_a_mixture_over_starting_times():
         weights = [0.5 / (t * (t + 1)) + 0.5 * (t == 1) for t in range(1, len(of_lane) + 1)]
         expected = sum(w * np.prod(of_lane[t:]) for t, w in enumerate(weights))
         assert one.purses[lane * len(STAKES) + 1] == pytest.approx(expected, rel=1e-5)
+
+
+def test_looking_better_than_usual_buys_no_cheaper_bets():
+    """Hundreds of queries at the last rank of their class, then one at the first: it wins what it costs at the start."""
+    table, total = shape_table(0, 99)
+    ranks = np.array([99] * 300 + [0])
+    lanes = {"size": 100, "total": total, "bet": table[ranks][:, None], "count": table[ranks][:, None]}
+    arrays = {name: np.broadcast_to(value, (len(ranks), LANES)).astype(np.int64) for name, value in lanes.items()}
+    bets = Bets(**arrays, digests=[0] * 301, sketches=[()] * 301, test=Test(1, 1, 1e-3, 0.05), enforce=True)
+    one, before = Winnings.empty(1), Winnings.empty(1)
+    labels, owner = np.zeros(301, np.int64), np.zeros(301, np.intp)
+    place_bets([before], owner[:300], labels[:300], bets.take(list(range(300))), np.inf)
+    place_bets([one], owner, labels, bets, np.inf)
+    money = 0.5 / (301 * 302)
+    gain = np.array([1 - e + e * 10 for e in STAKES])
+    assert one.purses.reshape(LANES, -1) == pytest.approx((before.purses.reshape(LANES, -1) + money) * gain, rel=1e-6)
 
 
 def test_the_richest_score_counts_and_is_summed_in_order():

@@ -60,6 +60,12 @@ class Trusted:
     scores: tuple[str, ...]
     margin: float
 
+    def __post_init__(self) -> None:
+        if not self.clients >= 1 or not 0 <= self.highest < math.inf:
+            raise CalibrationError(
+                f"expected wealth of at least one trusted client, got {self.highest} of {self.clients}"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
@@ -90,8 +96,10 @@ class Calibration:
         for length in (self.tolerance, self.cell):
             if not isinstance(length, float) or not 0 < length < math.inf:
                 raise CalibrationError(f"tolerance and cell must be positive lengths, got {length!r}")
-        if len(self.labels) == 0:
-            raise CalibrationError("a calibration needs images")
+        if len(self.labels) == 0 or (self.foreign is not None and len(self.foreign.labels) == 0):
+            raise CalibrationError("a calibration needs images, also as foreign ones")
+        if not isinstance(self.account, str):
+            raise CalibrationError(f"the name of an account must be text, got {self.account!r}")
 
     @property
     def benign(self) -> Benign:

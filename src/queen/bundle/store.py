@@ -190,7 +190,7 @@ def _load_calibration(guard: dict[str, Tensor], facts: dict[str, Any] | None) ->
         return None
     tensors = _under("calibration.", guard)
     parts: dict[str, Any] = {name: t for name, t in tensors.items() if not name.startswith("foreign.")}
-    parts |= {key: facts[key] for key in FACTS} | {"conditions": tuple(facts["conditions"])}
+    parts |= facts | {"conditions": tuple(facts["conditions"])}
     if facts["foreign"] is not None:
         parts["foreign"] = Foreign(name=facts["foreign"], **_under("foreign.", tensors))
     if (trusted := facts["trusted"]) is not None:

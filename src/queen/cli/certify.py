@@ -110,7 +110,7 @@ def _sentinel_statements(bundle: Bundle, account: dict[str, Any], alarm_after: A
         )
         yield f"Trusted clients reached wealth {trusted.highest:.3g} at most; the usual bar is {usual:.3g}, {raised}."
     elif calibration and calibration.trusted:
-        yield "Trusted clients were replayed with other scores or another margin, so they say nothing of these settings."
+        yield "Trusted clients were replayed with other scores or another margin, so they do not count here."
     if calibration and calibration.foreign:
         lines = "; ".join(in_words(alarm_after))
         yield f"How soon thieves are caught, by simulation with {calibration.foreign.name}: {lines}."

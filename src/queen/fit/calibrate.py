@@ -22,7 +22,7 @@ from queen.fit.data import Images, image_batches
 from queen.fit.features import ModelOutputs, View, extract_features
 from queen.fit.foreign import MOST as FOREIGN
 from queen.fit.foreign import Sample, made_foreign, own_foreign
-from queen.fit.traffic import Split, all_batches, replay, split_clients
+from queen.fit.traffic import TrustedSplit, all_batches, replay, split_clients
 from queen.guard import Guard
 from queen.options import SCORES, Sentinel
 from queen.progress import Progress
@@ -76,6 +76,8 @@ def calibrate(
         bundle = calibrate_bundle(
             guard.bundle, data, show, foreign=foreign, conditions=names, account=account, set_bar=set_bar, seed=seed
         )
+    if weakness := bundle.weakness:
+        bundle.report["warnings"].append(f"calibration: {weakness}")
     show.say(Report(**bundle.report).lines())
     return guard.with_bundle(bundle)
 
@@ -85,7 +87,7 @@ SetBar = Callable[[Bundle], tuple[Trusted, str, list[str]]]
 
 
 def _set_bar(
-    guard: Guard, trusted: Mapping[str, Images], clients: Split, show: Progress, bundle: Bundle
+    guard: Guard, trusted: Mapping[str, Images], clients: TrustedSplit, show: Progress, bundle: Bundle
 ) -> tuple[Trusted, str, list[str]]:
     bar, who = replay(guard.with_bundle(bundle), trusted, clients.setting_bar, show)
     calibrating = f"what {_clients(len(clients.calibrating))} sent" if clients.calibrating else "the data"

@@ -20,14 +20,14 @@ from queen.types import Inputs
 
 
 @dataclass(frozen=True)
-class Split:
+class TrustedSplit:
     """Whose images calibrate (none: the data does) and whose traffic sets the bar."""
 
     calibrating: Sequence[str]
     setting_bar: Sequence[str]
 
 
-def split_clients(trusted: Mapping[str, Images], *, has_data: bool, seed: int) -> Split:
+def split_clients(trusted: Mapping[str, Images], *, has_data: bool, seed: int) -> TrustedSplit:
     """Without data, half of the clients, drawn at random, calibrate: the bar must come from others."""
     if not isinstance(trusted, Mapping):
         raise OptionError(f"trusted must map client names to their images, got {type(trusted).__name__}")
@@ -38,10 +38,10 @@ def split_clients(trusted: Mapping[str, Images], *, has_data: bool, seed: int) -
             f"{len(names)}: record more, or give calibration images as data"
         )
     if has_data:
-        return Split((), names)
+        return TrustedSplit((), names)
     shuffled = [names[i] for i in np.random.default_rng(seed).permutation(len(names))]
     half = len(names) // 2
-    return Split(sorted(shuffled[:half]), sorted(shuffled[half:]))
+    return TrustedSplit(sorted(shuffled[:half]), sorted(shuffled[half:]))
 
 
 def all_batches(trusted: Mapping[str, Images], names: Sequence[str]) -> list[Inputs]:

@@ -16,7 +16,7 @@
 -- with records its label (<I4) with CQS, the radius that its squares were made for, and the number of records.
 -- Squares of the grid are twice the radius wide and list (number, x, y).
 -- The memory has a power of two of slots, `room`: the codes of all pictures, the digests of all answered inputs, the
--- sketches of all pictures. A code names the box that a sketch lies in; whatever is near has one of the codes to search.
+-- sketches of all pictures. A code names the box that a sketch lies in; what is near has one of the codes to search.
 -- Evidence is: the width of counts in bytes, the number of classes used, clocks, purses, the labels of the classes, and
 -- the counts of each (see `Winnings`).
 local scope, squares, memory = KEYS[1], KEYS[2], KEYS[3]
@@ -258,10 +258,9 @@ local function read_evidence()
   end
 end
 
-local function stored_counts(index)
-  local all = (#text - FRONT) / (4 + counts_size(width)) -- classes that there is room for
-  return parse_all(counts_format(width), text, FRONT + 4 * all + counts_size(width) * index + 1)
-end
+-- How many classes there is room for in the string, and how many bytes come before their counts.
+local function class_room(bytes) return (#text - FRONT) / (4 + counts_size(bytes)) end
+local function counts_start(bytes) return FRONT + 4 * class_room(bytes) end
 
 local function counts_of(label)
   local numbers = counts[label]
@@ -272,7 +271,8 @@ local function counts_of(label)
     local index = at and (at - FRONT - 1) / 4
     if not at or index >= used - #fresh_labels then break end
     if index == floor(index) then
-      numbers, indices[label] = stored_counts(index), index
+      at = counts_start(width) + counts_size(width) * index + 1
+      numbers, indices[label] = parse_all(counts_format(width), text, at), index
       break
     end
     at = at + 1
@@ -310,7 +310,7 @@ local function place_bet(row, label)
           local size, total = bet[clock], bet[at + 1]
           local unit = size / total
           local gain = unit * bet[at + 2]
-          local expected = unit * (total + numbers[lane]) / (size + numbers[clock])
+          local expected = math.max(1, unit * (total + numbers[lane]) / (size + numbers[clock]))
           local i, j = purse + 1, purse + 2
           purses[i] = (purses[i] + fresh)
             * ((1 - STAKE_1 + STAKE_1 * gain) / (1 - STAKE_1 + STAKE_1 * expected))
@@ -431,41 +431,48 @@ end
 call_many('HSET', squares, entries)
 
 local function has_outgrown(numbers)
+  local limit = 256 ^ width
   for i = 1, #numbers do
-    local is_power = i > CLOCKS and (i - CLOCKS) % LANES == SHAPES
-    if numbers[i] >= 256 ^ (is_power and width + 1 or width) then return true end
+    if numbers[i] >= limit then
+      local is_power = i > CLOCKS and (i - CLOCKS) % LANES == SHAPES
+      if not is_power or numbers[i] >= 256 * limit then return true end
+    end
   end
+  return false
 end
 
 -- All of it again, with room for as many classes, and counts as wide, as needed now.
 local function rewritten_evidence()
-  local old_used, packed, listed_labels = used - #fresh_labels, {}, table.concat(fresh_labels)
-  for label, numbers in pairs(counts) do packed[indices[label]] = numbers end
-  for index = 0, old_used - 1 do packed[index] = packed[index] or stored_counts(index) end
-  if text then listed_labels = sub(text, FRONT + 1, FRONT + 4 * old_used) .. listed_labels end
-  for index = 0, used - 1 do
-    while has_outgrown(packed[index]) do width = width + 1 end
+  local before, old_width, parts = used - #fresh_labels, width, {}
+  for _, numbers in pairs(counts) do
+    while has_outgrown(numbers) do width = width + 1 end
   end
-  local format, parts = counts_format(width), {}
-  for index = 0, used - 1 do parts[index + 1] = pack(format, unpack(packed[index])) end
+  local format, size = counts_format(width), counts_size(width)
+  for label, numbers in pairs(counts) do parts[indices[label] + 1] = pack(format, unpack(numbers)) end
+  for index = 0, before - 1 do
+    if not parts[index + 1] then
+      local at = counts_start(old_width) + counts_size(old_width) * index
+      parts[index + 1] = width == old_width and sub(text, at + 1, at + size)
+        or pack(format, unpack(parse_all(counts_format(old_width), text, at + 1)))
+    end
+  end
+  local all_labels = (text and sub(text, FRONT + 1, FRONT + 4 * before) or '') .. table.concat(fresh_labels)
   local free = used > 4 and -used % 4 or 0 -- several at once, since each time all is written
-  return pack(HEADER, width, used, unpack(clocks)) .. pack(FLOATS, unpack(purses)) .. listed_labels
-    .. rep('\0', 4 * free) .. table.concat(parts) .. rep('\0', counts_size(width) * free)
+  return pack(HEADER, width, used, unpack(clocks)) .. pack(FLOATS, unpack(purses)) .. all_labels
+    .. rep('\0', 4 * free) .. table.concat(parts) .. rep('\0', size * free)
 end
 
 if place then
-  local key, grows = KEYS[3 + place], not text
-  local all = text and (#text - FRONT) / (4 + counts_size(width))
-  grows = grows or used > all
+  local key, grows = KEYS[3 + place], not text or used > class_room(width)
   for _, numbers in pairs(counts) do grows = grows or has_outgrown(numbers) end
   if grows then
     call('SET', key, rewritten_evidence())
   else
     call('SETRANGE', key, 0, pack(HEADER, width, used, unpack(clocks)) .. pack(FLOATS, unpack(purses)))
     for _, label in ipairs(fresh_labels) do call('SETRANGE', key, FRONT + 4 * indices[label], label) end
-    local format, size = counts_format(width), counts_size(width)
+    local format, start, size = counts_format(width), counts_start(width), counts_size(width)
     for label, numbers in pairs(counts) do
-      call('SETRANGE', key, FRONT + 4 * all + size * indices[label], pack(format, unpack(numbers)))
+      call('SETRANGE', key, start + size * indices[label], pack(format, unpack(numbers)))
     end
   end
 end

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,8 +99,8 @@ def share_of(number: int, whole: float) -> float:
 class Bets:
     """What the ledger needs of a batch: per row a digest, a sketch and the lanes' numbers, and the test they are for.
 
-    Arrays (n, lanes), lane by lane for each score: `size` is n + 1 of the row's class, 0 where no bet is placed; `total`
-    is Q; `bet` is q of the rank to bet with, `count` q of the one to remember, which later bets are measured against.
+    Arrays (n, lanes), lane by lane for each score: `size` is n + 1 of the row's class, 0 where no bet is placed;
+    `total` is Q; `bet` is q of the rank to bet with, `count` q of the one to remember, which prices later bets.
     `enforce`: whether an alarm has consequences.
     """
 
@@ -114,16 +115,17 @@ class Bets:
 
     def take(self, rows: list[int]) -> Bets:
         """The bets of the chosen rows."""
-        arrays = {name: getattr(self, name)[rows] for name in ARRAYS}
-        lists = {name: [getattr(self, name)[i] for i in rows] for name in ("digests", "sketches")}
+        arrays: dict[str, Any] = {name: getattr(self, name)[rows] for name in ARRAYS}
+        lists: dict[str, Any] = {name: [getattr(self, name)[i] for i in rows] for name in ("digests", "sketches")}
         return replace(self, **arrays, **lists)
 
     @staticmethod
     def join(parts: Sequence[Bets]) -> Bets:
         """The bets of several batches in one test, one after the other."""
-        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ARRAYS}
-        lists = {name: [one for part in parts for one in getattr(part, name)] for name in ("digests", "sketches")}
-        return replace(parts[0], **arrays, **lists)
+        joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ARRAYS}
+        for name in ("digests", "sketches"):
+            joined[name] = [one for part in parts for one in getattr(part, name)]
+        return replace(parts[0], **joined)
 
 
 class Betting:
@@ -137,11 +139,12 @@ class Betting:
         self._last = np.concatenate([of_score, of_twin], axis=2)  # (classes, S, LANES): n, the last rank
         self._total = np.zeros_like(self._last)
         self._start = np.zeros_like(self._last)  # where the table of this class and lane begins in `_tables`
-        tables, starts = [], {}
+        tables: list[Ints] = []
+        starts: dict[tuple[int, int], int] = {}
         for (k, j, lane), n in np.ndenumerate(self._last):
             numbers, total = shape_table(lane, int(n))
             if (lane, n) not in starts:
-                starts[lane, n] = sum(map(len, tables))
+                starts[lane, n] = sum(len(table) for table in tables)
                 tables.append(numbers)
             self._start[k, j, lane], self._total[k, j, lane] = starts[lane, n], total
         self._tables = np.concatenate(tables)

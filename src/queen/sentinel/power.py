@@ -22,8 +22,8 @@ PLAIN = "0:1"
 COVERS: Mapping[str, int] = {PLAIN: 0, "1:1": 1, "3:1": 3, "10:1": 10}  # benign images for every foreign one
 LONGEST = 5000  # attack queries that a thief is followed for
 RUNS = 20
-PATIENCE = 300  # attack queries after which only a few of the thieves who are not accused yet are followed
-FOLLOWED = 4  # so many, who then stand for the others
+PATIENCE = 200  # attack queries after which only a few of the thieves who are not accused yet are followed
+FOLLOWED = 3  # so many, who then stand for the others
 ROWS = 16384  # of a batch of bets
 
 AlarmAfter = dict[str, dict[str, float | None]]
@@ -51,7 +51,7 @@ def alarm_after(
     """For every cover, after how many attack queries the alarm comes; `number` is the calibration's in its ledger.
 
     Quantiles are None where fewer thieves than that are accused within 5,000 attack queries. Of 20 thieves per cover
-    those who are not accused within 300 are a hopeless case mostly, so only 4 of them are followed further; each of
+    those who are not accused within 200 are a hopeless case mostly, so only 3 of them are followed further; each of
     these then counts as several.
     """
     unique = _is_unique(calibration)

@@ -1,11 +1,11 @@
 """Ranks: where a query's score stands among the calibration scores of the same predicted class.
 
-With n calibration scores s_1 .. s_n of a class, a query with score s has two ranks, from 0 (more foreign than all) to n:
+With n calibration scores s_1 .. s_n of a class, a query with score s has two ranks, from 0 (the most foreign) to n:
 
     bet = #{i : s_i >= s - margin * sigma},   count = #{i : s_i > s},   so that bet >= count,
 
-`sigma` being the class's robust standard deviation, IQR / 1.35. The smaller one is exact (see `bets`), the larger one is
-bet with: whatever ties and the margin do to a rank, they only make a bet smaller, and never its price.
+`sigma` being the class's robust standard deviation, IQR / 1.35. The smaller one is exact (see `bets`), the larger one
+is bet with: whatever ties and the margin do to a rank, they only make a bet smaller, and never its price.
 """
 
 from __future__ import annotations

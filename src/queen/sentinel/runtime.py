@@ -15,8 +15,8 @@ from queen.errors import NotFiniteError, OptionError
 from queen.ledger.rows import check_client
 from queen.options import Group
 from queen.secret import derive, query_numbers
-from queen.sentinel.decoy import decoy
 from queen.sentinel.bets import Bets
+from queen.sentinel.decoy import decoy
 from queen.sentinel.scores import score
 from queen.sentinel.sketch import Sketch, directions
 from queen.types import Inputs
@@ -28,7 +28,8 @@ class SentinelRuntime:
     def __init__(self, bundle: Bundle, secret: bytes) -> None:
         self._settings, self._reference = bundle.sentinel, bundle.reference
         self._enforce = bundle.sentinel.on_alarm != "observe" and not bundle.observe
-        self._betting, self._test = (bundle.betting, bundle.test) if bundle.policy == "sentinel" else (None, None)
+        watches = bundle.policy == "sentinel"
+        self._betting, self._test = bundle.betting if watches else None, bundle.test if watches else None
         self._key = derive(secret, f"sentinel {bundle.identity}")
         centres = bundle.geometry.feature_centres
         tolerance, cell = (bundle.calibration.tolerance, bundle.calibration.cell) if bundle.calibration else (1.0, 1.0)

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from queen.options import Sentinel
 
 BENIGN = (
-    "Benign means: given the client's past and the predicted class, each query's score follows the law of the "
-    "calibration images of that class, and nothing was chosen by looking at the calibration scores."
+    "Benign means: given the predicted classes of all its queries, the scores of a client's different pictures are "
+    "independent and follow the law of the calibration images of their class. So which class comes next does not "
+    "depend on how foreign earlier pictures looked, and nothing was chosen by looking at the calibration scores."
 )
 
 
@@ -30,8 +31,9 @@ def statement(
         sentences = ["No certificate: the sentinel was calibrated on images that trained the model."]
     if trusted:
         sentences.append(
-            f"A client like the {trusted} trusted ones whose traffic was replayed is ever accused with probability at "
-            f"most 1/{trusted + 1}, however its queries depend on each other: the bar is above all that they reached."
+            f"A client like the {trusted} trusted ones whose traffic was replayed is accused within as many queries "
+            f"with probability at most 1/{trusted + 1}, however its queries depend on each other: the bar is above all "
+            "that they reached."
         )
     if started_over:
         sentences.append("The account was started over: what earlier calibrations spent is not counted.")

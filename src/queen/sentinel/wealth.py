@@ -2,13 +2,16 @@
 
 Every lane and stake has a purse A, which each bet of the lane changes by
 
-    A <- (A + w_t) f / den,   w_t = .5 / (t (t + 1)), and .5 more at t = 1,
+    A <- (A + w_t) f / max(1, den),   w_t = .5 / (t (t + 1)), and .5 more at t = 1,
 
 where t counts the bets of the lane over all classes (a twin has a clock of its own) and `den` is the exact mean of f
-(see `bets`). The weights add up to 1 and every factor is fair given the ranks of the same score so far, so the mean over
-a score's purses ever reaches S/p with probability at most p/S, and any of S scores with at most p. Scores are not
-averaged: knowing the ranks of one score, bets on another need not be fair. The largest of the scores' sums is compared
-with the bar. Purses are float32 and counts whole numbers, changed in one fixed order, so that every store decides alike.
+(see `bets`). The weights add up to 1 and no factor is better than fair given the ranks of the same score so far, so the
+mean over a score's purses ever reaches S/p with probability at most p/S, and any of S scores with at most p. Scores are
+not averaged: knowing the ranks of one score, bets on another need not be fair. The largest of the scores' sums is
+compared with the bar. Purses are float32 and counts whole numbers, changed in one fixed order: every store decides alike.
+
+Why no bet costs less than 1: who sends a single true class looks better than usual in its own predicted class and worse
+in the others, where only its misclassified images go. A price that falls in its own class would forget the former.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ class Winnings:
     """What one client or group has won in one test with S scores.
 
     `clocks` (1 + S): bets placed, by the scores together and by the twin of each. `purses` (S * LANES * stakes,).
-    `counts`: for every class used (1 + S + S * LANES,) whole numbers: its bets, those of each score's twin, and for every
-    lane the sum of q over them.
+    `counts`: for every class used (1 + S + S * LANES,) whole numbers: its bets, those of each score's twin, and for
+    every lane the sum of q over them.
     """
 
     clocks: Ints
@@ -116,7 +119,7 @@ def _running(numbers: Ints, of: NDArray[np.intp]) -> Ints:
 
 
 def _per_lane(clocks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(n, 1 + S) numbers of clocks as (n, S * LANES) numbers of lanes: the shared one, then that of the score's twin."""
+    """(n, 1 + S) numbers of clocks as (n, S * LANES) numbers of lanes: the shared clock's, then that of the twin."""
     rows, scores = len(clocks), clocks.shape[1] - 1
     lanes = np.empty((rows, scores, LANES), np.int64)
     lanes[:, :, : len(SHAPES)] = clocks[:, :1, None]
@@ -125,13 +128,13 @@ def _per_lane(clocks: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _factors(bets: Bets, counts: Ints, steps: Ints) -> Floats:
-    """(n, lanes, stakes) what each purse is multiplied by: f / den, and 1 in a lane that does not bet."""
+    """(n, lanes, stakes) what each purse is multiplied by: f / max(1, den), and 1 in a lane that does not bet."""
     scores = steps.shape[1] - 1
     on = _per_lane(steps) > 0
     size, total = np.where(on, bets.size, 1), np.where(on, bets.total, 1)
     unit = size / total
     gain = unit * bets.bet
-    mean = unit * (total + counts[:, 1 + scores :]) / (size + _per_lane(counts[:, : 1 + scores]))
+    mean = np.maximum(1.0, unit * (total + counts[:, 1 + scores :]) / (size + _per_lane(counts[:, : 1 + scores])))
     stakes = np.array(STAKES)
     factors = (1 - stakes + stakes * gain[:, :, None]) / (1 - stakes + stakes * mean[:, :, None])
     factors[~on] = 1.0

@@ -157,7 +157,7 @@ def test_groups_with_limits_are_judged_and_others_named():
     group = Group(limits=WIDE)
     guard = small_guard(groups={"tenant": group})
     names = ("tenant:7", "net:10.0.0.0/24")
-    thieves = [requests(f"m{k}", noise(10, seed=k), start=START + k / 9, groups=names) for k in range(8)]
+    thieves = [requests(f"m{k}", noise(5, seed=k), start=START + k / 18, groups=names) for k in range(16)]
     result = audit(guard, mixed(*thieves, requests("alice", digits()[:50])))
     assert result.unpooled == ("net",)
     [first, *_] = result.accounts

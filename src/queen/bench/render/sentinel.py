@@ -90,8 +90,8 @@ def threshold_markdown(result: Result) -> str:
         "![Benign clients accused over the queries they have sent, by fixed thresholds and by the certified test]"
         "(threshold.png)\n\n"
         f"{rules}\n"
-        f"{result['victim']}, {result['pool']}. Every fixed rule is tuned to catch this very thief as soon as the certified "
-        "test does, with the score and the share that accuse the fewest benign clients: what no operator can know "
+        f"{result['victim']}, {result['pool']}. Every fixed rule is tuned to catch this very thief as soon as the "
+        "certified test does, with the score and the share that accuse the fewest benign clients: what no operator can know "
         "beforehand. The certified test was tuned to nobody.\n"
     )
 

@@ -116,7 +116,7 @@ class AdminApi:
         return Accounts.read(self._ledger.each_standing(), self._bundle)
 
     async def _bar(self) -> float | None:
-        """The wealth that accuses; the ledger is asked only once."""
+        """The wealth that accuses."""
         return await self._in_thread(lambda: self._guard.bar)
 
     async def overview(self, request: Request, caller: Caller) -> Json:
@@ -145,7 +145,9 @@ class AdminApi:
             return {"clients": [], "total": None, "complete": False, "at": None}
         standings = await self._in_thread(self._ranked, accounts, sort, search, limit)
         bar = await self._bar()
-        lines = [account_facts(s, self._bundle, bar, () if s.group else (keys or {}).get(s.name, ())) for s in standings]
+        lines = [
+            account_facts(s, self._bundle, bar, () if s.group else (keys or {}).get(s.name, ())) for s in standings
+        ]
         return {"clients": lines, "total": accounts.total, "complete": accounts.complete, "at": accounts.at}
 
     def _ranked(self, accounts: Accounts, sort: str, search: str, limit: int) -> list[Standing]:
