@@ -91,8 +91,8 @@ def threshold_markdown(result: Result) -> str:
         "(threshold.png)\n\n"
         f"{rules}\n"
         f"{result['victim']}, {result['pool']}. Every fixed rule is tuned to catch this very thief as soon as the "
-        "certified test does, with the score and the share that accuse the fewest benign clients: what no operator can know "
-        "beforehand. The certified test was tuned to nobody.\n"
+        "certified test does, with the score and the share that accuse the fewest benign clients: what no operator can "
+        "know beforehand. The certified test was tuned to nobody.\n"
     )
 
 
