@@ -120,7 +120,11 @@ def test_named_tensors_may_come_without_labels():
     assert torch.equal(torch.cat([x["mask"] for x in parts]), X > 3)
 
 
-@pytest.mark.parametrize("data", ["train", 7, None, [[1.0, 2.0]], ["a"], TensorDataset(X, Y, Y)], ids=str)
+@pytest.mark.parametrize(
+    "data",
+    ["train", 7, None, [[1.0, 2.0]], ["a"], TensorDataset(X, Y, Y)],
+    ids=["text", "number", "none", "numbers", "letters", "triples"],
+)
 def test_what_holds_no_images_is_refused(data):
     with pytest.raises(DtypeError):
         list(image_batches(data))
