@@ -80,7 +80,7 @@ def bet_in_two_tests(open_it: Callable[[], Ledger]) -> None:
     """Two hundred pictures of one's own, of five classes, in two tests by turns."""
     with closing(open_it()) as ledger:
         for i in range(0, 200, BATCH):
-            rules, first = Rules(PLENTY, bar=1e9, test=1 + i // BATCH % 2), 1000 * os.getpid() + i
+            rules, first = Rules(PLENTY, bar=1e9, test=1 + i // BATCH % 2), 200 * (os.getpid() % 1000) + i
             judge(ledger, rules, [picture(first + j, label=(i + j) % 5, bet=USUAL) for j in range(BATCH)])
 
 
