@@ -180,7 +180,7 @@ def test_purses_are_a_mixture_over_starting_times():
 
 
 def test_looking_better_than_usual_buys_no_cheaper_bets():
-    """Hundreds of queries at the last rank of their class, then one at the first: it wins what it costs at the start."""
+    """Hundreds of queries at the last rank of their class, then one at the first: its price is that of the start."""
     table, total = shape_table(0, 99)
     ranks = np.array([99] * 300 + [0])
     lanes = {"size": 100, "total": total, "bet": table[ranks][:, None], "count": table[ranks][:, None]}

@@ -18,7 +18,7 @@ for Redis, one scope and one row at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -61,13 +61,18 @@ def decide(rows: Rows, state_of: Callable[[Scope], ScopeState], journal: Journal
     `bar` is the sum of wealth that accuses. Rows are charged in a plain loop, since each verdict depends on the records
     before it; and with plain numbers, since for the small batches of a server calling numpy would cost more.
     """
-    seats = [_seats(scopes, state_of, with_bets=rows.bets is not None) for scopes in rows.scopes]
+    asking = set(rows.owner)  # a client that is listed but has no row is left alone
+    seats = [
+        _seats(scopes, state_of, with_bets=rows.bets is not None) if i in asking else []
+        for i, scopes in enumerate(rows.scopes)
+    ]
     count = len(rows.owner)
     verdicts = _Verdicts([""] * count, [False] * count, [False] * count)
     open_rows: Sequence[int] = range(count)
     for stage in sorted({scope.stage for scopes in rows.scopes for scope in scopes}):
         at_stage = [next((seat for seat in of if seat.scope.stage == stage), None) for of in seats]
-        asked = [(row, seat) for row in open_rows if (seat := at_stage[rows.owner[row]]) is not None]
+        chosen = [row for row in open_rows if at_stage[rows.owner[row]] is not None]
+        asked = _Asked(chosen, [seat for row in chosen if (seat := at_stage[rows.owner[row]]) is not None])
         if rows.bets is None:
             closed = _charge_coverage(rows, asked, verdicts, journal)
         else:
@@ -89,7 +94,15 @@ class _Verdicts:
     alarmed: list[bool]
 
 
-_Asked = list[tuple[int, Seat]]  # rows in order, and where each is asked in the current stage
+@dataclass(slots=True)
+class _Asked:
+    """The rows of a stage in order, and where each is asked; two lists, since a tuple for every row would cost more."""
+
+    rows: list[int]
+    seats: list[Seat]
+
+    def __iter__(self) -> Iterator[tuple[int, Seat]]:
+        return zip(self.rows, self.seats, strict=True)
 
 
 def _seats(scopes: tuple[Scope, ...], state_of: Callable[[Scope], ScopeState], *, with_bets: bool) -> list[Seat]:

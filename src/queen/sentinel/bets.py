@@ -122,10 +122,11 @@ class Bets:
     @staticmethod
     def join(parts: Sequence[Bets]) -> Bets:
         """The bets of several batches in one test, one after the other."""
-        joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ARRAYS}
-        for name in ("digests", "sketches"):
-            joined[name] = [one for part in parts for one in getattr(part, name)]
-        return replace(parts[0], **joined)
+        arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ARRAYS}
+        lists: dict[str, Any] = {
+            name: [one for part in parts for one in getattr(part, name)] for name in ("digests", "sketches")
+        }
+        return replace(parts[0], **arrays, **lists)
 
 
 class Betting:

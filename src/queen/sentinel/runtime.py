@@ -28,8 +28,8 @@ class SentinelRuntime:
     def __init__(self, bundle: Bundle, secret: bytes) -> None:
         self._settings, self._reference = bundle.sentinel, bundle.reference
         self._enforce = bundle.sentinel.on_alarm != "observe" and not bundle.observe
-        watches = bundle.policy == "sentinel"
-        self._betting, self._test = bundle.betting if watches else None, bundle.test if watches else None
+        watching = bundle.policy == "sentinel"
+        self._betting, self._test = bundle.betting if watching else None, bundle.test if watching else None
         self._key = derive(secret, f"sentinel {bundle.identity}")
         centres = bundle.geometry.feature_centres
         tolerance, cell = (bundle.calibration.tolerance, bundle.calibration.cell) if bundle.calibration else (1.0, 1.0)

@@ -8,7 +8,8 @@ where t counts the bets of the lane over all classes (a twin has a clock of its 
 (see `bets`). The weights add up to 1 and no factor is better than fair given the ranks of the same score so far, so the
 mean over a score's purses ever reaches S/p with probability at most p/S, and any of S scores with at most p. Scores are
 not averaged: knowing the ranks of one score, bets on another need not be fair. The largest of the scores' sums is
-compared with the bar. Purses are float32 and counts whole numbers, changed in one fixed order: every store decides alike.
+compared with the bar. Purses are float32 and counts whole numbers, changed in one fixed order, so every store decides
+alike.
 
 Why no bet costs less than 1: who sends a single true class looks better than usual in its own predicted class and worse
 in the others, where only its misclassified images go. A price that falls in its own class would forget the former.
@@ -136,7 +137,7 @@ def _factors(bets: Bets, counts: Ints, steps: Ints) -> Floats:
     gain = unit * bets.bet
     mean = np.maximum(1.0, unit * (total + counts[:, 1 + scores :]) / (size + _per_lane(counts[:, : 1 + scores])))
     stakes = np.array(STAKES)
-    factors = (1 - stakes + stakes * gain[:, :, None]) / (1 - stakes + stakes * mean[:, :, None])
+    factors: Floats = (1 - stakes + stakes * gain[:, :, None]) / (1 - stakes + stakes * mean[:, :, None])
     factors[~on] = 1.0
     return factors
 
