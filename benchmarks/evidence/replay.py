@@ -45,6 +45,7 @@ SPLITS, CLIENTS, LENGTH = 20, 50, 5000  # benign clients: calibrations, clients 
 CAMERAS, SENT = 100, 2000  # honest clients with a camera of their own, and queries of each
 WARM_UP = 1000
 OLD_BAR = 20_000.0  # of the prototype, which did not save alpha and delta for further calibrations
+FACTS = {"alpha": SETTINGS.alpha, "delta": SETTINGS.delta, "bar": FIRST_BAR, "queries": QUERIES, "warm_up": WARM_UP}
 Result = dict[str, Any]
 
 
@@ -240,7 +241,7 @@ def main() -> None:
     for job, work in jobs.items():
         if asked.only in (None, job):
             results = {name: work(Measured(asked.folder / f"{name}.npz")) for name in VICTIMS}
-            _write(job, {"alpha": SETTINGS.alpha, "delta": SETTINGS.delta, "bar": FIRST_BAR, "victims": results})
+            _write(job, FACTS | {"victims": results})
     if asked.only in (None, "threshold"):
         _write("threshold", compare_thresholds(Measured(asked.folder / "mnist_cnn.npz")))
 
