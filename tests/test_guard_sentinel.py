@@ -107,7 +107,7 @@ def wealth_by_definition(g: Guard, x: Tensor) -> list[float]:
 
 def first_alarm(g: Guard, x: Tensor, alpha: float = 1e-3, delta: float = 0.05) -> int | None:
     """The query at which wealth reaches the bar of a ledger's first calibration."""
-    bar = (pi**2 / 6) ** 2 / (alpha * delta)
+    bar = pi**2 / 6 / (alpha * delta)
     return next((i for i, wealth in enumerate(wealth_by_definition(g, x)) if wealth >= bar), None)
 
 
@@ -678,7 +678,7 @@ def test_every_further_calibration_of_a_ledger_spends_less():
     for g in (first, second, third):
         ask(g, benign()[:1])
     bars = [g.bar for g in (first, second, third)]
-    assert bars == pytest.approx([before[0], 16 * before[0], 81 * before[0]])
+    assert bars == pytest.approx([before[0], 4 * before[0], 9 * before[0]])
     assert [g.fresh().bar for g in (second, third)] == pytest.approx([bars[0]] * 2)  # a new ledger has seen nothing
     assert first.with_options(policy="paper").bar is None
 

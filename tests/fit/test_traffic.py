@@ -37,7 +37,7 @@ def test_the_bar_is_above_all_that_trusted_clients_reach():
     assert (trusted.scores, trusted.margin) == (Sentinel().scores, Sentinel().margin)
     assert "the data calibrates, 6 trusted clients set the bar" in guard.report["traffic"]
     assert "1/7" in guard.bundle.statement
-    usual = 1 / (1e-3 * 0.05) * (9.869604401089358 / 6) ** 2
+    usual = 1 / (1e-3 * 0.05) * 9.869604401089358 / 6
     assert guard.bundle.test.bar(1) / guard.bundle.test.size == pytest.approx(usual)  # none came near
 
 

@@ -250,10 +250,10 @@ class Bundle:
         return self._calibrated.alarm_after(self.sentinel, number=number)
 
     def account(self, number: int) -> dict[str, Any]:
-        """What this calibration may spend as the `number`-th of a ledger: its name, alpha and delta."""
+        """What this calibration may spend of alpha as the `number`-th of a ledger; all share one delta."""
         test = self.test
-        alpha, delta = share_of(number, test.alpha), share_of(number, test.delta)
-        return {"name": test.account, "number": number, "alpha": alpha, "delta": delta}
+        alpha = share_of(number, test.alpha)
+        return {"name": test.account, "number": number, "alpha": alpha, "delta": test.delta}
 
     @property
     def weakness(self) -> str | None:

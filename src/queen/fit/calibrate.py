@@ -58,7 +58,7 @@ def calibrate(
     `conditions` are what honest clients may do to images: noise, blur, brightness, contrast, downscale, jpeg, each with
     an optional strength ("noise:0.06"). Every image gets one of them or none at random, and the certificate is for
     clients who send such a mixture. The report gains the share of simulated benign clients accused under each.
-    `start_over` begins a new account: what earlier calibrations spent of alpha and delta is not counted any more.
+    `start_over` begins a new account: what earlier calibrations spent of alpha is not counted any more.
     """
     if isinstance(conditions, str):
         raise OptionError(f"conditions must be a list of names, got {conditions!r}")
