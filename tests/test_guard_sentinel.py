@@ -238,7 +238,7 @@ def test_foreign_queries_raise_the_alarm_where_the_evidence_says(foreign, alpha)
     assert reply.alarmed.tolist() == [False] * first + [True] * (len(x) - first)
     [event] = g.ledger.events()
     assert (event.what, event.name, event.client) == ("alarm", "a", "a")
-    assert event.wealth >= g.bar == pytest.approx((pi**2 / 6) ** 2 / (alpha * 0.05))
+    assert event.wealth >= g.bar == pytest.approx(pi**2 / 6 / (alpha * 0.05))
 
 
 def test_only_the_accused_client_is_accused():

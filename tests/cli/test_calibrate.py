@@ -163,6 +163,17 @@ def test_starting_over_begins_a_new_account(desk):
     assert account["number"] == 1
 
 
+def test_a_weak_sentinel_does_not_overwrite_the_bundle_unless_asked(desk):
+    options = ["calibrate", "bundle", "--data", "held_out.npy", "--foreign", "held_out.npy"]
+    before = queen.load("bundle").bundle.calibration
+    said = mistake(*options)
+    assert "got one that catches" in said
+    assert "--weak" in said
+    assert torch.equal(queen.load("bundle").bundle.calibration.foreign.scores, before.foreign.scores)
+    run(*options, "--weak")
+    assert queen.load("bundle").bundle.calibration.foreign.name == "your foreign images"
+
+
 # The same in `queen protect`
 
 

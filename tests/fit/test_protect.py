@@ -443,7 +443,7 @@ def test_a_sentinel_that_catches_nobody_is_refused_unless_it_is_asked_for():
     with pytest.warns(ProtectionWarning, match="catches 0% of such thieves"):
         guard = fit(weak=True, **options)
     assert any("catches 0%" in line for line in guard.report["warnings"])
-    assert fit(**options | {"policy": "paper"}).bundle.weakness is None  # which accuses nobody anyway
+    assert fit(**options | {"policy": "paper"}).bundle.weakness() is None  # which accuses nobody anyway
 
 
 def test_foreign_images_of_ones_own_tell_how_soon_they_are_caught():

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from queen.cli.shared import Device, ForeignOption, Json, app, err, out, print_json
+from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, err, out, print_json
 
 
 @app.command(
@@ -24,9 +24,7 @@ def protect(
         typer.Option(help="Held-out benign images, .npz with x (y is not needed) or .npy; 'train': no certificate."),
     ] = None,
     foreign: ForeignOption = None,
-    weak: Annotated[
-        bool, typer.Option("--weak", help="Accept a sentinel that catches no plain foreign queries.")
-    ] = False,
+    weak: WeakOption = False,
     arg: Annotated[list[str] | None, typer.Option(help="Factory argument, name=value (value in JSON).")] = None,
     head: Annotated[str | None, typer.Option(help="Last layer, if not the last Linear.")] = None,
     policy: Annotated[

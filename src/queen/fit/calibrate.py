@@ -76,7 +76,7 @@ def calibrate(
         bundle = calibrate_bundle(
             guard.bundle, data, show, foreign=foreign, conditions=names, account=account, set_bar=set_bar, seed=seed
         )
-    if weakness := bundle.weakness:
+    if weakness := bundle.weakness():
         bundle.report["warnings"].append(f"calibration: {weakness}")
     show.say(Report(**bundle.report).lines())
     return guard.with_bundle(bundle)

@@ -91,7 +91,7 @@ class Test:
 
 
 def share_of(number: int, whole: float) -> float:
-    """What the `number`-th calibration spends of a risk: 6 / (pi^2 number^2) of the whole, and all of them all of it."""
+    """What the `number`-th calibration spends of the whole risk: 6 / (pi^2 number^2) of it, in all 1."""
     return whole * 6.0 / (9.869604401089358 * number * number)
 
 

@@ -2,8 +2,8 @@
 
 Over calibration images and client together, wealth ever reaches 1/p with probability at most p. The bars of a ledger's
 calibrations are 1/p_j with p_1 + p_2 + ... = alpha delta, so a benign client is ever accused under any of them with at
-most that probability. So (Markov) with confidence 1 - delta over the images of all calibrations, a benign client is ever
-accused with probability at most alpha, and likewise the expected share of accused in any population of benign clients.
+most that probability. So (Markov) with confidence 1 - delta over the images of all calibrations, a benign client is
+ever accused with probability at most alpha, and likewise the expected share of accused in any population of such.
 """
 
 from __future__ import annotations
