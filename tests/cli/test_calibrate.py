@@ -174,6 +174,14 @@ def test_a_weak_sentinel_does_not_overwrite_the_bundle_unless_asked(desk):
     assert queen.load("bundle").bundle.calibration.foreign.name == "your foreign images"
 
 
+def test_a_folder_of_foreign_images_is_refused_where_their_units_are_unknown(desk, pictures):
+    fitted("network").with_options(input_range=(-2.0, 2.0)).save("cnn")
+    np.save("images.npy", images(X).numpy())
+    said = mistake("calibrate", "cnn", "--data", "images.npy", "--foreign", pictures)
+    assert "got training images in -2..2" in said
+    assert "pixel_mean and pixel_std" in said
+
+
 # The same in `queen protect`
 
 

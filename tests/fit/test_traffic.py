@@ -65,6 +65,14 @@ def test_a_trusted_client_above_the_bar_raises_it_and_is_named():
     assert plain[1]["median"] is None or plain[0]["median"] < plain[1]["median"]
 
 
+def test_few_calibrating_clients_are_warned_of():
+    few, many = ({f"client {i}": X[20 * i : 20 * i + 20] for i in range(count)} for count in (19, 20))
+    for clients, data, warned in ((few, None, True), (many, None, False), (few, X[:300], False)):
+        guard = calibrate(fitted("head"), data, trusted=clients, progress=False)
+        said = "\n".join(guard.report["warnings"])
+        assert ("the images of 9 clients stand for those of all" in said) == warned
+
+
 def test_without_data_half_of_the_clients_calibrate():
     guard = calibrate(fitted("head"), trusted=CLIENTS, progress=False)
     calibration = guard.bundle.calibration

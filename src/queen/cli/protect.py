@@ -70,13 +70,14 @@ def protect(
     check_folder(folder)  # before the work, not after it
     held_out: Any = "train" if calibration == Path("train") else read_images(calibration) if calibration else None
     train = read_data(data)
+    span = float(train[0].min()), float(train[0].max())
     with warnings.catch_warnings(record=True) as caught:  # to be printed as this command prints
         warnings.simplefilter("always", ProtectionWarning)
         guard = queen.protect(
             model.to(where),
             train,
             calibration=held_out,
-            foreign=read_images(foreign, Prepared(train[0][:1])) if foreign else None,
+            foreign=read_images(foreign, Prepared(train[0][:1], span=span)) if foreign else None,
             weak=weak,
             head=head,
             policy=policy,
