@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import closing
 from pathlib import Path
 
@@ -206,3 +207,14 @@ def test_protect_refuses_a_weak_sentinel_unless_asked(here, tmp_path):
     shown = run(*protect_args(*options, "--weak")).stderr
     assert "warning: calibration: expected a sentinel that catches plain foreign queries" in " ".join(shown.split())
     assert queen.load(tmp_path / "b").bundle.policy == "sentinel"
+
+
+def test_protect_passes_other_warnings_on(here, tmp_path, monkeypatch):
+    def protect(*args: object, **options: object) -> queen.Guard:
+        warnings.warn("something else is odd", UserWarning, stacklevel=1)
+        return real(*args, **options)
+
+    real = queen.protect
+    monkeypatch.setattr(queen, "protect", protect)
+    with pytest.warns(UserWarning, match="something else is odd"):
+        run(*protect_args("--policy", "paper", "--out", tmp_path / "b"))

@@ -428,7 +428,7 @@ def test_calibration_images_bring_the_sentinel(recwarn):
 def test_without_calibration_images_the_policy_is_the_papers_with_a_warning(recwarn):
     with pytest.warns(ProtectionWarning, match="calibration=x") as caught:
         guard = fit(policy=None)
-    assert caught[0].filename == __file__  # whoever called protect is told
+    assert caught[0].filename == __file__  # it names whoever called protect
     assert guard.bundle.policy == "paper"
     assert any("no calibration images" in line for line in guard.report["warnings"])
     recwarn.clear()

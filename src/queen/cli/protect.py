@@ -91,9 +91,12 @@ def protect(
             progress=None if as_json else True,
         )
     guard.save(folder)
-    if as_json:
-        for warning in caught:  # without --json the report has said so
+    for warning in caught:
+        if not issubclass(warning.category, ProtectionWarning):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        elif as_json:  # without --json the report has said so
             err.print(f"warning: {warning.message}", style="yellow", soft_wrap=True)
+    if as_json:
         print_json({"bundle": str(folder), "identity": guard.bundle.identity, "report": guard.report})
     else:
         out.print(f"bundle {folder} written, identity {guard.bundle.identity[:16]}")

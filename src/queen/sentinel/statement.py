@@ -31,10 +31,10 @@ def statement(
     else:
         sentences = ["No certificate: the sentinel was calibrated on images that trained the model."]
     if trusted:
+        whom, they = (f"the {trusted} trusted ones", "they") if trusted > 1 else ("the trusted one", "it")
         sentences.append(
-            f"A client like the {trusted} trusted ones whose traffic was replayed is accused within as many queries "
-            f"with probability at most 1/{trusted + 1}, however its queries depend on each other: the bar is above all "
-            "that they reached."
+            f"A client like {whom} whose traffic was replayed is accused within as many queries with probability at "
+            f"most 1/{trusted + 1}, however its queries depend on each other: the bar is above all that {they} reached."
         )
     if started_over:
         sentences.append("The account was started over: what earlier calibrations spent is not counted.")
