@@ -91,8 +91,11 @@ def place_bets(
 
 
 def _place_one(one: Winnings, label: int, bets: Bets) -> float:
-    """Place a single bet; returns the largest sum. The same numbers by plain Python: a server's single queries come when
-    the network has just filled the caches, and every call to numpy then costs several times as much as this."""
+    """Place a single bet; returns the largest sum.
+
+    The same numbers by plain Python: a server's single queries come when the network has just filled the caches, and
+    every call to numpy then takes several times as long.
+    """
     scores = bets.test.scores
     counts = one.counts[label].tolist() if label in one.counts else [0] * (1 + scores + scores * LANES)
     sizes, totals, ranks, sums = (numbers[0].tolist() for numbers in (bets.size, bets.total, bets.bet, bets.count))
