@@ -147,9 +147,9 @@ def test_an_accused_member_no_longer_feeds_its_group(ledger):
 
 def test_a_member_whose_alarm_has_no_consequences_goes_on_feeding_its_group(ledger):
     rules = replace(team(bar=1.0), enforce=False)
-    judge(ledger, rules, [picture(0), picture(1, bet=FOREIGN), picture(2)])
+    judge(ledger, rules, [picture(0), *pictures(3, start=1, bet=FOREIGN), picture(4)])
     group = ledger.standing("team", group=True)
-    assert (group.queries, group.extra_answers, group.alarmed) == (3, 3, True)
+    assert (group.queries, group.extra_answers, group.alarmed) == (5, 5, True)
 
 
 def test_an_allowed_member_feeds_no_group_and_is_not_stopped_by_one(ledger):
@@ -163,16 +163,16 @@ def test_an_allowed_member_feeds_no_group_and_is_not_stopped_by_one(ledger):
 
 @pytest.mark.parametrize("enforce", [False, True], ids=["reported", "enforced"])
 def test_a_group_alarm_reaches_its_members_only_where_it_is_enforced(ledger, enforce):
-    rules = team(enforce=enforce, bar=3.0)
-    stream = [picture(i, client=name, bet=FOREIGN) for i, name in enumerate(["a", "b", "c", "outsider"])]
-    assert judge(ledger, rules, stream).alarmed.tolist() == [False, enforce, enforce, False]
+    rules = team(enforce=enforce, bar=9.0)
+    stream = [picture(i, client=name, bet=FOREIGN) for i, name in enumerate([*NAMES, *NAMES, "outsider"])]
+    assert judge(ledger, rules, stream).alarmed.tolist() == [False] * 4 + [enforce] * 2 + [False]
     assert ledger.standing("team", group=True).alarmed
     assert not any(ledger.standing(name).alarmed for name in NAMES)
     (event,) = ledger.events()
     assert (event.what, event.name, event.group, event.client) == ("alarm", "team", True, "b")
-    assert (event.wealth, event.queries) == (wealth_of(FOREIGN, FOREIGN), 2)
+    assert (event.wealth, event.queries) == (wealth_of(*[FOREIGN] * 5), 5)
     group = ledger.standing("team", group=True)
-    assert (group.queries, group.extra_answers) == (3, 1 if enforce else 3)
+    assert (group.queries, group.extra_answers) == (6, 4 if enforce else 6)
 
 
 def test_a_group_pays_for_honest_answers_also_after_an_alarm_that_nobody_acts_upon(ledger):
@@ -183,11 +183,11 @@ def test_a_group_pays_for_honest_answers_also_after_an_alarm_that_nobody_acts_up
 
 
 def test_a_pardon_of_a_member_leaves_the_group_accused(ledger):
-    rules = team(enforce=True, bar=3.0)
-    judge(ledger, rules, [picture(0, bet=FOREIGN), picture(1, bet=FOREIGN, client="b")])
+    rules = team(enforce=True, bar=9.0)
+    judge(ledger, rules, [picture(i, client=name, bet=FOREIGN) for i, name in enumerate([*NAMES, "a", "b"])])
     ledger.pardon("b", "op")
     assert ledger.standing("team", group=True).alarmed
-    assert judge(ledger, rules, picture(2, client="b")).alarmed.all()
+    assert judge(ledger, rules, picture(9, client="b")).alarmed.all()
 
 
 def test_a_client_and_a_group_of_the_same_name_do_not_mix(ledger):

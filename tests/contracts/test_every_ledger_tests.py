@@ -11,6 +11,7 @@ from queen.options import Group
 from queen.sentinel.bets import Test
 from queen.sentinel.sketch import Memory
 from tests.reference.watch import Rules, Watcher
+from tests.support.evidence import evidence_of, homes_of
 from tests.support.ledgers import ALL_LEDGERS, redis_reopened, sqlite_reopened
 from tests.support.queries import (
     FOREIGN,
@@ -43,26 +44,63 @@ def test_two_tests_in_turn_keep_one_wealth_each(ledger):
     assert alarmed == [False] * 6 + [True] * 2
 
 
-def test_a_third_test_drops_the_wealth_of_the_least_recently_used(ledger):
-    rules = Rules(PLENTY, bar=1e9)
-    stream = iter(pictures(20, bet=FOREIGN))
+def bets_in(ledger) -> dict[int, int]:
+    """By test, the one used last at the end, how many bets client a has placed in it."""
+    return {test: clocks[0] for test, (clocks, _, _) in evidence_of(ledger, "a").items()}
 
-    def bet(test: int, times: int = 1) -> None:
+
+def test_three_tests_in_turn_let_one_of_them_go_on(ledger):
+    """A client that is sent to three servers with calibrations of their own must not go unnoticed."""
+    rules = Rules(PLENTY, bar=wealth_of(*[FOREIGN] * 4))
+    alarmed = [judge(ledger, replace(rules, test=1 + i % 3), picture(i, bet=FOREIGN)).alarmed.all() for i in range(12)]
+    assert alarmed == [False] * 9 + [True] * 3  # from the fourth bet in the first test on
+
+
+def test_a_third_test_takes_the_place_of_the_poorer(ledger):
+    rules = Rules(PLENTY, bar=1e9)
+    stream = iter(pictures(30, bet=FOREIGN))
+
+    def bet(test: int, times: int = 1) -> dict[int, int]:
         for _ in range(times):
             judge(ledger, replace(rules, test=test), next(stream))
+        return bets_in(ledger)
 
-    bet(1, 3)
+    bet(1, 2)
+    bet(2)
+    assert bet(3) == {1: 2, 3: 1}  # though 2 was used later than 1
+    bet(3, 2)
+    assert bet(2) == {3: 3, 2: 1}
     bet(2, 2)
-    bet(1)  # so that 2 is the one used less recently
-    bet(3)
-    assert ledger.standing("a").wealth == wealth_of(*[FOREIGN] * 4)
+    assert bet(1) == {3: 3, 1: 1}  # of two equals the one used last goes, else three in turn would never get on
+    bet(1, 3)
+    assert bet(2) == {1: 4, 2: 1}
+
+
+def test_a_rich_test_that_is_no_longer_used_gives_way(ledger):
+    """Else two other tests would take each other's place for ever, and no evidence would gather in either."""
+    rules = Rules(PLENTY, bar=wealth_of(*[FOREIGN] * 9))
+    judge(ledger, replace(rules, test=1), pictures(8, bet=FOREIGN))
+    said = [
+        judge(ledger, replace(rules, test=2 + i % 2), picture(50 + i, bet=FOREIGN)).alarmed.all() for i in range(40)
+    ]
+    assert said == [False] * 32 + [True] * 8
+
+
+def test_a_rich_test_outlasts_sixteen_others_between_two_uses(ledger):
+    """A client that is sent to many servers at random goes on in one of their tests."""
+    rules, numbers = Rules(PLENTY, bar=1e9), iter(range(1000))
+
+    def bet(test: int) -> dict[int, int]:
+        judge(ledger, replace(rules, test=test), picture(next(numbers), bet=FOREIGN))
+        return bets_in(ledger)
+
     bet(1)
-    assert ledger.standing("a").wealth == wealth_of(*[FOREIGN] * 5)
-    bet(2)  # anew, and in the place of 3
-    bet(3)  # anew, and in the place of 1
-    assert ledger.standing("a").wealth == wealth_of(FOREIGN)
-    bet(3)
-    assert ledger.standing("a").wealth == wealth_of(FOREIGN, FOREIGN)
+    for uses in (2, 3, 4):
+        bet(1)
+        assert [bet(2 + i % 2)[1] for i in range(17)] == [
+            uses
+        ] * 17  # the first of them finds an empty place, or its own
+    assert bet(4) == {2: 1, 4: 1}
 
 
 def test_a_dropped_test_leaves_no_counts_behind(ledger):
@@ -78,11 +116,12 @@ def test_a_dropped_test_leaves_no_counts_behind(ledger):
 
 def test_only_a_new_picture_makes_a_test_the_one_used_last(ledger):
     rules = Rules(PLENTY, bar=1e9)
-    judge(ledger, replace(rules, test=1), pictures(3, bet=FOREIGN))
-    judge(ledger, replace(rules, test=2), picture(3, bet=FOREIGN))
+    judge(ledger, replace(rules, test=1), picture(0, bet=FOREIGN))
+    judge(ledger, replace(rules, test=2), picture(1, bet=FOREIGN))
     judge(ledger, replace(rules, test=1), picture(0, bet=FOREIGN))  # a repeat
-    judge(ledger, replace(rules, test=3), picture(4, bet=FOREIGN))
-    assert ledger.standing("a").wealth == wealth_of(FOREIGN)
+    assert list(bets_in(ledger)) == [1, 2]
+    judge(ledger, replace(rules, test=1), picture(2, bet=FOREIGN))
+    assert list(bets_in(ledger)) == [2, 1]
 
 
 def test_a_pardon_clears_the_wealth_of_every_test(ledger):
@@ -167,62 +206,99 @@ def test_a_batch_may_be_cut_anywhere(make, way, monkeypatch):
             assert events(ledger) == watcher.events
 
 
-def roaming(one: str, *, enforce: bool = True) -> Rules:
-    """A client of one team, where another client has raised the alarm of team:1."""
-    teams = {name: Group(limits=PLENTY, enforce_alarm=enforce) for name in ("team:1", "team:2")}
-    return Rules(PLENTY, bar=3.0, groups={"a": {one: teams[one]}, "b": {"team:1": teams["team:1"]}})
+def roaming(*clients: str, team: str = "team:1", enforce: bool = True) -> Rules:
+    """The clients are in a team; four strong bets raise its alarm, two accuse a client."""
+    shared = {team: Group(limits=PLENTY, enforce_alarm=enforce)}
+    return Rules(PLENTY, bar=3.0, groups=dict.fromkeys(clients, shared))
 
 
-def raise_alarm_of_team_1(ledger) -> None:
-    """One query each of two clients, so that neither is accused itself."""
-    thieves = {name: roaming("team:1").groups["b"] for name in ("thief", "other thief")}
-    rules = replace(roaming("team:1"), groups=thieves)
-    judge(ledger, rules, [picture(50 + i, client=name, bet=FOREIGN) for i, name in enumerate(thieves)])
-    assert ledger.standing("team:1", group=True).alarmed
+THIEVES = ("thief 1", "thief 2", "thief 3", "thief 4")
+
+
+def raise_alarm(ledger, team: str = "team:1") -> None:
+    """One query each of four clients, so that none is accused itself."""
+    thieves = [f"{name} of {team}" for name in THIEVES]
+    stream = [picture(500 + i, client=name, bet=FOREIGN) for i, name in enumerate(thieves)]
+    judge(ledger, roaming(*thieves, team=team), stream)
+    assert ledger.standing(team, group=True).alarmed
     assert not any(ledger.standing(name).alarmed for name in thieves)
 
 
-def test_a_client_is_denied_by_the_alarm_of_its_home_group_alone(ledger):
-    judge(ledger, roaming("team:2"), picture(0))  # at home in team:2
-    raise_alarm_of_team_1(ledger)
-    assert flags(judge(ledger, roaming("team:1"), [picture(1), picture(2, client="b")])) == [
-        ("A", False, False, False),
+def test_a_group_is_accused_by_sixteen_times_the_wealth_that_accuses_a_client(ledger):
+    """So a client with sixteen homes is accused in any of them as rarely as in its own account."""
+    bar = wealth_of(*[FOREIGN] * 6) / 16
+    names = [f"client {i}" for i in range(8)]
+    for factor, expected in ((1.0, 5), (1.0 + 1e-12, 6)):
+        group = {f"team:{factor}": Group(limits=PLENTY)}
+        rules = Rules(PLENTY, bar=bar * factor, groups=dict.fromkeys(names, group))
+        for i, name in enumerate(names):
+            judge(ledger, rules, picture(i, client=name, bet=FOREIGN))
+            assert ledger.standing(*group, group=True).alarmed == (i >= expected)
+
+
+def test_a_query_from_elsewhere_does_not_spare_a_client_the_alarm_of_its_group(ledger):
+    names = [f"member {i}" for i in range(5)]
+    for i, name in enumerate(names):
+        judge(ledger, roaming(name, team=f"team:{name}"), picture(i, client=name))
+    raise_alarm(ledger)
+    stream = [picture(10 + i, client=name) for i, name in enumerate(names)]
+    assert judge(ledger, roaming(*names), stream).alarmed.all()
+
+
+def test_the_first_sixteen_groups_of_a_kind_are_homes(ledger):
+    """A client that roams further is not denied by the alarms of others, though it pays from their budgets."""
+    for client, groups in (("a", 15), ("b", 16)):
+        for i in range(groups):
+            judge(ledger, roaming(client, team=f"team:{i + 2}"), picture(i, client=client))
+    for team in ("team:1", "team:3"):
+        raise_alarm(ledger, team)
+    assert flags(judge(ledger, roaming("a", "b"), [picture(100), picture(100, client="b")])) == [
         ("A", False, True, False),
+        ("A", False, False, False),
     ]
-    assert ledger.standing("team:1", group=True).extra_answers == 2  # its budget counts for whoever comes
+    assert ledger.standing("team:1", group=True).extra_answers == 3 + 1
+    assert judge(ledger, roaming("b", team="team:3"), picture(101, client="b")).alarmed.all()
+
+
+def test_no_more_than_sixteen_homes_of_a_kind_are_remembered(ledger):
+    zone = {"zone:1": Group(limits=PLENTY, enforce_alarm=True)}
+    for i in range(40):
+        team = roaming("a", team=f"team:{i % 20}").groups["a"]
+        judge(ledger, replace(roaming("a"), groups={"a": team | zone}), picture(i))
+    assert homes_of(ledger, "a") == {"team": [f"team:{i}" for i in range(16)], "zone": ["zone:1"]}
+
+
+def test_a_pardon_forgets_the_homes(ledger):
+    for i in range(16):
+        judge(ledger, roaming("a", team=f"team:{i + 2}"), picture(i))
+    raise_alarm(ledger)
+    assert not judge(ledger, roaming("a"), picture(50)).alarmed.any()
+    ledger.pardon("a", "op")
+    assert homes_of(ledger, "a") == {}
+    assert judge(ledger, roaming("a"), picture(51)).alarmed.all()
+    assert homes_of(ledger, "a") == {"team": ["team:1"]}
 
 
 def test_a_client_that_leaves_an_accused_home_is_heard_elsewhere_and_denied_when_it_returns(ledger):
-    judge(ledger, roaming("team:1"), picture(0))
-    raise_alarm_of_team_1(ledger)
-    said = [judge(ledger, roaming(team), picture(1 + i)).alarmed.tolist()
+    judge(ledger, roaming("a"), picture(0))
+    raise_alarm(ledger)
+    said = [judge(ledger, roaming("a", team=team), picture(1 + i)).alarmed.tolist()
             for i, team in enumerate(("team:1", "team:2", "team:1"))]  # fmt: skip
     assert said == [[True], [False], [True]]
 
 
 def test_a_group_whose_alarm_is_not_enforced_is_nobodys_home(ledger):
-    judge(ledger, roaming("team:2", enforce=False), picture(0))
-    judge(ledger, replace(roaming("team:2"), enforce=False), picture(1))
-    raise_alarm_of_team_1(ledger)
-    assert judge(ledger, roaming("team:1"), picture(2)).alarmed.tolist() == [True]
+    judge(ledger, roaming("a", team="team:2", enforce=False), picture(0))
+    judge(ledger, replace(roaming("a", team="team:2"), enforce=False), picture(1))
+    assert homes_of(ledger, "a") == {}
 
 
-def test_kinds_have_homes_of_their_own(ledger):
-    zones = {name: Group(limits=PLENTY, enforce_alarm=True) for name in ("zone:1", "zone:2")}
-    at_home = roaming("team:1")
-    judge(ledger, replace(at_home, groups={"a": {"zone:2": zones["zone:2"]}}), picture(0))
-    raise_alarm_of_team_1(ledger)
-    both = {"a": {"zone:1": zones["zone:1"], **at_home.groups["a"]}}
-    assert judge(ledger, replace(at_home, groups=both), picture(1)).alarmed.tolist() == [True]
-
-
-def test_every_client_of_one_batch_has_its_own_home(ledger):
-    judge(ledger, roaming("team:2"), picture(0))
-    thieves = {name: roaming("team:1").groups["b"] for name in ("thief", "other thief", "b")}
-    rules = replace(roaming("team:1"), groups=thieves | roaming("team:1").groups)
-    names = ("thief", "other thief", "a", "b")
-    stream = [picture(50 + i, client=name, bet=FOREIGN if i < 2 else ()) for i, name in enumerate(names)]
-    assert judge(ledger, rules, stream).alarmed.tolist() == [False, True, False, True]
+def test_every_client_of_one_batch_has_its_own_homes(ledger):
+    for i in range(16):
+        judge(ledger, roaming("a", team=f"team:{i + 2}"), picture(i))
+    names = (*THIEVES, "a", "b")
+    stream = [picture(50 + i, client=name, bet=FOREIGN if i < 4 else ()) for i, name in enumerate(names)]
+    assert judge(ledger, roaming(*names), stream).alarmed.tolist() == [False, False, False, True, False, True]
 
 
 def test_steps_from_one_picture_are_compared_with_the_original_alone(ledger):

@@ -9,7 +9,7 @@ from math import ceil, isqrt
 import numpy as np
 
 STAKES = (0.2, 0.6)
-MOST = 2**24 - 1  # bets of one class
+MOST = 2**28 - 1  # bets of one class
 
 
 def ranks_of(calibration: Sequence[float], score: float, shift: float) -> tuple[int, int]:

@@ -19,11 +19,15 @@ Ranks = tuple[int, int, bool]  # of one score: the rank to bet with, the one to 
 STAKES = (0.2, 0.6)
 CALIBRATED = ((19, 5), (40, 12), (7, 2))  # calibration images of a class, and how many of them exceed the twin's floor
 REMEMBERED_TESTS = 2
+OUTLASTED = 16  # tests that came and went while an older one was not used: the next takes its place, however rich it is
+HOMES = (
+    16  # groups of a kind whose alarms are enforced on one client; a group needs so many times the wealth of a client
+)
 
 
 @dataclass(frozen=True)
 class Query:
-    """One query as a ledger is told of it; without ranks its class has no calibration images, and nothing is bet."""
+    """One query as a ledger hears of it; without ranks its class has no calibration images, and nothing is bet."""
 
     client: str
     label: int
@@ -182,11 +186,12 @@ class Account:
     def __init__(self) -> None:
         self.queries = 0
         self.wallets: dict[int, Wallet] = {}  # by test, the one used last at the end
+        self.outlasted = 0  # how many others have come and gone since the older test was used
         self.accused = False
         self.allowed = False
         self.extra = 0
         self.budget: Budget | None = None
-        self.homes: dict[str, str] = {}
+        self.homes: dict[str, list[str]] = {}  # by kind
         self.points: dict[int, list[tuple[float, float]]] = {}
         self.cqs: dict[int, float] = {}
         self.pictures: list[tuple[float, ...]] = []  # sketches of what was unlike everything before, oldest first
@@ -212,11 +217,22 @@ class Account:
         return any(near(query.sketch, sketch) for sketch in self.pictures)
 
     def wallet(self, test: int, scores: int) -> Wallet:
-        """That of a test, which becomes the one used last; two are remembered."""
-        wallet = self.wallets.pop(test, None) or Wallet(scores)
-        newest = list(self.wallets.items())[-(REMEMBERED_TESTS - 1) :]
-        self.wallets = {**dict(newest), test: wallet}
-        return wallet
+        """That of a test, which becomes the one used last; two are remembered, and a third replaces the poorer."""
+        if test in self.wallets:
+            if test != list(self.wallets)[-1]:
+                self.outlasted = 0
+            self.wallets[test] = self.wallets.pop(test)
+            return self.wallets[test]
+        if len(self.wallets) == REMEMBERED_TESTS:
+            older, newer = self.wallets
+            if self.wallets[newer].wealth() > self.wallets[older].wealth() or self.outlasted == OUTLASTED:
+                del self.wallets[older]
+                self.outlasted = 0
+            else:
+                del self.wallets[newer]
+                self.outlasted += 1
+        self.wallets[test] = Wallet(scores)
+        return self.wallets[test]
 
     def wealth(self) -> float:
         return max([wallet.wealth() for wallet in self.wallets.values()], default=0.0)
@@ -269,8 +285,11 @@ class Watcher:
         groups = rules.groups.get(query.client, {})
         for name, group in sorted(groups.items(), key=lambda item: item[0].split(":")[0]):
             enforce, kind = rules.enforce and group.enforce_alarm, name.split(":")[0]
-            if enforce:  # the first group of a kind is the client's home: no other one's alarm is enforced on it
-                enforce = own.homes.setdefault(kind, name) == name
+            if enforce:  # the first groups of a kind are the client's homes: no other one's alarm is enforced on it
+                homes = own.homes.setdefault(kind, [])
+                if name not in homes and len(homes) < HOMES:
+                    homes.append(name)
+                enforce = name in homes
             members.append((name, True, group.limits, enforce))
         letters = []
         for name, is_group, usual, enforce in members:
@@ -293,7 +312,7 @@ class Watcher:
         known = account.knows(query)
         if not known:
             account.pictures = [*account.pictures, query.sketch][-self.capacity :]
-            if not account.accused and self._bet(query, account):
+            if not account.accused and self._bet(query, account, is_group):
                 account.accused = True
                 self._note("alarm", name, is_group, client=query.client)
                 if enforce:
@@ -311,11 +330,12 @@ class Watcher:
             account.answered = [*account.answered, query.digest][-self.capacity :]
         return letter, "honest"
 
-    def _bet(self, query: Query, account: Account) -> bool:
+    def _bet(self, query: Query, account: Account, is_group: bool) -> bool:
         """Place the query's bets; returns whether the bar is reached."""
         wallet = account.wallet(self.rules.test, self.rules.scores)
         wallet.bet(query.label, lanes_of(query, self.rules.scores))
-        return wallet.best() >= self.rules.sum_that_accuses(self.number_of(self.rules.the_test))
+        bar = self.rules.sum_that_accuses(self.number_of(self.rules.the_test))
+        return wallet.best() >= (HOMES * bar if is_group else bar)
 
     def _note(self, what: str, name: str, is_group: bool, *, client: str = "", actor: str = "") -> None:
         of = self.account(name, group=is_group)
@@ -324,7 +344,7 @@ class Watcher:
     def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
         self._note("pardon", name, group, actor=actor)
         account = self.account(name, group=group)
-        account.accused, account.wallets = False, {}
+        account.accused, account.wallets, account.outlasted, account.homes = False, {}, 0, {}
 
     def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:
         self._note("allow" if allowed else "disallow", client, False, actor=actor)

@@ -30,7 +30,24 @@ def evidence_of(ledger: Ledger | Reopened, name: str, *, group: bool = False) ->
     scope, _, _, *strings = ledger._keys(name, group=group)
     client = ledger._servers.client_of(scope)
     tests = struct.iter_unpack("<Bqd", client.hget(scope, "w") or b"")
-    return {test: read_evidence(client.get(strings[place - 1])) for place, test, _ in tests}
+    return {test: read_evidence(client.get(strings[place % 2])) for place, test, _ in tests}
+
+
+def homes_of(ledger: Ledger | Reopened, client: str) -> dict[str, list[str]]:
+    """The groups of each kind whose alarms concern a client."""
+    if isinstance(ledger, Reopened):
+        with closing(ledger._open()) as opened:
+            return homes_of(opened, client)
+    if isinstance(ledger, MemoryLedger):
+        return ledger._states[False, client].homes
+    if isinstance(ledger, SqliteLedger):
+        return load(ledger._db, client, group=False).homes
+    assert isinstance(ledger, RedisLedger)
+    scope, *_ = ledger._keys(client)
+    homes: dict[str, list[str]] = {}
+    for name in (ledger._servers.client_of(scope).hget(scope, "h") or b"").decode().split("\0")[:-1]:
+        homes.setdefault(name.partition(":")[0], []).append(name)
+    return homes
 
 
 def _plain(one: Winnings) -> tuple:

@@ -127,8 +127,8 @@ class Ledger(Protocol):
     def number_of(self, test: Test, *, claim: bool = True) -> int:
         """The number of a test among those of its account, from 1, in the order in which the ledger met them.
 
-        A new one gets the next number, as it does when its bets are judged for the first time; unless `claim`, it is
-        only told which that would be.
+        A new one gets the next number, as it does when its bets are judged for the first time; unless `claim`, nothing
+        is written and the answer is the number that it would get.
         """
         ...
 
@@ -172,7 +172,7 @@ class Ledger(Protocol):
         ...
 
     def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
-        """Clear the alarm and the wealth of a client (or group) in every test, never its coverage or records."""
+        """Clear the alarm, the wealth in every test and the homes of a client (or group), never coverage or records."""
         ...
 
     def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:
@@ -213,7 +213,7 @@ class LedgerBase:
         return sorted(latest.values(), key=lambda s: (-s.wealth, s.group, s.name))
 
     def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
-        """Clear the alarm and the wealth of a client or group."""
+        """Clear the alarm, the wealth and the homes of a client or group."""
         self._operate("pardon", name, actor, group=group)
 
     def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:

@@ -25,7 +25,7 @@ from math import inf
 import numpy as np
 
 from queen.ledger.base import Judgement, Standing
-from queen.ledger.rows import Rows, Scope
+from queen.ledger.rows import HOMES, Rows, Scope, bar_of
 from queen.ledger.state import ScopeState
 from queen.options import Limits
 from queen.sentinel.bets import Bets
@@ -58,8 +58,9 @@ class Seat:
 def decide(rows: Rows, state_of: Callable[[Scope], ScopeState], journal: Journal, bar: float = inf) -> Judgement:
     """Judge rows in order against the states, change these, and note in the journal what changed.
 
-    `bar` is the sum of wealth that accuses. Rows are charged in a plain loop, since each verdict depends on the records
-    before it; and with plain numbers, since for the small batches of a server calling numpy would cost more.
+    `bar` is what the largest of the scores' sums of purses must reach to accuse a client (a group: see `bar_of`). Rows
+    are charged in a plain loop, since each verdict depends on the records before it; and with plain numbers, since for
+    the small batches of a server calling numpy would cost more.
     """
     asking = set(rows.owner)  # a client that is listed but has no row is left alone
     seats = [
@@ -76,7 +77,7 @@ def decide(rows: Rows, state_of: Callable[[Scope], ScopeState], journal: Journal
         if rows.bets is None:
             closed = _charge_coverage(rows, asked, verdicts, journal)
         else:
-            closed = _charge_with_bets(rows, rows.bets, asked, bar, verdicts, journal)
+            closed = _charge_with_bets(rows, rows.bets, asked, bar_of(bar, group=stage[0]), verdicts, journal)
         open_rows = [row for row in open_rows if row not in closed]
     trusted = [seats[owner][0].state.allowed for owner in rows.owner]
     masks = [np.array(flags, np.bool_) for flags in (verdicts.spent, verdicts.alarmed, trusted)]
@@ -106,8 +107,9 @@ class _Asked:
 
 
 def _seats(scopes: tuple[Scope, ...], state_of: Callable[[Scope], ScopeState], *, with_bets: bool) -> list[Seat]:
-    """The seats of a client in its own scope and in its groups."""
-    seats, homes = [], {}
+    """The seats of a client in its own scope and in its groups, which become its homes while it has too few."""
+    seats: list[Seat] = []
+    homes: dict[str, list[str]] = {}
     for scope in scopes:
         state = state_of(scope)
         limits = scope.limits if state.budget is None else state.budget.over(scope.limits)
@@ -115,7 +117,10 @@ def _seats(scopes: tuple[Scope, ...], state_of: Callable[[Scope], ScopeState], *
             homes = state.homes
         enforce = scope.enforce and not state.allowed
         if scope.group and scope.enforce and with_bets:
-            enforce = homes.setdefault(scope.kind, scope.name) == scope.name
+            of_kind = homes.setdefault(scope.kind, [])
+            if scope.name not in of_kind and len(of_kind) < HOMES:
+                of_kind.append(scope.name)
+            enforce = scope.name in of_kind
         seats.append(Seat(scope, state, limits, enforce))
     return seats
 

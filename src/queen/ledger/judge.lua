@@ -11,9 +11,10 @@
 -- Returns one byte per row (a letter and flags, see redis.py), a byte for each of those groups (whether it is home) and
 -- then, for every alarm, where the scope stood.
 --
--- The hash has the fields s (counters), w (for every test, the one used last at the end: 1 or 2 for the string of its
--- evidence, its id, its wealth), b (its own budget), h (the groups that are home), n (its name), and for every class
--- with records its label (<I4) with CQS, the radius that its squares were made for, and the number of records.
+-- The hash has the fields s (counters), w (for every test, the one used last at the end: a byte, its id, its wealth), b
+-- (its own budget), h (the groups that are home), n (its name), and for every class with records its label (<I4) with
+-- CQS, the radius that its squares were made for, and the number of records. The byte of a test is 0 or 1 for the string
+-- of its evidence, and 2 more for every test that has come and gone since this one was used.
 -- Squares of the grid are twice the radius wide and list (number, x, y).
 -- The memory has a power of two of slots, `room`: the codes of all pictures, the digests of all answered inputs, the
 -- sketches of all pictures. A code names the box that a sketch lies in; what is near has one of the codes to search.
@@ -25,7 +26,8 @@ local WATCH, GROUP, SCORES, CAPACITY, threshold, extra_answers, BAR = parse('<BB
 local TEST, POINTS, QUERIES, ENFORCE = ARGV[2], ARGV[4], ARGV[5], ARGV[6]
 local STATE, STATE_SIZE = '<Bdddd', 33
 local SHAPES, LANES, STAKE_1, STAKE_2 = 3, 5, 0.2, 0.6 -- as in sentinel/bets.py
-local MOST = 2 ^ 24 - 1 -- as in sentinel/wealth.py
+local MOST = 2 ^ 28 - 1 -- as in sentinel/wealth.py
+local OUTLASTED, HOMES = 16, 16 -- as in ledger/state.py and ledger/rows.py
 local POINT, HEAD, CODES = 36, 109, 45 -- bytes per point, per query before its bet, and before its codes to search
 local NUMBERS = 1 + SCORES + 3 * LANES * SCORES
 local ROWS, QUERY = #POINTS / POINT, HEAD + 4 * NUMBERS
@@ -221,7 +223,7 @@ end
 local CLOCKS, FLOATS, BET = 1 + SCORES, '<' .. rep('f', 2 * LANES * SCORES), '<' .. rep('I4', NUMBERS)
 local HEADER = '<BI4' .. rep('I6', CLOCKS)
 local FRONT = 5 + 6 * CLOCKS + 8 * LANES * SCORES -- bytes before the labels
-local text, place -- the evidence as it was stored; which of the two strings it is in, nil: not read yet
+local text, place -- the evidence as it was stored; which string it is in, 0 or 1, nil: not read yet
 local width, used, clocks, purses, wealth = 1, 0, nil, nil, 0
 local counts, indices, fresh_labels = {}, {}, {} -- of the classes that this batch uses
 local others = {} -- of the tests: the entries of the field w that stay
@@ -239,19 +241,32 @@ local function parse_all(format, from, at)
   return numbers
 end
 
+local function wealth_in(entry) return (parse('<d', entry, 10)) end
+
+-- Forget one of two tests, as `ScopeState` does: the poorer one, unless the other was not used for too long.
+local function make_room()
+  local older, newer = others[1], others[2]
+  local byte = string.byte(older)
+  if wealth_in(newer) > wealth_in(older) or floor(byte / 2) == OUTLASTED then
+    others = { newer }
+  else
+    others = { string.char(byte + 2) .. sub(older, 2) }
+  end
+end
+
 local function read_evidence()
   local entries = stored_fields[3] or ''
   for at = 1, #entries, 17 do
     local entry = sub(entries, at, at + 16)
-    if sub(entry, 2, 9) == TEST then place = string.byte(entry) else others[#others + 1] = entry end
+    if sub(entry, 2, 9) == TEST then place = string.byte(entry) % 2 else others[#others + 1] = entry end
   end
   if place then
-    text = call('GET', KEYS[3 + place])
+    text = call('GET', KEYS[4 + place])
     width, used = parse('<BI4', text)
     clocks, purses = parse_all('<' .. rep('I6', CLOCKS), text, 6), parse_all(FLOATS, text, 6 + 6 * CLOCKS)
-  else -- it takes the place of the test that was used least recently
-    if #others == 2 then table.remove(others, 1) end
-    place = #others == 1 and string.byte(others[1]) == 1 and 2 or 1
+  else
+    if #others == 2 then make_room() end
+    place = #others == 1 and 1 - string.byte(others[1]) % 2 or 0
     clocks, purses = {}, {}
     for i = 1, CLOCKS do clocks[i] = 0 end
     for i = 1, 2 * LANES * SCORES do purses[i] = 0 end
@@ -339,7 +354,7 @@ end
 -- The highest wealth over the tests.
 local function highest_wealth()
   local highest = wealth
-  for _, entry in ipairs(others) do highest = math.max(highest, (parse('<d', entry, 10))) end
+  for _, entry in ipairs(others) do highest = math.max(highest, wealth_in(entry)) end
   return highest
 end
 
@@ -397,15 +412,20 @@ for row = 0, ROWS - 1 do
     + (WATCH == 1 and alarmed and 16 or 0) + (allowed and 32 or 0))
 end
 
--- The first group of a kind whose alarm would have consequences is home; the alarms of others of that kind have none.
+-- The first groups of a kind whose alarms would have consequences are home; the alarms of others of that kind have none.
 
-local homes, of_kind, is_home = stored_fields[4] or '', {}, {}
-local function kind_of(group) return string.match(group, '^[^:]*') end
-for group in string.gmatch(homes, '[^%z]+') do of_kind[kind_of(group)] = group end
+local homes, homes_of_kind, home, is_home = stored_fields[4] or '', {}, {}, {}
+local function add_home(group)
+  local kind = string.match(group, '^[^:]*')
+  local count = homes_of_kind[kind] or 0
+  if home[group] or count == HOMES then return false end
+  home[group], homes_of_kind[kind] = true, count + 1
+  return true
+end
+for group in string.gmatch(homes, '[^%z]+') do add_home(group) end
 for group in string.gmatch(ARGV[7], '[^%z]+') do
-  local kind = kind_of(group)
-  if not of_kind[kind] then of_kind[kind], homes = group, homes .. group .. '\0' end
-  is_home[#is_home + 1] = of_kind[kind] == group and '\1' or '\0'
+  if add_home(group) then homes = homes .. group .. '\0' end
+  is_home[#is_home + 1] = home[group] and '\1' or '\0'
 end
 
 -- Write what changed
@@ -463,7 +483,7 @@ local function rewritten_evidence()
 end
 
 if place then
-  local key, grows = KEYS[3 + place], not text or used > class_room(width)
+  local key, grows = KEYS[4 + place], not text or used > class_room(width)
   for _, numbers in pairs(counts) do grows = grows or has_outgrown(numbers) end
   if grows then
     call('SET', key, rewritten_evidence())

@@ -14,7 +14,7 @@ from queen.ledger.base import Judgement, Standing, make_event
 from queen.ledger.redis_admin import RedisAdmin
 from queen.ledger.redis_client import Script, ScriptCall
 from queen.ledger.redis_codec import PackedRows, unpack_coverage
-from queen.ledger.rows import Rows, Scope
+from queen.ledger.rows import Rows, Scope, bar_of
 
 JUDGE = Script("judge.lua")
 LETTERS = "ABCD"
@@ -42,7 +42,13 @@ class RedisLedger(RedisAdmin):
             calls = [
                 ScriptCall(
                     self._keys(of.name, group=of.group),
-                    packed.arguments(of, chosen, replies.enforce(of, chosen), replies.groups(of, chosen), bar),
+                    packed.arguments(
+                        of,
+                        chosen,
+                        replies.enforce(of, chosen),
+                        replies.groups(of, chosen),
+                        bar_of(bar, group=of.group),
+                    ),
                 )
                 for of, chosen in parts
             ]
@@ -90,7 +96,7 @@ class _Replies:
         return [other.name for other in self._rows.scopes[self._rows.owner[rows[0]]] if other.group and other.enforce]
 
     def enforce(self, scope: Scope, rows: list[int]) -> bytes:
-        """For every row whether the scope's alarm has consequences: a group's only for those whose home it is."""
+        """For every row whether the scope's alarm has consequences: a group's only for clients at home there."""
         if not scope.group:
             return bytes([scope.enforce]) * len(rows)
         owner = self._rows.owner

@@ -25,7 +25,7 @@ STATE = struct.Struct("<Bdddd")
 BUDGET = struct.Struct("<Bdd")
 RECORD = struct.Struct("<Idd")
 TEST = struct.Struct("<q")
-WEALTH = struct.Struct("<Bqd")  # of a test: which string holds the evidence, the id, the wealth
+WEALTH = struct.Struct("<Bqd")  # of a test: which string holds the evidence (see judge.lua), the id, the wealth
 
 KEYS = 4  # the first numbers of a sketch, which choose its box
 WIDTH = 4.0  # of a box: what is nearer than 1 lies in it or in the next; wide, so that mostly one box is searched
@@ -57,7 +57,7 @@ class PackedRows:
         """The arguments of the script for these rows of a scope.
 
         `enforce` has a byte per row: whether an alarm has consequences for it. `groups` are those of the client whose
-        alarms would; `bar` is the sum of wealth that accuses.
+        alarms would; `bar` is what the largest of the scores' sums of purses must reach to accuse the scope.
         """
         bets, limits = self._rows.bets, scope.limits
         points = self._points.get(id(limits))

@@ -26,6 +26,7 @@ from queen.sentinel.bets import Bets
 
 MAX_CLIENT_BYTES = 256
 MAX_LABEL = 2**31 - 1
+HOMES = 16  # groups of a kind whose alarms are enforced on one client: the first that it asked from
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,15 @@ class Rows:
     y: list[float]
     scopes: tuple[tuple[Scope, ...], ...]
     bets: Bets | None = None
+
+
+def bar_of(bar: float, *, group: bool) -> float:
+    """The sum of purses that accuses a client, or the one that accuses a group.
+
+    A group needs `HOMES` times as much: a client is denied by the alarm of any of its homes, and so many alarms, each
+    as many times rarer, together spend no more than one share of alpha, however many groups the client roams through.
+    """
+    return HOMES * bar if group else bar
 
 
 def check_client(client: object) -> str:

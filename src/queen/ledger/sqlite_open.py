@@ -24,7 +24,7 @@ INSERT INTO answered
         FROM seen JOIN scope ON scope.id = seen.id / 1024 WHERE digest != 0
     ) ORDER BY scope, age;
 INSERT INTO new_scope
-    SELECT scope.id, queries, extra, alarmed, allowed, seen, count(answered.id), 0, budget, NULL
+    SELECT scope.id, queries, extra, alarmed, allowed, seen, count(answered.id), 0, 0, budget, NULL
     FROM scope LEFT JOIN answered ON answered.id >= scope.id * 1024 AND answered.id < (scope.id + 1) * 1024
     GROUP BY scope.id ORDER BY scope.id;
 DROP TABLE seen;

@@ -14,6 +14,7 @@ from queen.sentinel.sketch import Memory
 from queen.sentinel.wealth import Winnings
 
 TESTS = 2  # whose winnings are remembered: while servers change to another calibration, both go on
+OUTLASTED = 16  # tests that may come and go while a richer one is not used; the next takes the place of that one
 STRIDE = 1 << 26  # squares are numbered column * STRIDE + line, exact for every radius that Limits allows
 
 
@@ -71,13 +72,16 @@ class ClassState:
 class ScopeState:
     """One client or group: its classes, and under the sentinel its winnings, extra answers and memory of queries.
 
-    `winnings` are by the test's id, the one used last at the end. `homes` holds, for a client, the first group of every
-    kind whose alarm was enforced on it: the alarms of others are not, so that moving between groups spends no more than
-    one share of alpha.
+    `winnings` are by the test's id, the one used last at the end; `outlasted` counts the tests that have come and gone
+    since the other one was used. `homes` holds, for a client, the first groups of every kind that it asked from and
+    whose alarms may be enforced on it, `HOMES` at most: the alarms of others are not enforced, so that moving between
+    groups spends no more than one share of alpha. One home would spend no more either, but then a first query from
+    elsewhere would free a client from the alarms of the group that it really belongs to.
     """
 
     __slots__ = (
-        "alarmed", "allowed", "budget", "classes", "extra", "homes", "id", "memory", "queries", "slots", "winnings",
+        "alarmed", "allowed", "budget", "classes", "extra", "homes", "id", "memory", "outlasted", "queries",
+        "slots", "winnings",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -86,7 +90,8 @@ class ScopeState:
         self.classes: dict[int, ClassState] = {}
         self.queries = 0
         self.winnings: dict[int, Winnings] = {}
-        self.homes: dict[str, str] = {}
+        self.outlasted = 0
+        self.homes: dict[str, list[str]] = {}  # by kind
         self.extra = 0  # extra answers given
         self.alarmed = False
         self.allowed = False
@@ -94,12 +99,31 @@ class ScopeState:
         self.memory = Memory()
 
     def winnings_in(self, test: Test) -> Winnings:
-        """The winnings in a test, which becomes the one used last; of the others only the newest is remembered."""
-        one = self.winnings.pop(test.id, None) or Winnings.empty(test.scores)
-        while len(self.winnings) >= TESTS:
-            del self.winnings[next(iter(self.winnings))]
-        self.winnings[test.id] = one
-        return one
+        """The winnings in a test, which becomes the one used last.
+
+        A new test takes the place of the poorer one, or of the one used last where both are equal: else three tests in
+        turn would begin anew each time, and a client that is sent to many servers would never be accused. A test that
+        was not used while many others came and went gives way too; else two more would replace each other for ever.
+        """
+        if self.winnings and next(reversed(self.winnings)) == test.id:
+            return self.winnings[test.id]
+        one = self.winnings.pop(test.id, None)
+        if one is not None or len(self.winnings) < TESTS:
+            self.outlasted = 0
+        else:
+            self._make_room()
+        self.winnings[test.id] = one or Winnings.empty(test.scores)
+        return self.winnings[test.id]
+
+    def _make_room(self) -> None:
+        """Forget one of the two tests."""
+        older, newer = self.winnings
+        if self.winnings[newer].wealth > self.winnings[older].wealth or self.outlasted == OUTLASTED:
+            del self.winnings[older]
+            self.outlasted = 0
+        else:
+            del self.winnings[newer]
+            self.outlasted += 1
 
     def class_state(self, label: int, limits: Limits) -> ClassState:
         """The state of a class, its grid arranged for the radius in `limits`."""
@@ -114,7 +138,7 @@ class ScopeState:
     def obey(self, order: str, budget: Budget | None) -> None:
         """Carry out an operator's order, as `operate.lua` does; a pardon leaves coverage, records and memory alone."""
         if order == "pardon":
-            self.alarmed, self.winnings = False, {}
+            self.alarmed, self.winnings, self.outlasted, self.homes = False, {}, 0, {}
         elif order == "budget":
             self.budget = budget
         else:

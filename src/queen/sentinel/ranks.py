@@ -56,11 +56,12 @@ class Ranking:
         """The ranks of a batch: predicted classes (n,), scores (n, S)."""
         lowered = scores - self._shift[labels]
         bet, count = np.empty(scores.shape, np.int64), np.empty(scores.shape, np.int64)
-        for k in np.unique(labels):
-            rows = np.flatnonzero(labels == k)
+        classes = set(labels.tolist())
+        for k in classes:
+            rows = np.flatnonzero(labels == k) if len(classes) > 1 else slice(None)
             for j, column in enumerate(self._sorted[k]):
-                bet[rows, j] = len(column) - np.searchsorted(column, lowered[rows, j], side="left")
-                count[rows, j] = len(column) - np.searchsorted(column, scores[rows, j], side="right")
+                bet[rows, j] = len(column) - column.searchsorted(lowered[rows, j], side="left")
+                count[rows, j] = len(column) - column.searchsorted(scores[rows, j], side="right")
         return Ranks(bet, count, scores > self._floors[labels])
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,9 @@ from numpy.typing import NDArray
 from queen.core.sensitivity import Floats
 from queen.sentinel.bets import LANES, SHAPES, STAKES, Bets, Ints
 
-MOST = 2**24 - 1  # bets on one class: what stores keep three bytes for; from then on the class places none
+MOST = 2**28 - 1  # bets on one class: what every store can count; from then on the class places none
+EAGER = np.array(STAKES)
+REST = 1 - EAGER  # what is not at stake
 
 
 @dataclass
@@ -61,6 +64,8 @@ def place_bets(
     `owner` (n,) indexes `winnings`. An account places no bet after the row that reached the bar. Everything is computed
     for the whole batch at once, except for the purses, which depend on each other from bet to bet.
     """
+    if len(owner) == 1 and len(winnings) == 1:
+        return [0 if _place_one(winnings[0], int(labels[0]), bets) >= bar else None]
     scores, rows = bets.test.scores, range(len(owner))
     owners, classes = owner.tolist(), labels.tolist()
     key_of: dict[tuple[int, int], int] = {}  # numbers every account and class
@@ -85,30 +90,69 @@ def place_bets(
     return [reached.get(i) for i in range(len(winnings))]
 
 
+def _place_one(one: Winnings, label: int, bets: Bets) -> float:
+    """Place a single bet; returns the largest sum.
+
+    The same numbers by plain Python: a server's single queries come when the network has just filled the caches, and
+    every call to numpy then takes several times as long.
+    """
+    scores = bets.test.scores
+    counts = one.counts[label].tolist() if label in one.counts else [0] * (1 + scores + scores * LANES)
+    sizes, totals, ranks, sums = (numbers[0].tolist() for numbers in (bets.size, bets.total, bets.bet, bets.count))
+    clocks, purses = one.clocks.tolist(), one.purses.tolist()
+    money = [0.5 / (t * (t + 1.0)) + (0.5 if t == 1.0 else 0.0) for t in (clock + 1.0 for clock in clocks)]
+    after = counts.copy()
+    for lane, size in enumerate(sizes):
+        if size == 0 or counts[0] >= MOST:
+            continue
+        score, shape = divmod(lane, LANES)
+        clock, column = 0 if shape < len(SHAPES) else 1 + score, 1 + scores + lane
+        unit = size / totals[lane]
+        gain = unit * ranks[lane]
+        mean = max(1.0, unit * (totals[lane] + counts[column]) / (size + counts[clock]))
+        for i, stake in enumerate(STAKES, len(STAKES) * lane):
+            factor = (1 - stake + stake * gain) / (1 - stake + stake * mean)
+            purses[i] = (purses[i] + money[clock]) * factor
+        after[column] += sums[lane]
+        after[clock], clocks[clock] = counts[clock] + 1, int(one.clocks[clock]) + 1
+    with np.errstate(over="ignore"):
+        one.purses = np.array(purses, np.float64).astype(np.float32)
+    one.clocks, one.counts[label] = np.array(clocks, np.int64), np.array(after, np.int64)
+    return largest_sum(one.purses[None]).item()
+
+
 def largest_sum(purses: NDArray[np.float32]) -> Floats:
     """(n,) the largest of the scores' sums in every row of purses (n, S * LANES * stakes).
 
     Each is summed from its first purse to its last: numpy's own sum has another order on every CPU.
     """
     by_score = purses.reshape(len(purses), -1, LANES * len(STAKES))
-    total = np.zeros(by_score.shape[:2])
-    for i in range(by_score.shape[2]):
-        total += by_score[:, :, i]
-    largest: Floats = total.max(1)
+    largest: Floats = np.cumsum(by_score, axis=2, dtype=np.float64)[:, :, -1].max(1)
     return largest
+
+
+@lru_cache
+def _clock_of_lane(scores: int) -> Ints:
+    """(S * LANES,) which clock each lane goes by: the shared one, or that of its score's twin."""
+    twins = np.repeat(np.arange(1, scores + 1), LANES).reshape(scores, LANES)
+    twins[:, : len(SHAPES)] = 0
+    return twins.reshape(-1)
 
 
 def _placed(bets: Bets) -> Ints:
     """(n, columns) what each row adds to the counts of its class: 1 for every clock that ticks, q for every lane."""
     on = bets.size > 0
-    by_score = on.reshape(len(on), -1, LANES)
-    return np.concatenate([by_score[:, 0, :1], by_score[:, :, -1], np.where(on, bets.count, 0)], axis=1).astype(
-        np.int64
-    )
+    placed = np.empty((len(on), 1 + bets.test.scores + on.shape[1]), np.int64)
+    placed[:, 0] = on[:, 0]
+    placed[:, 1 : 1 + bets.test.scores] = on[:, LANES - 1 :: LANES]
+    np.multiply(bets.count, on, out=placed[:, 1 + bets.test.scores :])
+    return placed
 
 
 def _running(numbers: Ints, of: NDArray[np.intp]) -> Ints:
     """(n, columns) sums over the earlier rows that have the same number in `of`."""
+    if len(of) == 1:
+        return np.zeros_like(numbers)
     if not of.any():  # all rows are of one account
         return np.cumsum(numbers, axis=0) - numbers
     order = np.argsort(of, kind="stable")
@@ -119,50 +163,35 @@ def _running(numbers: Ints, of: NDArray[np.intp]) -> Ints:
     return running
 
 
-def _per_lane(clocks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(n, 1 + S) numbers of clocks as (n, S * LANES) numbers of lanes: the shared clock's, then that of the twin."""
-    rows, scores = len(clocks), clocks.shape[1] - 1
-    lanes = np.empty((rows, scores, LANES), np.int64)
-    lanes[:, :, : len(SHAPES)] = clocks[:, :1, None]
-    lanes[:, :, len(SHAPES) :] = clocks[:, 1:, None]
-    return lanes.reshape(rows, scores * LANES)
-
-
 def _factors(bets: Bets, counts: Ints, steps: Ints) -> Floats:
-    """(n, lanes, stakes) what each purse is multiplied by: f / max(1, den), and 1 in a lane that does not bet."""
+    """(n, purses) what each purse is multiplied by: f / max(1, den), and 1 in a lane that does not bet."""
     scores = steps.shape[1] - 1
-    on = _per_lane(steps) > 0
-    size, total = np.where(on, bets.size, 1), np.where(on, bets.total, 1)
+    clock = _clock_of_lane(scores)
+    size, total = np.maximum(bets.size, 1), np.maximum(bets.total, 1)
     unit = size / total
     gain = unit * bets.bet
-    mean = np.maximum(1.0, unit * (total + counts[:, 1 + scores :]) / (size + _per_lane(counts[:, : 1 + scores])))
-    stakes = np.array(STAKES)
-    factors: Floats = (1 - stakes + stakes * gain[:, :, None]) / (1 - stakes + stakes * mean[:, :, None])
-    factors[~on] = 1.0
-    return factors
+    mean = np.maximum(1.0, unit * (total + counts[:, 1 + scores :]) / (size + counts[:, clock]))
+    factors: Floats = (REST + EAGER * gain[:, :, None]) / (REST + EAGER * mean[:, :, None])
+    factors[steps[:, clock] == 0] = 1.0
+    return factors.reshape(len(steps), -1)
 
 
 def _fresh_money(clocks: Ints, steps: Ints) -> Floats:
-    """(n, lanes) w_t of a bet that is the (clocks + 1)-th, and 0 in a lane that does not bet."""
+    """(n, purses) w_t of a bet that is the (clocks + 1)-th, and 0 in a lane that does not bet."""
     time = clocks + 1.0
-    money = np.where(steps > 0, 0.5 / (time * (time + 1)) + 0.5 * (clocks == 0), 0.0)
-    rows, scores = len(clocks), clocks.shape[1] - 1
-    lanes = np.empty((rows, scores, LANES))
-    lanes[:, :, : len(SHAPES)] = money[:, :1, None]
-    lanes[:, :, len(SHAPES) :] = money[:, 1:, None]
-    return lanes.reshape(rows, scores * LANES)
+    money: Floats = (0.5 / (time * (time + 1)) + 0.5 * (clocks == 0)) * (steps > 0)
+    return money[:, np.repeat(_clock_of_lane(clocks.shape[1] - 1), len(STAKES))]
 
 
 def _play(purses: NDArray[np.float32], owner: NDArray[np.intp], factors: Floats, fresh: Floats) -> NDArray[np.float32]:
     """(n, purses) every account's purses after each of its rows; accounts play side by side, one row each a round."""
-    rows, scale = len(owner), factors.reshape(len(owner), -1)
-    money = np.repeat(fresh, factors.shape[2], axis=1)
+    rows = len(owner)
     history = np.empty((rows, purses.shape[1]), np.float32)
     with np.errstate(over="ignore"):  # beyond the bar nothing counts any more
         if len(purses) == 1:
             purse, both = purses[0], np.empty(purses.shape[1])
-            for after, gained, factor in zip(history, money, scale, strict=True):
-                np.add(purse, gained, out=both)
+            for after, money, factor in zip(history, fresh, factors, strict=True):
+                np.add(purse, money, out=both)
                 np.multiply(both, factor, out=both)
                 after[:] = both  # rounds
                 purse = after
@@ -171,5 +200,5 @@ def _play(purses: NDArray[np.float32], owner: NDArray[np.intp], factors: Floats,
         by_turn = np.argsort(turn, kind="stable")
         for chosen in np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]):
             players = owner[chosen]
-            purses[players] = history[chosen] = ((purses[players] + money[chosen]) * scale[chosen]).astype(np.float32)
+            purses[players] = history[chosen] = ((purses[players] + fresh[chosen]) * factors[chosen]).astype(np.float32)
     return history
