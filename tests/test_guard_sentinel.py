@@ -107,7 +107,7 @@ def wealth_by_definition(g: Guard, x: Tensor) -> list[float]:
 
 def first_alarm(g: Guard, x: Tensor, alpha: float = 1e-3, delta: float = 0.05) -> int | None:
     """The query at which wealth reaches the bar of a ledger's first calibration."""
-    bar = (pi**2 / 6) ** 2 / (alpha * delta)
+    bar = pi**2 / 6 / (alpha * delta)
     return next((i for i, wealth in enumerate(wealth_by_definition(g, x)) if wealth >= bar), None)
 
 
@@ -238,7 +238,7 @@ def test_foreign_queries_raise_the_alarm_where_the_evidence_says(foreign, alpha)
     assert reply.alarmed.tolist() == [False] * first + [True] * (len(x) - first)
     [event] = g.ledger.events()
     assert (event.what, event.name, event.client) == ("alarm", "a", "a")
-    assert event.wealth >= g.bar == pytest.approx((pi**2 / 6) ** 2 / (alpha * 0.05))
+    assert event.wealth >= g.bar == pytest.approx(pi**2 / 6 / (alpha * 0.05))
 
 
 def test_only_the_accused_client_is_accused():
@@ -678,7 +678,7 @@ def test_every_further_calibration_of_a_ledger_spends_less():
     for g in (first, second, third):
         ask(g, benign()[:1])
     bars = [g.bar for g in (first, second, third)]
-    assert bars == pytest.approx([before[0], 16 * before[0], 81 * before[0]])
+    assert bars == pytest.approx([before[0], 4 * before[0], 9 * before[0]])
     assert [g.fresh().bar for g in (second, third)] == pytest.approx([bars[0]] * 2)  # a new ledger has seen nothing
     assert first.with_options(policy="paper").bar is None
 

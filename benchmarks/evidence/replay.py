@@ -44,7 +44,7 @@ ORDERS, QUERIES = 100, 4400  # thieves of each kind, and queries that each of th
 SPLITS, CLIENTS, LENGTH = 20, 50, 5000  # benign clients: calibrations, clients of each, queries of each
 CAMERAS, SENT = 100, 2000  # honest clients with a camera of their own, and queries of each
 WARM_UP = 1000
-OLD_BAR = 20_000.0  # of the prototype, which did not save alpha and delta for further calibrations
+OLD_BAR = 20_000.0  # of the prototype, which did not save alpha for further calibrations
 FACTS = {"alpha": SETTINGS.alpha, "delta": SETTINGS.delta, "bar": FIRST_BAR, "queries": QUERIES, "warm_up": WARM_UP}
 Result = dict[str, Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import closing
 from pathlib import Path
 
@@ -133,7 +134,7 @@ def test_certify_tells_how_soon_thieves_are_caught(desk):
 
 
 def test_certify_prints_the_account_and_claims_no_number(desk):
-    assert "calibration 1 of a new ledger: alpha 0.00061, delta 0.03" in " ".join(
+    assert "calibration 1 of a new ledger: alpha 0.00061 (delta 0.05)" in " ".join(
         run("certify", "bundle").stdout.split()
     )
     old = queen.load("bundle").bundle.test
@@ -145,11 +146,11 @@ def test_certify_prints_the_account_and_claims_no_number(desk):
         "name": "",
         "number": 3,
         "alpha": pytest.approx(6.755e-5, rel=1e-3),
-        "delta": pytest.approx(3.377e-3, rel=1e-3),
+        "delta": 0.05,
         "ledger": "ledger.sqlite",
     }
     shown = " ".join(run("certify", "bundle", "--ledger", "ledger.sqlite").stdout.split())
-    assert "calibration 3 of this ledger: alpha 6.8e-05, delta 0.0034" in shown
+    assert "calibration 3 of this ledger: alpha 6.8e-05 (delta 0.05)" in shown
     assert found["alarm_after"]["0:1"]["median"] > as_json("certify", "bundle")["alarm_after"]["0:1"]["median"]
     with closing(open_ledger("ledger.sqlite")) as ledger:
         assert ledger.number_of(old) == 3  # nobody had claimed it
@@ -161,6 +162,25 @@ def test_starting_over_begins_a_new_account(desk):
     account = as_json("certify", "bundle")["account"]
     assert account["name"] == queen.load("bundle").bundle.calibration.account != ""
     assert account["number"] == 1
+
+
+def test_a_weak_sentinel_does_not_overwrite_the_bundle_unless_asked(desk):
+    options = ["calibrate", "bundle", "--data", "held_out.npy", "--foreign", "held_out.npy"]
+    before = queen.load("bundle").bundle.calibration
+    said = mistake(*options)
+    assert "got one that catches" in said
+    assert "--weak" in said
+    assert torch.equal(queen.load("bundle").bundle.calibration.foreign.scores, before.foreign.scores)
+    run(*options, "--weak")
+    assert queen.load("bundle").bundle.calibration.foreign.name == "your foreign images"
+
+
+def test_a_folder_of_foreign_images_is_refused_where_their_units_are_unknown(desk, pictures):
+    fitted("network").with_options(input_range=(-2.0, 2.0)).save("cnn")
+    np.save("images.npy", images(X).numpy())
+    said = mistake("calibrate", "cnn", "--data", "images.npy", "--foreign", pictures)
+    assert "got training images in -2..2" in said
+    assert "pixel_mean and pixel_std" in said
 
 
 # The same in `queen protect`
@@ -187,3 +207,14 @@ def test_protect_refuses_a_weak_sentinel_unless_asked(here, tmp_path):
     shown = run(*protect_args(*options, "--weak")).stderr
     assert "warning: calibration: expected a sentinel that catches plain foreign queries" in " ".join(shown.split())
     assert queen.load(tmp_path / "b").bundle.policy == "sentinel"
+
+
+def test_protect_passes_other_warnings_on(here, tmp_path, monkeypatch):
+    def protect(*args: object, **options: object) -> queen.Guard:
+        warnings.warn("something else is odd", UserWarning, stacklevel=1)
+        return real(*args, **options)
+
+    real = queen.protect
+    monkeypatch.setattr(queen, "protect", protect)
+    with pytest.warns(UserWarning, match="something else is odd"):
+        run(*protect_args("--policy", "paper", "--out", tmp_path / "b"))

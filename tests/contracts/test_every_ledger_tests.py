@@ -158,14 +158,14 @@ def test_judging_numbers_a_test_too(ledger):
 
 
 def test_every_further_test_of_an_account_needs_more_wealth(ledger):
-    """The j-th test spends 6 / (pi j)^2 of alpha and of delta, so its bar is j^4 times the first."""
+    """The j-th test spends 6 / (pi j)^2 of alpha delta, so its bar is j^2 times the first."""
     rules = Rules(PLENTY, bar=0.0, alpha=0.9, delta=0.9)
     alarms_at = []
     for test in (1, 2):
         queries = [picture(i, client=f"client of {test}", bet=FOREIGN) for i in range(6)]
         alarms_at.append(judge(ledger, replace(rules, test=test), queries).alarmed.tolist().index(True))
     bars = [replace(rules, test=test).sum_that_accuses(test) / 10 for test in (1, 2)]
-    assert bars[1] == pytest.approx(16 * bars[0])
+    assert bars[1] == pytest.approx(4 * bars[0])
     assert alarms_at == [
         next(i for i in range(6) if wealth_of(*[FOREIGN] * (i + 1)) >= bar) for bar in bars
     ]  # fmt: skip

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,9 +52,8 @@ def test_the_demo_prints_its_table_and_leaves_everything_for_the_next_step(comma
     with Image.open(folder / "digit.png") as digit:
         expected = demo.protectee.test[0][0, 0].numpy() * 255
         assert np.array_equal(np.asarray(digit), expected.round())
-    following = shown.stdout.split("next", 1)[1].split()
-    assert following[0] == "queen"
-    asked = command(*following[1:], "--json")
+    [following] = re.findall(r"^next +queen (.*)$", shown.stdout, re.MULTILINE)
+    asked = command(*following.split(), "--json")
     assert asked.exit_code == 0
     assert len(json.loads(asked.stdout)["probabilities"][0]) == 10
 

@@ -338,6 +338,13 @@ def test_a_sentinel_that_would_catch_nobody_is_warned_of():
     assert "got one that catches 0% of such thieves" in warning
 
 
+@pytest.mark.parametrize("x", [held_out()[0][:1], held_out()[0][:1].repeat(30, 1), held_out()[0][:4]])
+def test_too_few_images_for_simulated_clients_say_so_by_simulating_none(x):
+    guard = calibrate(fitted("head", policy="sentinel"), x, progress=False)
+    assert guard.report["alarm_rates"] == {}
+    assert len(guard.bundle.calibration.labels) <= 4
+
+
 # Errors.
 
 

@@ -70,6 +70,21 @@ def test_an_image_is_resized_to_the_model(tmp_path):
     assert x[0, 0, :, -1].eq(1).all()
 
 
+@pytest.mark.parametrize("span", [(-2.1, 2.6), (0.0, 255.0), (-1.0, 1.0)])
+def test_image_files_are_refused_where_their_units_are_unknown(tmp_path, span):
+    with pytest.raises(OptionError, match=r"expected .* in 0\.\.1.* got .*\.npy or \.npz .*pixel_mean and pixel_std"):
+        read(PIXELS, like(input_range=span), tmp_path)
+    assert read(PIXELS, like(input_range=span, pixel_mean=(0.5,), pixel_std=(0.5,)), tmp_path).min() == -1
+
+
+def test_without_a_range_the_probe_tells_the_units(tmp_path):
+    bundle = like(input_range=None)
+    assert read(PIXELS, bundle, tmp_path).min() == 0
+    normalised = replace(bundle.probe, x=torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
+    with pytest.raises(OptionError, match=r"got training images of mean .* and standard deviation 0\.9"):
+        read(PIXELS, replace(bundle, probe=normalised), tmp_path)
+
+
 def test_pixel_mean_and_std_are_applied_to_every_channel(tmp_path):
     mean, std = (0.1, 0.2, 0.3), (0.5, 2.0, 4.0)
     plain = read(PIXELS, like(3), tmp_path)

@@ -428,7 +428,7 @@ def test_calibration_images_bring_the_sentinel(recwarn):
 def test_without_calibration_images_the_policy_is_the_papers_with_a_warning(recwarn):
     with pytest.warns(ProtectionWarning, match="calibration=x") as caught:
         guard = fit(policy=None)
-    assert caught[0].filename == __file__  # whoever called protect is told
+    assert caught[0].filename == __file__  # it names whoever called protect
     assert guard.bundle.policy == "paper"
     assert any("no calibration images" in line for line in guard.report["warnings"])
     recwarn.clear()
@@ -443,7 +443,7 @@ def test_a_sentinel_that_catches_nobody_is_refused_unless_it_is_asked_for():
     with pytest.warns(ProtectionWarning, match="catches 0% of such thieves"):
         guard = fit(weak=True, **options)
     assert any("catches 0%" in line for line in guard.report["warnings"])
-    assert fit(**options | {"policy": "paper"}).bundle.weakness is None  # which accuses nobody anyway
+    assert fit(**options | {"policy": "paper"}).bundle.weakness() is None  # which accuses nobody anyway
 
 
 def test_foreign_images_of_ones_own_tell_how_soon_they_are_caught():

@@ -37,7 +37,7 @@ def test_the_bar_is_above_all_that_trusted_clients_reach():
     assert (trusted.scores, trusted.margin) == (Sentinel().scores, Sentinel().margin)
     assert "the data calibrates, 6 trusted clients set the bar" in guard.report["traffic"]
     assert "1/7" in guard.bundle.statement
-    usual = 1 / (1e-3 * 0.05) * (9.869604401089358 / 6) ** 2
+    usual = 1 / (1e-3 * 0.05) * 9.869604401089358 / 6
     assert guard.bundle.test.bar(1) / guard.bundle.test.size == pytest.approx(usual)  # none came near
 
 
@@ -63,6 +63,14 @@ def test_a_trusted_client_above_the_bar_raises_it_and_is_named():
     assert calm.fresh(policy="sentinel").answer(FOREIGN[:40], client="like the odd one").alarmed.any()
     plain = [guard.report["alarm_after"]["0:1"] for guard in (calm, wild)]
     assert plain[1]["median"] is None or plain[0]["median"] < plain[1]["median"]
+
+
+def test_few_calibrating_clients_are_warned_of():
+    few, many = ({f"client {i}": X[20 * i : 20 * i + 20] for i in range(count)} for count in (19, 20))
+    for clients, data, warned in ((few, None, True), (many, None, False), (few, X[:300], False)):
+        guard = calibrate(fitted("head"), data, trusted=clients, progress=False)
+        said = "\n".join(guard.report["warnings"])
+        assert ("the images of 9 clients stand for those of all" in said) == warned
 
 
 def test_without_data_half_of_the_clients_calibrate():

@@ -120,8 +120,8 @@ class Rules:
 
     def sum_that_accuses(self, number: int) -> float:
         """For the `number`-th test of the account."""
-        shares = [whole * 6.0 / (9.869604401089358 * number * number) for whole in (self.alpha, self.delta)]
-        return 10 * self.scores * max(1.0 / (shares[0] * shares[1]), self.bar)
+        share = self.alpha * self.delta * 6.0 / (9.869604401089358 * number * number)
+        return 10 * self.scores * max(1.0 / share, self.bar)
 
 
 def single(number: float) -> float:

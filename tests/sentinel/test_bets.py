@@ -189,9 +189,9 @@ def test_shares_of_all_calibrations_together_are_the_whole():
 
 def test_the_bar_is_that_of_a_score_that_must_do_without_the_others():
     test = Test(id=1, scores=3, alpha=1e-3, delta=0.05)
-    first = share_of(1, 1.0) ** 2
     assert test.size == 3 * LANES * 2 == 30
-    assert test.bar(1) == pytest.approx(30 * 20_000 / first)
-    assert test.bar(2) == pytest.approx(16 * test.bar(1))
+    assert test.bar(1) == pytest.approx(30 * 20_000 * pi**2 / 6)
+    assert [test.bar(j) / test.bar(1) for j in (2, 3, 7)] == pytest.approx([4, 9, 49])
+    assert sum(30 / test.bar(j) for j in range(1, 10**5)) == pytest.approx(1e-3 * 0.05, rel=1e-4)
     assert Test(id=1, scores=3, alpha=1e-3, delta=0.05, least=1e9).bar(1) == 30e9
     assert Test(id=1, scores=3, alpha=1e-3, delta=0.05, least=3.0).bar(1) == test.bar(1)

@@ -51,7 +51,7 @@ def test_the_most_familiar_query_has_a_finite_score():
     logits, points, reference = torch.tensor([[1000.0, 0.0]]), torch.zeros(1, 2), torch.eye(2)[:1]
     energy, distance, confidence, knn = all_scores(features, logits, points, reference)[0].tolist()
     assert energy == -1000
-    assert distance == pytest.approx(0.5 * log(SMALLEST), rel=1e-5)
+    assert distance == pytest.approx(log(SMALLEST), rel=1e-5)
     assert confidence == knn == pytest.approx(log(SMALLEST), rel=1e-5)
 
 

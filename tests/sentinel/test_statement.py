@@ -37,8 +37,12 @@ def test_trusted_clients_promise_more_even_without_a_certificate():
         assert "like the 19 trusted ones" in said
         assert "at most 1/20" in said
     assert "trusted" not in say()
+    alone = say(trusted=1)
+    assert "A client like the trusted one whose traffic was replayed" in alone
+    assert "at most 1/2," in alone
+    assert "above all that it reached" in alone
 
 
-def test_a_new_account_is_told():
+def test_a_new_account_is_mentioned():
     assert "started over" in say(started_over=True)
     assert "started over" not in say()

@@ -91,6 +91,24 @@ def test_batches_cut_anywhere_are_one_query_after_the_other(seed, scores, accoun
         assert_alike(one, player)
 
 
+@pytest.mark.parametrize("foreign", [0.0, 2.0])
+@pytest.mark.parametrize("scores", [1, 3])
+def test_single_queries_are_a_batch(scores, foreign):
+    """They take a way of their own through plain Python."""
+    labels, bets = random_bets(11, 200, scores, foreign=foreign)
+    together, apart = Winnings.empty(scores), Winnings.empty(scores)
+    [reached] = place_bets([together], np.zeros(200, np.intp), labels, bets, 1e6)
+    alarms = []
+    for row in range(200 if reached is None else reached + 1):
+        alarms += place_bets([apart], np.zeros(1, np.intp), labels[row : row + 1], bets.take([row]), 1e6)
+    assert (reached is not None) == (alarms[-1] == 0)
+    assert not any(alarm == 0 for alarm in alarms[:-1])
+    assert (apart.purses == together.purses).all()
+    assert (apart.clocks == together.clocks).all()
+    assert apart.counts.keys() == together.counts.keys()
+    assert all((apart.counts[label] == numbers).all() for label, numbers in together.counts.items())
+
+
 def test_an_attack_reaches_the_bar_and_the_rows_after_it_change_nothing():
     labels, bets = random_bets(1, 200, 2, foreign=3.0)
     one, until = Winnings.empty(2), Winnings.empty(2)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from queen.errors import CalibrationError, ProtectionWarning
+from queen.ledger.memory import MemoryLedger
 from queen.options import Sentinel
 from queen.sentinel import power
 from queen.serve.service import load_guard
@@ -49,3 +52,16 @@ def test_other_policies_and_better_sentinels_need_no_leave(weak_bundle, recwarn)
     assert load_guard(read_settings({"bundle": weak_bundle, "policy": "none"})).policy.name == "none"
     assert load_guard(read_settings({"bundle": small_bundle()})).bundle.policy == "sentinel"
     assert not [w for w in recwarn if issubclass(w.category, ProtectionWarning)]
+
+
+def test_the_more_calibrations_a_ledger_has_met_the_sooner_a_sentinel_is_too_weak(monkeypatch):
+    settings = read_settings({"bundle": small_bundle()})
+    bundle = load_guard(settings).bundle
+    monkeypatch.setattr(power, "LONGEST", int(bundle.alarm_after()["0:1"]["p95"]) + 2)
+    ledger = MemoryLedger()
+    assert load_guard(settings, ledger=ledger).bundle.policy == "sentinel"
+    for number in range(2000):
+        ledger.number_of(replace(bundle.test, id=number))
+    with pytest.raises(CalibrationError, match=r"as calibration 2001 of this ledger.*--start-over"):
+        load_guard(settings, ledger=ledger)
+    assert ledger.number_of(bundle.test, claim=False) == 2001  # to look is not to claim

@@ -250,23 +250,29 @@ class Bundle:
         return self._calibrated.alarm_after(self.sentinel, number=number)
 
     def account(self, number: int) -> dict[str, Any]:
-        """What this calibration may spend as the `number`-th of a ledger: its name, alpha and delta."""
+        """What this calibration may spend of alpha as the `number`-th of a ledger; all share one delta."""
         test = self.test
-        alpha, delta = share_of(number, test.alpha), share_of(number, test.delta)
-        return {"name": test.account, "number": number, "alpha": alpha, "delta": delta}
+        alpha = share_of(number, test.alpha)
+        return {"name": test.account, "number": number, "alpha": alpha, "delta": test.delta}
 
-    @property
-    def weakness(self) -> str | None:
-        """Why the sentinel would not protect this model, if it would not catch plain foreign queries."""
+    def weakness(self, number: int = 1) -> str | None:
+        """Why the sentinel would not protect this model, if it would not catch plain foreign queries.
+
+        `number` is this calibration's in its ledger: the more calibrations came before, the more proof it takes.
+        """
         if self.policy != "sentinel" or self.calibration is None:
             return None
-        plain = self.calibration.alarm_after(self.sentinel, [PLAIN]).get(PLAIN)
+        plain = self.calibration.alarm_after(self.sentinel, [PLAIN], number=number).get(PLAIN)
         if plain is None or plain["median"] is not None or self.calibration.foreign is None:
             return None
+        where, remedy = "", ""
+        if number > 1:
+            where = f" as calibration {number} of this ledger"
+            remedy = ", or begin a new account (queen calibrate --start-over)"
         return (
             f"expected a sentinel that catches plain foreign queries ({self.calibration.foreign.name}) within "
-            f"{LONGEST:,}, got one that catches {plain['caught']:.0%} of such thieves: calibrate it on more images, or "
-            "with a smaller margin or other scores"
+            f"{LONGEST:,}, got one that catches {plain['caught']:.0%} of such thieves{where}: calibrate it on more "
+            f"images, or with a smaller margin or other scores{remedy}"
         )
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What fitting found, in plain numbers and in words, and the budgets that limits imply."""
+"""What fitting measured, in plain numbers and in words, and the budgets that limits imply."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Benign:
 
 @dataclass
 class Report:
-    """What fitting found; stored in the bundle as JSON."""
+    """What fitting measured; stored in the bundle as JSON."""
 
     classes: int
     training_images: int

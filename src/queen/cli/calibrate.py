@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queen.cli.shared import Device, Folder, ForeignOption, Json, ModelOption, app, err, out, print_json, table
-from queen.errors import OptionError
+from queen.cli.shared import (
+    Device,
+    Folder,
+    ForeignOption,
+    Json,
+    ModelOption,
+    WeakOption,
+    app,
+    err,
+    out,
+    print_json,
+    table,
+)
+from queen.errors import CalibrationError, OptionError
 
 if TYPE_CHECKING:
     from queen.types import Inputs
@@ -31,6 +43,7 @@ def calibrate(
         typer.Option(help="File with the trusted clients in that log, one name per line; # begins a comment."),
     ] = None,
     foreign: ForeignOption = None,
+    weak: WeakOption = False,
     condition: Annotated[
         list[str] | None,
         typer.Option(help="noise, blur, brightness, contrast, downscale or jpeg, with an optional :strength."),
@@ -63,6 +76,8 @@ def calibrate(
         seed=seed,
         progress=None if as_json else True,
     )
+    if not weak and (weakness := guard.bundle.weakness()):
+        raise CalibrationError(f"{weakness}; or take it as it is: --weak (the bundle stays as it was)")
     guard.save(folder)
     rates = guard.report["alarm_rates"]
     if as_json:

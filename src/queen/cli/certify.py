@@ -84,7 +84,7 @@ def certify(
 
 
 def _account(bundle: Bundle, ledger: str | None) -> dict[str, Any]:
-    """What the bundle's calibration may spend of alpha and delta in a ledger, by default a new one; claims nothing."""
+    """What the bundle's calibration may spend of alpha in a ledger, by default a new one; claims nothing."""
     if ledger is None:
         return bundle.account(1) | {"ledger": None}
     with closing(open_existing(ledger)) as opened:
@@ -99,8 +99,8 @@ def _sentinel_statements(bundle: Bundle, account: dict[str, Any], alarm_after: A
     yield bundle.statement
     which = "this" if account["ledger"] else "a new"
     yield (
-        f"Account: calibration {account['number']} of {which} ledger: alpha {account['alpha']:.2g}, "
-        f"delta {account['delta']:.2g}."
+        f"Account: calibration {account['number']} of {which} ledger: alpha {account['alpha']:.2g} "
+        f"(delta {account['delta']:.2g})."
     )
     trusted = calibration.trusted_under(bundle.sentinel) if calibration else None
     if trusted:

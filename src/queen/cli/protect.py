@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from queen.cli.shared import Device, ForeignOption, Json, app, err, out, print_json
+from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, err, out, print_json
 
 
 @app.command(
@@ -24,9 +24,7 @@ def protect(
         typer.Option(help="Held-out benign images, .npz with x (y is not needed) or .npy; 'train': no certificate."),
     ] = None,
     foreign: ForeignOption = None,
-    weak: Annotated[
-        bool, typer.Option("--weak", help="Accept a sentinel that catches no plain foreign queries.")
-    ] = False,
+    weak: WeakOption = False,
     arg: Annotated[list[str] | None, typer.Option(help="Factory argument, name=value (value in JSON).")] = None,
     head: Annotated[str | None, typer.Option(help="Last layer, if not the last Linear.")] = None,
     policy: Annotated[
@@ -72,13 +70,14 @@ def protect(
     check_folder(folder)  # before the work, not after it
     held_out: Any = "train" if calibration == Path("train") else read_images(calibration) if calibration else None
     train = read_data(data)
+    span = float(train[0].min()), float(train[0].max())
     with warnings.catch_warnings(record=True) as caught:  # to be printed as this command prints
         warnings.simplefilter("always", ProtectionWarning)
         guard = queen.protect(
             model.to(where),
             train,
             calibration=held_out,
-            foreign=read_images(foreign, Prepared(train[0][:1])) if foreign else None,
+            foreign=read_images(foreign, Prepared(train[0][:1], span=span)) if foreign else None,
             weak=weak,
             head=head,
             policy=policy,
@@ -92,9 +91,12 @@ def protect(
             progress=None if as_json else True,
         )
     guard.save(folder)
-    if as_json:
-        for warning in caught:  # without --json the report has said so
+    for warning in caught:
+        if not issubclass(warning.category, ProtectionWarning):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        elif as_json:  # without --json the report has said so
             err.print(f"warning: {warning.message}", style="yellow", soft_wrap=True)
+    if as_json:
         print_json({"bundle": str(folder), "identity": guard.bundle.identity, "report": guard.report})
     else:
         out.print(f"bundle {folder} written, identity {guard.bundle.identity[:16]}")

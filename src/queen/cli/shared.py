@@ -42,6 +42,7 @@ ForeignOption = Annotated[
         show_default=False,
     ),
 ]
+WeakOption = Annotated[bool, typer.Option("--weak", help="Accept a sentinel that catches no plain foreign queries.")]
 LedgerUrl = Annotated[
     str | None,
     typer.Option(help="Ledger of the guard: a SQLite file, sqlite:///FILE or redis://HOST.", show_default=False),

@@ -35,6 +35,7 @@ from queen.sentinel.wealth import Winnings, place_bets
 from queen.types import Inputs
 
 ENOUGH = 20  # images per class, from which on evidence is worth having
+MANY_CLIENTS = 10  # from which on their images may stand for those of all clients
 FOLDS, ORDERS = 5, 10  # of the simulated benign clients
 
 
@@ -58,7 +59,7 @@ def calibrate(
     `conditions` are what honest clients may do to images: noise, blur, brightness, contrast, downscale, jpeg, each with
     an optional strength ("noise:0.06"). Every image gets one of them or none at random, and the certificate is for
     clients who send such a mixture. The report gains the share of simulated benign clients accused under each.
-    `start_over` begins a new account: what earlier calibrations spent of alpha and delta is not counted any more.
+    `start_over` begins a new account: what earlier calibrations spent of alpha is not counted any more.
     """
     if isinstance(conditions, str):
         raise OptionError(f"conditions must be a list of names, got {conditions!r}")
@@ -76,7 +77,7 @@ def calibrate(
         bundle = calibrate_bundle(
             guard.bundle, data, show, foreign=foreign, conditions=names, account=account, set_bar=set_bar, seed=seed
         )
-    if weakness := bundle.weakness:
+    if weakness := bundle.weakness():
         bundle.report["warnings"].append(f"calibration: {weakness}")
     show.say(Report(**bundle.report).lines())
     return guard.with_bundle(bundle)
@@ -91,15 +92,21 @@ def _set_bar(
 ) -> tuple[Trusted, str, list[str]]:
     bar, who = replay(guard.with_bundle(bundle), trusted, clients.setting_bar, show)
     calibrating = f"what {_clients(len(clients.calibrating))} sent" if clients.calibrating else "the data"
+    warnings = []
+    if 0 < len(clients.calibrating) < MANY_CLIENTS:
+        warnings.append(
+            f"calibration: the images of {len(clients.calibrating)} clients stand for those of all, so clients unlike "
+            "them may be accused: trust more clients, or give calibration images as data"
+        )
     words = f"{calibrating} calibrates, {_clients(bar.clients)} set the bar: none exceeds wealth {bar.highest:.3g}"
     usual = bundle.test.bar(1) / bundle.test.size
     if bar.highest < usual:
-        return bar, words, []
-    warning = (
+        return bar, words, warnings
+    warnings.append(
         f"calibration: trusted client '{who}' exceeds the usual bar {usual:.3g}, so the bar rises and alarms take "
         "longer; if that client may be a thief, leave it out"
     )
-    return bar, words, [warning]
+    return bar, words, warnings
 
 
 def _clients(count: int) -> str:
@@ -226,7 +233,10 @@ def alarm_rates(views: Views, settings: Sentinel, seed: int = 0) -> dict[str, fl
 
     Five times, four fifths of the images calibrate and clients send the other fifth, all of it under one condition, in
     ten random orders. So no client sends an image that calibrated; clients who send more than a fifth are not tried.
+    Empty where there are too few images to divide.
     """
+    if len(views.chosen) < FOLDS:
+        return {}
     calibration, rng = views.calibration, np.random.default_rng(seed)
     folds = rng.permutation(len(views.chosen)) % FOLDS
     columns = [SCORES.index(name) for name in settings.scores]

@@ -24,6 +24,7 @@ from queen.types import Inputs
 
 Result = TypeVar("Result")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+SLACK = 0.01  # by which images in 0..1 may exceed that, as after resizing
 UNREADABLE = (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 
 
@@ -63,16 +64,21 @@ def read_data(path: Path) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """How a model wants its images: like this batch, and (x - mean) / std if it has these."""
+    """How a model wants its images: like this batch, and (x - mean) / std if it has these.
+
+    `span` is the smallest and the largest number in its training images, if known: without mean and std it tells
+    whether the model takes images as files hold them, in 0..1.
+    """
 
     like: Inputs
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    span: tuple[float, float] | None = None
 
     @classmethod
     def by(cls, bundle: Bundle) -> Prepared:
         """As a bundle says."""
-        return cls(bundle.probe.x, bundle.pixel_mean, bundle.pixel_std)
+        return cls(bundle.probe.x, bundle.pixel_mean, bundle.pixel_std, bundle.input_range)
 
 
 def read_images(path: Path, prepared: Prepared | None = None) -> Images:
@@ -120,6 +126,7 @@ def _read_image(path: Path, prepared: Prepared) -> Tensor:
     if not isinstance(like, Tensor) or like.ndim != 4 or like.shape[1] not in (1, 3):
         shape = f"inputs (n, {', '.join(map(str, like.shape[1:]))})" if isinstance(like, Tensor) else "named tensors"
         raise ShapeError(f"this model takes {shape}, not images: use .npy")
+    _check_units(prepared)
     channels, height, width = like.shape[1:]
     problem = f"cannot read image '{path}'"
     opened = attempt(lambda: Image.open(path), problem, OSError, UnidentifiedImageError)
@@ -130,6 +137,26 @@ def _read_image(path: Path, prepared: Prepared) -> Tensor:
     if prepared.mean and prepared.std:
         x = (x - torch.tensor(prepared.mean)[:, None, None]) / torch.tensor(prepared.std)[:, None, None]
     return x[None].contiguous()
+
+
+def _check_units(prepared: Prepared) -> None:
+    """Refuse to read image files for a model that takes other numbers than 0..1, and does not say which."""
+    if prepared.mean and prepared.std:
+        return
+    if prepared.span is not None:
+        low, high = prepared.span
+        fits, got = low >= -SLACK and high <= 1 + SLACK, f"in {low:.3g}..{high:.3g}"
+    else:  # a bundle's batch has about the mean and the deviation of its training images: in 0..1 at most a half
+        batch = prepared.like.float() if isinstance(prepared.like, Tensor) else torch.zeros(1)
+        mean, deviation = float(batch.mean()), float(batch.std(correction=0))
+        fits = -0.1 <= mean <= 1.1 and deviation <= 0.6
+        got = f"of mean {mean:.3g} and standard deviation {deviation:.3g}"
+    if not fits:
+        raise OptionError(
+            f"expected a model trained on images in 0..1, or pixel_mean and pixel_std, got training images {got}: "
+            "image files would enter in the wrong units; give .npy or .npz in the model's units, or protect the "
+            "model with pixel_mean and pixel_std"
+        )
 
 
 def write_image(x: Tensor, path: Path) -> None:

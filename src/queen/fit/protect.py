@@ -148,9 +148,9 @@ def protect(
                     seed=seed,
                 )
         bundle = bundle.with_options(policy=chosen, limits=limits)  # last: the sentinel's policy needs a calibration
-        weakness = bundle.weakness
+        weakness = bundle.weakness()
         if weakness and not weak:
-            raise CalibrationError(f"{weakness}; or take it as it is: protect(..., weak=True)")
+            raise CalibrationError(f"{weakness}; or take it as it is: weak=True (--weak)")
         if weakness:
             bundle.report["warnings"].append(f"calibration: {weakness}")
             warn(weakness, ProtectionWarning, stacklevel=2)

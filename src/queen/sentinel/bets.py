@@ -64,8 +64,8 @@ class Test:
     """What the bets of a guard are evidence in: an identity, an account, and when wealth is proof.
 
     `id` hashes the inputs of the test; wealth won in another one does not count here. Every further calibration that a
-    ledger sees under the same `account` spends less of `alpha` and `delta`, so that all together spend no more than
-    those. `least` is a mean wealth that must be reached in any case (above all that trusted clients reached).
+    ledger sees under the same `account` spends less of the risk `alpha` times `delta`, so that all together spend no
+    more than that. `least` is wealth that must be reached in any case (above all that trusted clients reached).
     """
 
     __test__ = False  # not a test for pytest to collect
@@ -82,7 +82,7 @@ class Test:
 
         As if all other scores had won nothing: every score is a test of its own, and they share alpha delta equally.
         """
-        return self.size * max(1.0 / (share_of(number, self.alpha) * share_of(number, self.delta)), self.least)
+        return self.size * max(1.0 / share_of(number, self.alpha * self.delta), self.least)
 
     @property
     def size(self) -> int:
@@ -91,7 +91,7 @@ class Test:
 
 
 def share_of(number: int, whole: float) -> float:
-    """What the `number`-th calibration spends of alpha or delta: 6 / (pi^2 number^2) of it, in all 1."""
+    """What the `number`-th calibration spends of the whole risk: 6 / (pi^2 number^2) of it, in all 1."""
     return whole * 6.0 / (9.869604401089358 * number * number)
 
 

@@ -139,10 +139,10 @@ def _summarise(when: Floats, stands_for: Floats) -> dict[str, float | None]:
     return {"median": quantile(0.5), "p95": quantile(0.95), "caught": round(float(caught), 3)}
 
 
-def in_words(found: AlarmAfter) -> list[str]:
+def in_words(times: AlarmAfter) -> list[str]:
     """One sentence for every cover."""
     lines = []
-    for cover, one in found.items():
+    for cover, one in times.items():
         who = "plain foreign queries" if cover == PLAIN else f"foreign queries at {cover} cover"
         if one["median"] is None:
             caught = f"{one['caught']:.0%} of thieves are caught" if one["caught"] else "not caught"

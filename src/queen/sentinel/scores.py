@@ -30,7 +30,8 @@ def score(name: str, features: Tensor, logits: Tensor, honest: Tensor, points: T
     if name == "energy":  # from the softmax we have: four times as fast for a small batch
         return honest.amax(1).log_().sub_(logits.amax(1))
     if name == "distance":
-        return points.float().square().sum(1).clamp_(min=SMALLEST).log_().mul_(0.5)
+        distance: Tensor = torch.linalg.vector_norm(points.float(), dim=1)
+        return distance.clamp_(min=SMALLEST).log_()
     if name == "confidence":
         return (1 - honest.amax(1)).clamp_(min=SMALLEST).log_()
     likeness = torch.nn.functional.normalize(features) @ reference.T

@@ -1,8 +1,9 @@
 """Statement: what may be said about false accusations, in plain sentences, and first of whom it may not be said.
 
-Over calibration images and client together, P(wealth ever reaches 1 / (alpha delta)) <= alpha delta. So (Markov) with
-confidence 1 - delta over the calibration images, a benign client is ever accused with probability at most alpha, and
-likewise the expected share of accused in any population of benign clients.
+Over calibration images and client together, wealth ever reaches 1/p with probability at most p. The bars of a ledger's
+calibrations are 1/p_j with p_1 + p_2 + ... = alpha delta, so a benign client is ever accused under any of them with at
+most that probability. So (Markov) with confidence 1 - delta over the images of all calibrations, a benign client is
+ever accused with probability at most alpha, and likewise the expected share of accused in any population of such.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ def statement(
     else:
         sentences = ["No certificate: the sentinel was calibrated on images that trained the model."]
     if trusted:
+        whom, they = (f"the {trusted} trusted ones", "they") if trusted > 1 else ("the trusted one", "it")
         sentences.append(
-            f"A client like the {trusted} trusted ones whose traffic was replayed is accused within as many queries "
-            f"with probability at most 1/{trusted + 1}, however its queries depend on each other: the bar is above all "
-            "that they reached."
+            f"A client like {whom} whose traffic was replayed is accused within as many queries with probability at "
+            f"most 1/{trusted + 1}, however its queries depend on each other: the bar is above all that {they} reached."
         )
     if started_over:
         sentences.append("The account was started over: what earlier calibrations spent is not counted.")

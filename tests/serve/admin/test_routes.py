@@ -94,7 +94,7 @@ def test_the_lists_above_name_every_route(stub):
 # Reading.
 
 
-BAR = (pi**2 / 6) ** 2 / (1e-3 * 0.05)  # of a ledger's first calibration
+BAR = pi**2 / 6 / (1e-3 * 0.05)  # of a ledger's first calibration
 
 
 def test_overview_tells_model_policy_server_and_totals(stub, http):

@@ -38,14 +38,15 @@ def evidence_markdown(evidence: Result) -> str:
         ),
         "Benign clients face margin 0, where accusing is easiest; calibration and held-out images are divided anew "
         "again and again. A thief who sends images of the victim's own kind is such a client: never accused.\n",
-        "Hard cases. Few calibration images in every class (the median query of plain thieves, margin 0 / 0.2), and "
+        "Hard cases. Few calibration images in every class (the median query of plain thieves, margin "
+        f"0 / {default}, or the share caught), and "
         "cascade clients, who send only the fifth of their images that the model is least sure of.\n",
         markdown_table(
             ("victim", *(f"{count} images a class" for count in _first(victims)["few_images"]), "cascade accused"),
             [
                 (
                     one["facts"]["about"],
-                    *(f"{_median(few['0'])} / {_median(few['0.2'])}" for few in one["few_images"].values()),
+                    *(f"{_median(few['0'])} / {_median(few[default])}" for few in one["few_images"].values()),
                     f"{_percent(one['cascade'][default]['caught'])}, median query {_median(one['cascade'][default])}",
                 )
                 for one in victims.values()
@@ -57,7 +58,7 @@ def evidence_markdown(evidence: Result) -> str:
 
 def tolerance_markdown(tolerance: Result, evidence: Result) -> str:
     """Honest clients with cameras of their own who are accused at every margin, beside the thieves."""
-    tolerance, evidence = tolerance["victims"], evidence["victims"]
+    queries, tolerance, evidence = evidence["queries"], tolerance["victims"], evidence["victims"]
     clients = _first(tolerance)["unchanged"]
     margins = " / ".join(f"{float(margin):g}" for margin in MARGINS)
     changes = list(_first(tolerance))
@@ -71,7 +72,8 @@ def tolerance_markdown(tolerance: Result, evidence: Result) -> str:
     header = ("client", *(evidence[name]["facts"]["about"] for name in tolerance))
     return (
         f"Of {clients['clients']} honest clients of {clients['queries']:,} queries, one strength each, those accused "
-        f"at margin {margins}; below, the median attack query at which a thief is:\n\n"
+        f"at margin {margins}; below, the median attack query at which a "
+        f"thief is, or the share caught within {queries:,} queries, cover counted in:\n\n"
         + markdown_table(header, rows)
         + "\n"
     )
@@ -83,12 +85,12 @@ def threshold_markdown(result: Result) -> str:
     rules = markdown_table(
         (
             "accuses once",
-            f"thief at {result['cover']} cover is caught after",
+            f"thief at {result['cover']} cover is caught after (queries, cover counted in)",
             f"benign clients accused, of {result['clients']:,}",
         ),
         [
-            *((_rule(rule), f"{rule['thief_median']:.0f} queries", f"{rule['accused'][-1]:,}") for rule in fixed),
-            ("certified test, margin 0", f"{certified['thief_median']:.0f} queries", f"{certified['accused'][-1]:,}"),
+            *((_rule(rule), f"{rule['thief_median']:.0f}", f"{rule['accused'][-1]:,}") for rule in fixed),
+            ("certified test, margin 0", f"{certified['thief_median']:.0f}", f"{certified['accused'][-1]:,}"),
         ],
     )
     return (
@@ -134,21 +136,23 @@ def _benign(one: Result) -> tuple[str, ...]:
     )
 
 
-def _alarm(found: Result) -> str:
-    if found["caught"] == 0:
-        return "never"
-    if found["median"] is None:
-        return f"{_percent(found['caught'])}"
-    late = f"/{found['p95']:.0f}" if found["p95"] is not None else f", {_percent(found['caught'])}"
-    return f"{found['median']:.0f}{late}"
+def _alarm(times: Result) -> str:
+    """Median and 95 % of the query that accuses; the share caught where not so many are."""
+    if times["median"] is None:
+        return _median(times)
+    late = f"/{times['p95']:.0f}" if times["p95"] is not None else f", {_percent(times['caught'])}"
+    return f"{_median(times)}{late}"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _median(found: Result) -> str:
-    return "never" if found["median"] is None else f"{found['median']:.0f}"
+def _median(times: Result) -> str:
+    """The median query that accuses, or the share caught where that is less than half."""
+    if times["median"] is None:
+        return _percent(times["caught"]) if times["caught"] else "never"
+    return f"{times['median']:.0f}"
 
 
 def _over_margins(by_margin: Result, way: str) -> str:
