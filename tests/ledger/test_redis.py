@@ -18,8 +18,8 @@ from queen.errors import LedgerError, OptionError
 from queen.ledger import MemoryLedger, RedisLedger
 from queen.ledger.redis_client import DURABLE
 from queen.options import Limits
-from queen.sentinel.bets import Test
-from queen.sentinel.wealth import Winnings
+from queen.sentinel.bets import Test, shape_table
+from queen.sentinel.wealth import MOST, Winnings
 from tests.reference.watch import Rules
 from tests.support.evidence import evidence_of
 from tests.support.queries import FOREIGN, NAMES, PLENTY, RULES, events, flags, judge, picture, pictures, standings
@@ -253,9 +253,18 @@ def test_what_evidence_takes(redis_url):
             assert sum(counts[0] for counts in evidence_of(ledger, "a")[1][2].values()) == queries
 
 
-@pytest.mark.parametrize("number", [255, 256, 2**16 - 1, 2**16, 2**24 - 2, 2**24 - 1])
-def test_counts_of_every_width_are_exact_and_end_at_the_most(redis_url, number):
-    """A class that has placed so many bets, as in memory; the last two cases are the last bet and one too many."""
+LARGEST = int(shape_table(2, 65_000)[0].max())  # what a bet may add to the power sum of a class with 65,000 images
+
+
+@pytest.mark.parametrize(
+    "power_of_one", [3, LARGEST, 16 * LARGEST], ids=["usual", "65,000 images", "16 million images"]
+)
+@pytest.mark.parametrize("number", [255, 256, 2**16 - 1, 2**16, 2**24 - 1, 2**24, MOST - 1, MOST])
+def test_counts_of_every_width_are_exact_and_end_at_the_most(redis_url, number, power_of_one):
+    """A class that has placed so many bets, as in memory; the last two cases are the last bet and one too many.
+
+    Power sums are stored a byte wider than counts; where that is too little, all get wider.
+    """
     memory, rules = MemoryLedger(), Rules(PLENTY, 2)
     first = [picture(i, label=label, bet=FOREIGN * 2) for i, label in enumerate((0, 1, 2, 3, 4))]
     with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
@@ -265,7 +274,7 @@ def test_counts_of_every_width_are_exact_and_end_at_the_most(redis_url, number):
         power = 3 + np.array([2, 7])
         for label in (1, 3):
             winnings.counts[label][:] = number
-            winnings.counts[label][power] = 3 * number
+            winnings.counts[label][power] = power_of_one * number
         clocks, _, _ = evidence_of(ledger, "a")[1]
         (key,) = client.keys("queen:{*}[ef]")
         client.set(key, packed_evidence(clocks, winnings, label_room=8))
@@ -274,13 +283,30 @@ def test_counts_of_every_width_are_exact_and_end_at_the_most(redis_url, number):
             for each in (ledger, memory):
                 judge(each, rules, [picture(10 * i + j, label=j % 7, bet=FOREIGN * 2) for j in range(5, 15)])
             assert evidence_of(ledger, "a") == evidence_of(memory, "a")
-        assert winnings.counts[1][0] == min(number + 3, 2**24 - 1)
+        assert winnings.counts[1][0] == min(number + 3, MOST)
+
+
+def test_power_sums_of_a_class_with_65000_images_fit_the_byte_that_they_have_more(redis_url):
+    assert MOST * LARGEST < 256**5
+    assert MOST < 256**4
+    memory, rules = MemoryLedger(), Rules(PLENTY, 2)
+    with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
+        for each in (ledger, memory):
+            judge(each, rules, picture(0, bet=FOREIGN * 2))
+        winnings = memory._states[False, "a"].winnings[1]
+        winnings.counts[0][:], winnings.counts[0][[5, 10]] = MOST - 1, (MOST - 1) * LARGEST
+        (key,) = client.keys("queen:{*}[ef]")
+        client.set(key, packed_evidence(evidence_of(ledger, "a")[1][0], winnings, label_room=1))
+        for each in (ledger, memory):
+            judge(each, rules, picture(1, bet=FOREIGN * 2))
+        assert evidence_of(ledger, "a") == evidence_of(memory, "a")
+        assert client.get(key)[0] == 4  # bytes of a count
 
 
 def packed_evidence(clocks: list[int], winnings: Winnings, label_room: int) -> bytes:
     """Evidence as judge.lua stores it, with counts as wide as the largest needs."""
     rows = list(winnings.counts.values())
-    widths = [[w + (i > 2 and (i - 3) % 5 == 2) for i in range(13)] for w in (1, 2, 3, 4)]
+    widths = [[w + (i > 2 and (i - 3) % 5 == 2) for i in range(13)] for w in range(1, 7)]
     (width, *_) = (w for w in widths if all(n < 256**b for row in rows for n, b in zip(row.tolist(), w, strict=True)))
     free = label_room - len(rows)
     numbers = b"".join(n.to_bytes(b, "little") for row in rows for n, b in zip(row.tolist(), width, strict=True))

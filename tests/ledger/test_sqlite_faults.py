@@ -94,6 +94,7 @@ DAMAGE = {
     "budget has other fields": """UPDATE scope SET budget = '{"x": 1}'""",
     "homes are no JSON": "UPDATE scope SET homes = '{'",
     "homes are a list": "UPDATE scope SET homes = '[1]'",
+    "homes of a kind are a number": """UPDATE scope SET homes = '{"team": 1}'""",
     "an area is text": "UPDATE record SET area = 'large'",
 }
 ONLY_TO_JUDGE = ("counts", "picture", "answered")  # tables that nobody's standing is read from

@@ -17,7 +17,7 @@ import pytest
 from queen.errors import LedgerError
 from queen.ledger import SqliteLedger
 from queen.ledger.base import Budget
-from queen.ledger.sqlite_open import SCHEMA_VERSION
+from queen.ledger.sqlite_open import SCHEMA_VERSION, stored_version
 from queen.ledger.sqlite_schema import load
 from tests.reference.watch import Rules
 from tests.support.ledgers import run_threads
@@ -36,6 +36,11 @@ def path(tmp_path: Path) -> Path:
 def content(path: Path) -> tuple[int, list[str]]:
     with closing(sqlite3.connect(path)) as db:
         return db.execute("PRAGMA user_version").fetchone()[0], list(db.iterdump())
+
+
+def write_version(path: Path, version: int) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {version}")
 
 
 def test_what_operators_know_survives_and_old_wealth_does_not(path):
@@ -214,3 +219,61 @@ def test_opening_a_migrated_file_again_changes_nothing(path):
     before = path.read_bytes()
     SqliteLedger(path).close()
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("migrated", [True, False], ids=["migrated", "made anew"])
+def test_a_version_that_a_server_of_the_last_one_wrote_back_is_mended(path, tmp_path, migrated):
+    """Such a server may still run when the file is migrated, and writes its version when it is asked for its health."""
+    file = path if migrated else tmp_path / "new.db"
+    with closing(SqliteLedger(file)) as ledger:
+        judge(ledger, RULES, picture(70, client="alice", bet=FOREIGN))
+        before = ledger.standing("alice")
+        write_version(file, 3)
+        assert ledger.standing("alice") == before
+        judge(ledger, RULES, picture(71, client="alice", bet=FOREIGN))  # one that is open goes on
+        before = ledger.standing("alice")
+    tables = content(file)[1]
+    assert stored_version(file) == SCHEMA_VERSION  # whatever the pragma says
+    with closing(SqliteLedger(file)) as ledger:
+        assert ledger.standing("alice") == before
+    assert content(file) == (SCHEMA_VERSION, tables)
+
+
+def test_an_old_file_with_the_number_of_this_version_is_migrated(path):
+    write_version(path, SCHEMA_VERSION)
+    assert stored_version(path) == 3
+    with closing(SqliteLedger(path)) as ledger:
+        assert len(ledger.standings()) == 7
+    assert content(path)[0] == SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("version", [3, SCHEMA_VERSION])
+def test_a_file_without_the_tables_of_either_version_is_called_damaged_and_left_alone(path, version):
+    write_version(path, version)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DROP TABLE seen")
+    before = content(path)
+    with pytest.raises(LedgerError, match=r"damaged.*backup") as caught:
+        SqliteLedger(path)
+    assert "locked" not in str(caught.value)
+    assert content(path) == before
+
+
+def test_tables_that_are_not_ours_are_not_blamed_on_a_full_disk(tmp_path):
+    file = tmp_path / "ledger.db"
+    with closing(SqliteLedger(file)) as ledger:
+        with closing(sqlite3.connect(file)) as other:
+            other.execute("DROP TABLE winnings")
+        with pytest.raises(LedgerError, match="no such table: winnings") as caught:
+            judge(ledger, RULES, picture(0, bet=FOREIGN))
+        assert "Nothing was recorded" in str(caught.value)
+        assert "full" not in str(caught.value)
+        assert "another version of queen" in str(caught.value)
+
+
+def test_a_file_that_another_holds_is_called_locked(tmp_path):
+    file = tmp_path / "ledger.db"
+    with closing(SqliteLedger(file, timeout=0.01)) as ledger, closing(sqlite3.connect(file)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError, match="Nothing was recorded; is the file locked, read-only or full"):
+            judge(ledger, RULES, picture(0, bet=FOREIGN))

@@ -210,9 +210,13 @@ class SqliteLedger(LedgerBase):
         try:
             yield
         except sqlite3.Error as error:
-            raise LedgerError(
-                f"ledger '{self.path}' failed: {error}. Nothing was recorded; is the file locked, read-only or full?"
-            ) from error
+            is_about_tables = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
+            ask = (
+                "has another version of queen changed it"
+                if is_about_tables
+                else "is the file locked, read-only or full"
+            )
+            raise LedgerError(f"ledger '{self.path}' failed: {error}. Nothing was recorded; {ask}?") from error
 
 
 def _file_at(path: str) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ from queen.ledger.sqlite_schema import SCHEMA, SCOPE, SENTINEL, number
 
 SCHEMA_VERSION = 4
 LAST_VERSION = 3  # a file of it is migrated when it is opened
+TABLE_OF = {SCHEMA_VERSION: "winnings", LAST_VERSION: "seen"}  # which no other version has
 APPLICATION_ID = 0x5145454E  # "QEEN", so that another program's database is refused by name
 PATIENCE = 600.0  # seconds that another process may take to migrate the file
 # Version 3 had one ring of 1,024 rows a scope, `seen`: pictures, and the digest of each that was answered (else 0). Its
@@ -39,15 +40,17 @@ def prepare(db: sqlite3.Connection, path: str, timeout: float) -> None:
     db.execute("PRAGMA foreign_keys = OFF")  # a migration replaces a table that others refer to
     _refuse_others(db, path)  # before anything is changed in a file that may not be ours
     _use_log(db, path, timeout)
-    if number(db, "PRAGMA user_version") == LAST_VERSION:  # another process may be at it, which can take long
+    if _version(db) == LAST_VERSION:  # another process may be at it, which can take long
         db.execute(f"PRAGMA busy_timeout = {int(1000 * max(timeout, PATIENCE))}")
     db.execute("BEGIN IMMEDIATE")
     try:
         if number(db, "SELECT count(*) FROM sqlite_master") == 0:
             _run(db, f"{SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}")
-        elif _refuse_others(db, path) == LAST_VERSION:
-            _run(db, SCOPE.replace("TABLE scope", "TABLE new_scope") + SENTINEL + FROM_LAST)
-            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        else:
+            if _refuse_others(db, path) == LAST_VERSION:
+                _run(db, SCOPE.replace("TABLE scope", "TABLE new_scope") + SENTINEL + FROM_LAST)
+            if number(db, "PRAGMA user_version") != SCHEMA_VERSION:
+                db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     except BaseException:
         db.execute("ROLLBACK")
         raise
@@ -57,12 +60,25 @@ def prepare(db: sqlite3.Connection, path: str, timeout: float) -> None:
 
 
 def stored_version(path: Path) -> int | None:
-    """The version of the schema in a file; None where it is no database, which opening it will explain."""
+    """The version of the schema in a file; None where it is no ledger, which opening it will explain."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            return number(db, "PRAGMA user_version")
+            return _version(db)
     except sqlite3.Error:
         return None
+
+
+def _version(db: sqlite3.Connection) -> int | None:
+    """The version of the schema; None if the file says that it is one of those we read, but has the tables of none.
+
+    Tables decide, not the number: a server of the last version that still runs on a migrated file writes its own number
+    back whenever it is asked whether it can write.
+    """
+    version = number(db, "PRAGMA user_version")
+    if version not in TABLE_OF:
+        return version
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return next((one for one, table in TABLE_OF.items() if table in tables), None)
 
 
 def _run(db: sqlite3.Connection, statements: str) -> None:
@@ -77,8 +93,10 @@ def _refuse_others(db: sqlite3.Connection, path: str) -> int:
         return SCHEMA_VERSION
     if number(db, "PRAGMA application_id") != APPLICATION_ID:
         raise LedgerError(f"'{path}' is a database of another program, not a ledger")
-    version = number(db, "PRAGMA user_version")
-    if version in (LAST_VERSION, SCHEMA_VERSION):
+    version = _version(db)
+    if version is None:
+        raise LedgerError(f"ledger '{path}' is damaged, it lacks tables: restore it from a backup, or begin a new file")
+    if version in TABLE_OF:
         return version
     way_out = "update queen" if version > SCHEMA_VERSION else "open it once with the version of queen that reads both"
     raise LedgerError(
