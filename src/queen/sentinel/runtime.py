@@ -79,6 +79,6 @@ class SentinelRuntime:
 
     def _sketch(self, features: Tensor) -> list[Sketch]:
         sketches = features @ self._directions
-        if not is_finite(sketches):  # found now, it is this batch's error; in the ledger it would be everybody's
+        if not is_finite(sketches):  # said now, it is this batch's error; in the ledger it would be everybody's
             raise NotFiniteError("the model's features are too large for this input")
         return [tuple(row) for row in sketches.tolist()]

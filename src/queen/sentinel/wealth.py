@@ -52,7 +52,7 @@ class Winnings:
 
     @property
     def wealth(self) -> float:
-        """What operators see and what is compared with 1 / (alpha delta): an S-th of the best score's mean purse."""
+        """What operators see, in units of `Test.bar` / size: an S-th of the best score's mean purse."""
         return largest_sum(self.purses[None]).item() / len(self.purses)
 
 

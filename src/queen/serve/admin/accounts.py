@@ -11,6 +11,7 @@ from typing import Any
 
 from queen.bundle.bundle import Bundle
 from queen.ledger import Standing
+from queen.ledger.rows import bar_of
 from queen.options import Limits
 
 MAX_ACCOUNTS = 20_000  # that are in memory at once
@@ -111,12 +112,12 @@ def account_facts(
 ) -> dict[str, Any]:
     """A client or group and its most covered class, as JSON; the other classes are in `coverage_facts`.
 
-    `bar` is the wealth that accuses, or None if nobody can be accused.
+    `bar` is the wealth that accuses a client, or None if nobody can be accused; a group needs more.
     """
     facts, limits, label = asdict(standing), limits_of(standing, bundle), _account(standing, bundle).label
     coverage = facts.pop("coverage")
     return facts | {
-        "bar": bar,
+        "bar": None if bar is None else bar_of(bar, group=standing.group),
         "extra_limit": limits.extra_answers,
         "most": None if label is None else _class_facts(bundle, label, coverage[label], limits),
         "keys": list(keys),
