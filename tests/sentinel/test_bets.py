@@ -151,7 +151,11 @@ def test_the_lanes_of_a_batch_are_those_of_each_query(calibration, asked, margin
     rows, queries = np.array(calibration, np.float64).reshape(-1, 3), np.array(asked, np.float64)
     labels, scores = rows[:, 0].astype(np.int64), rows[:, 1:]
     spreads = robust_spreads(labels, scores, 3)
-    arrays = Betting(Ranking(labels, scores, spreads, 3, margin)).lanes(queries[:, 0].astype(np.int64), queries[:, 1:])
+    betting = Betting(Ranking(labels, scores, spreads, 3, margin))
+    arrays = betting.lanes(queries[:, 0].astype(np.int64), queries[:, 1:])
+    for i in range(len(queries)):  # single queries take a way of their own
+        alone = betting.lanes(queries[i : i + 1, 0].astype(np.int64), queries[i : i + 1, 1:])
+        assert all(one.dtype == np.int64 and (one[0] == many[i]).all() for one, many in zip(alone, arrays, strict=True))
     for i, (k, *values) in enumerate(asked):
         expected = [
             lane

@@ -31,6 +31,7 @@ from queen.sentinel.ranks import Ranking, robust_spreads
 from queen.zoo import build, seeded
 
 CLASSES = 10
+REFERENCE_ROWS = 2000  # of the knn score, as a real training set gives
 DIMS = 512
 NETWORK = "vgg16_bn"
 INPUT_RANGE = (-20.0, 20.0)  # is checked, and noise does not leave it
@@ -124,6 +125,10 @@ def _protect_twice(model: nn.Module, effort: Effort, generator: torch.Generator)
     train, calibration = patterned_images(240, generator), patterned_images(400, generator)
     options: dict[str, Any] = {"min_agreement": 0, "input_range": INPUT_RANGE, "progress": False}
     heads = protect(model, train, calibration=calibration, policy="paper", mapping=MapRecipe(epochs=20), **options)
+    nearby = heads.bundle.reference
+    opposite = -nearby.repeat(-(-REFERENCE_ROWS // len(nearby)), 1)  # nobody's neighbours: only the size counts
+    reference = torch.cat([nearby, opposite])[:REFERENCE_ROWS]
+    heads = heads.with_bundle(replace(heads.bundle, reference=reference))
     recipe = Recipe("queen.zoo:build", {"name": effort.shadow_network, "classes": CLASSES, "channels": 3})
     shadows = ShadowRecipe(kind="network", epochs=1, per_class=2, networks=[recipe])
     return heads, protect(model, train, policy="paper", mapping=MapRecipe(epochs=1), shadows=shadows, **options)

@@ -149,9 +149,13 @@ class Betting:
                 tables.append(numbers)
             self._start[k, j, lane], self._total[k, j, lane] = starts[lane, n], total
         self._tables = np.concatenate(tables)
+        self._numbers: list[int] = self._tables.tolist()
+        self._lists: dict[int, tuple[list[list[int]], list[list[int]], Ints]] = {}  # by class, for single queries
 
     def lanes(self, labels: Ints, scores: Floats) -> tuple[Ints, Ints, Ints, Ints]:
         """`size`, `total`, `bet` and `count` (n, S * LANES) of a batch: predicted classes (n,), scores (n, S)."""
+        if len(labels) == 1:
+            return self._lanes_of_one(int(labels[0]), scores[0].tolist())
         ranks = self._ranking.rank(labels, scores)
         last, start = self._last[labels], self._start[labels]
         bet = self._tables[start + np.minimum(ranks.bet[:, :, None], last)]
@@ -160,3 +164,18 @@ class Betting:
         size[:, :, len(SHAPES) :] *= ranks.above[:, :, None]
         flat = len(labels), -1
         return size.reshape(flat), self._total[labels].reshape(flat), bet.reshape(flat), count.reshape(flat)
+
+    def _lanes_of_one(self, k: int, scores: list[float]) -> tuple[Ints, Ints, Ints, Ints]:
+        """The same for one query of class k, by plain Python: after a network has run, calls to numpy are slow."""
+        of_class = self._lists.get(k)
+        if of_class is None:
+            of_class = self._lists[k] = self._last[k].tolist(), self._start[k].tolist(), self._total[k].reshape(1, -1)
+        lasts, starts, total = of_class
+        bet_ranks, count_ranks, above = self._ranking.rank_one(k, scores)
+        size, bet, count = [], [], []
+        for j, (of_last, of_start) in enumerate(zip(lasts, starts, strict=True)):
+            for lane, (last, start) in enumerate(zip(of_last, of_start, strict=True)):
+                size.append(last + 1 if last and (lane < len(SHAPES) or above[j]) else 0)
+                bet.append(self._numbers[start + min(bet_ranks[j], last)])
+                count.append(self._numbers[start + min(count_ranks[j], last)])
+        return np.array([size]), total, np.array([bet]), np.array([count])

@@ -10,6 +10,7 @@ is bet with: whatever ties and the margin do to a rank, they only make a bet sma
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,7 @@ class Ranking:
         self.top_sizes = np.zeros((classes, scores.shape[1]), np.int64)  # calibration scores above the floor
         self._shift = margin * spreads
         self._sorted: list[list[Floats]] = []
+        self._lists: dict[int, tuple[list[list[float]], list[float], list[float]]] = {}  # the same for `rank_one`
         self._floors = np.full((classes, scores.shape[1]), np.inf)
         for k in range(classes):
             columns = np.sort(scores[labels == k], axis=0).T
@@ -63,6 +65,18 @@ class Ranking:
                 bet[rows, j] = len(column) - column.searchsorted(lowered[rows, j], side="left")
                 count[rows, j] = len(column) - column.searchsorted(scores[rows, j], side="right")
         return Ranks(bet, count, scores > self._floors[labels])
+
+    def rank_one(self, k: int, scores: list[float]) -> tuple[list[int], list[int], list[bool]]:
+        """`bet`, `count` and `above` of one query of class k, by plain Python; see `Betting.lanes`."""
+        of_class = self._lists.get(k)
+        if of_class is None:
+            columns = [column.tolist() for column in self._sorted[k]]
+            of_class = self._lists[k] = columns, self._shift[k].tolist(), self._floors[k].tolist()
+        columns, shift, floors = of_class
+        n = int(self.sizes[k])
+        bet = [n - bisect_left(column, s - m) for column, s, m in zip(columns, scores, shift, strict=True)]
+        count = [n - bisect_right(column, s) for column, s in zip(columns, scores, strict=True)]
+        return bet, count, [s > floor for s, floor in zip(scores, floors, strict=True)]
 
 
 def robust_spreads(labels: NDArray[np.int64], scores: Floats, classes: int) -> Floats:
