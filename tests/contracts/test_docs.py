@@ -63,7 +63,9 @@ def test_the_committed_demo_keeps_what_was_promised_of(name):
         assert thieves[name]["honest_answers"] - benign <= 3 * thieves["direct"]["honest_answers"]
     else:
         accounts = results["adaptive"]["accounts"]
-        assert accounts["1000"]["pooled"] <= 1.1 * accounts["1"]["pooled"]
+        # A group's bar is 16 times a client's, which takes it a few more queries to reach.
+        assert accounts["1000"]["pooled"] <= accounts["1"]["pooled"] + 5
+        assert accounts["1000"]["pooled"] <= 0.02 * accounts["1000"]["alone"]
 
 
 def commands(path: Path) -> list[str]:
