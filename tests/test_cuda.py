@@ -5,7 +5,7 @@ import torch
 
 import queen
 from queen.core.mapping import MapRecipe
-from queen.fit.protect import ShadowRecipe
+from queen.fit.shadows import ShadowRecipe
 from queen.options import Limits
 from queen.recipe import Recipe
 from queen.zoo import build, seeded

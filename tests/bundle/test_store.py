@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import queen
 import queen.bundle.store
 from queen import Guard, atomic, calibrate, protect
-from queen.bundle.bundle import Calibration
+from queen.bundle.calibration import Calibration
 from queen.bundle.store import FORMAT, MANIFEST, load_bundle, save_bundle
 from queen.core.mapping import MapRecipe
 from queen.errors import BundleError, BundleModelError, OptionError, PolicyError, SecretError

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from queen import Guard, calibrate, load
-from queen.bundle.bundle import Calibration
+from queen.bundle.calibration import Calibration
 from queen.bundle.report import Report
 from queen.errors import (
     CalibrationError,
@@ -25,7 +25,8 @@ from queen.errors import (
     QueenError,
     ShapeError,
 )
-from queen.fit.calibrate import Views, alarm_rates, jitter
+from queen.fit.calibrate import Views, alarm_rates
+from queen.fit.views import jitter
 from queen.options import Limits, Sentinel
 from queen.sentinel.bets import shape_table
 from queen.sentinel.conditions import apply

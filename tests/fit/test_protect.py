@@ -29,7 +29,7 @@ from queen.errors import (
     SpreadError,
     TooFewClassesError,
 )
-from queen.fit.protect import ShadowRecipe
+from queen.fit.shadows import ShadowRecipe
 from queen.options import Limits, Sentinel
 from queen.recipe import Recipe
 from tests.reference.judge import judge_stream

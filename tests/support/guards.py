@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from queen import Guard, protect
 from queen.core.mapping import MapRecipe
-from queen.fit.protect import ShadowRecipe
+from queen.fit.shadows import ShadowRecipe
 from queen.options import Limits
 from queen.recipe import Recipe
 from queen.zoo import build

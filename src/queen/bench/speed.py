@@ -19,7 +19,8 @@ from queen.bench.timing import WARM_UP_PAIRS, describe_machine, paired_ratio, se
 from queen.core.geometry import Geometry
 from queen.core.mapping import MapRecipe
 from queen.core.perturb import move_feature, reverse_gradient
-from queen.fit.protect import ShadowRecipe, protect
+from queen.fit.protect import protect
+from queen.fit.shadows import ShadowRecipe
 from queen.guard import Guard
 from queen.ledger import Ledger, MemoryLedger, SqliteLedger
 from queen.ledger.rows import make_rows

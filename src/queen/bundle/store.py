@@ -18,7 +18,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from queen.atomic import write_atomically
-from queen.bundle.bundle import Bundle, Calibration, Foreign, Probe, Trusted, guard_tensors
+from queen.bundle.bundle import Bundle, Probe, guard_tensors
+from queen.bundle.calibration import Calibration, Foreign, Trusted
 from queen.bundle.model import (
     Model,
     build_model,

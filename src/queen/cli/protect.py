@@ -56,7 +56,7 @@ def protect(
     from queen.core.inputs import find_device
     from queen.errors import ProtectionWarning
     from queen.fit.files import Prepared, attempt, check_folder, factory_args, read_data, read_images, read_weights
-    from queen.fit.protect import ShadowRecipe
+    from queen.fit.shadows import ShadowRecipe
     from queen.options import Limits, Sentinel
     from queen.recipe import Recipe
     from queen.zoo import NETWORKS

@@ -20,7 +20,8 @@ from queen.cache import fingerprint
 from queen.core.mapping import MapRecipe
 from queen.defenses.base import Defense, Endpoint, Need, Victim
 from queen.errors import BundleError, RefusedError
-from queen.fit.protect import ShadowRecipe, protect
+from queen.fit.protect import protect
+from queen.fit.shadows import ShadowRecipe
 from queen.guard import Guard
 from queen.ledger import Judgement
 from queen.options import MAX_ANSWERS, Limits, Sentinel

@@ -13,26 +13,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queen.bundle.bundle import Bundle, Calibration, Trusted
+from queen.bundle.bundle import Bundle
+from queen.bundle.calibration import Calibration, Trusted
 from queen.bundle.report import Report
 from queen.core.geometry import check_range
 from queen.core.sensitivity import Floats
-from queen.errors import CalibrationError, OptionError, ShapeError
-from queen.fit.data import Images, image_batches
+from queen.errors import CalibrationError, OptionError
+from queen.fit.data import Images
 from queen.fit.features import ModelOutputs, View, extract_features
 from queen.fit.foreign import MOST as FOREIGN
 from queen.fit.foreign import Sample, made_foreign, own_foreign
 from queen.fit.traffic import TrustedSplit, all_batches, replay, split_clients
+from queen.fit.views import apply_condition, jitter, pixel_range
 from queen.guard import Guard
 from queen.options import SCORES, Sentinel
 from queen.progress import Progress
 from queen.sentinel.bets import Bets
-from queen.sentinel.conditions import CLEAN, apply, check_condition
+from queen.sentinel.conditions import CLEAN, check_condition
 from queen.sentinel.ranks import robust_spreads
 from queen.sentinel.scores import all_scores
-from queen.sentinel.sketch import JITTER, measure_scales, repeats
+from queen.sentinel.sketch import measure_scales, repeats
 from queen.sentinel.wealth import Winnings, place_bets
-from queen.types import Inputs
 
 ENOUGH = 20  # images per class, from which on evidence is worth having
 MANY_CLIENTS = 10  # from which on their images may stand for those of all clients
@@ -132,9 +133,9 @@ def calibrate_bundle(
     simulated benign clients, and how soon simulated thieves, would be accused.
     """
     generator, other_generator = (torch.Generator().manual_seed(seed) for _ in range(2))
-    pixels = _pixels(bundle, data) if len(conditions) > 1 else None
+    pixels = pixel_range(bundle, data) if len(conditions) > 1 else None
     sample = Sample(FOREIGN, other_generator)
-    cameras: list[View] = [sample, *(partial(_apply_condition, name, pixels, generator) for name in conditions[1:])]
+    cameras: list[View] = [sample, *(partial(apply_condition, name, pixels, generator) for name in conditions[1:])]
     *outputs, jittered = extract_features(
         bundle.split, data, bundle.probe.x, show, "calibration", labelled=False, views=[*cameras, jitter]
     )
@@ -166,19 +167,6 @@ class Views:
         self.labels: list[NDArray[np.int64]] = [t.cpu().numpy() for t in labels]
         self.scores: list[Floats] = [t.double().cpu().numpy() for t in scores]
         self.chosen: NDArray[np.int64] = chosen.cpu().numpy()
-
-
-def jitter(x: Inputs) -> Inputs:
-    """A batch as re-encoding might change it: uniform noise of a thousandth of its range; token ids stay."""
-    generator = torch.Generator().manual_seed(0)
-
-    def shake(t: Tensor) -> Tensor:
-        if not t.is_floating_point():
-            return t
-        noise = 2 * torch.rand(t.shape, generator=generator) - 1
-        return t + (JITTER * (t.max() - t.min()) * noise.to(t.device)).to(t.dtype)
-
-    return {name: shake(t) for name, t in x.items()} if isinstance(x, Mapping) else shake(x)
 
 
 def summarise(
@@ -295,26 +283,3 @@ def _warnings(bundle: Bundle, calibration: Calibration) -> list[str]:
 def _list(bundle: Bundle, classes: Sequence[int], most: int = 10) -> str:
     named = ", ".join(bundle.name_of(k) for k in classes[:most])
     return named + (f" and {len(classes) - most} more" if len(classes) > most else "")
-
-
-def _pixels(bundle: Bundle, data: Images) -> tuple[Tensor, Tensor]:
-    """Black and the way to white, in the model's units: the bundle's pixel statistics, or the first batch's range."""
-    like = bundle.probe.x
-    if not isinstance(like, Tensor) or like.ndim != 4 or not like.is_floating_point():
-        raise ShapeError("conditions are for images (n, C, H, W); calibrate this model without them")
-    if bundle.pixel_mean and bundle.pixel_std:
-        mean, std = (torch.tensor(v, device=like.device)[:, None, None] for v in (bundle.pixel_mean, bundle.pixel_std))
-        return -mean / std, 1 / std
-    first = next(iter(image_batches(data)), None)
-    if first is None or not isinstance(first[0], Tensor):
-        raise CalibrationError("the calibration data holds no images")
-    low, high = first[0].min().to(like.device, torch.float32), first[0].max().to(like.device, torch.float32)
-    return low, (high - low).clamp(min=1e-6)
-
-
-def _apply_condition(name: str, pixels: tuple[Tensor, Tensor] | None, generator: torch.Generator, x: Inputs) -> Inputs:
-    """A batch under a condition, in the units the model takes."""
-    if name == CLEAN or pixels is None or not isinstance(x, Tensor):
-        return x
-    black, range_ = pixels
-    return (apply(name, (x.float() - black) / range_, generator) * range_ + black).to(x.dtype)

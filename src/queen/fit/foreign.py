@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from queen.bundle.bundle import Bundle, Foreign
+from queen.bundle.bundle import Bundle
+from queen.bundle.calibration import Foreign
 from queen.core import inputs
 from queen.errors import EmptyBatchError
 from queen.fit.data import Images, image_batches

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 from warnings import warn
 
@@ -15,7 +15,7 @@ from queen.bundle.report import Benign, Report, mean_square_sensitivity
 from queen.core import inputs
 from queen.core.geometry import Geometry, check_labels, measure, nearest_centre
 from queen.core.mapping import MappingNet, MapRecipe, train_map
-from queen.core.shadows import Shadows, disjoint_subsets, train_heads, train_networks
+from queen.core.shadows import Shadows
 from queen.core.split import Split, find_split
 from queen.errors import (
     CalibrationError,
@@ -29,6 +29,7 @@ from queen.errors import (
 from queen.fit.calibrate import calibrate_bundle
 from queen.fit.data import Data, Images, batches
 from queen.fit.features import ModelOutputs, extract_features
+from queen.fit.shadows import ShadowKind, ShadowRecipe, fit_shadows, shadow_recipe, try_shadows
 from queen.guard import Guard
 from queen.ledger import Ledger
 from queen.options import Limits, Sentinel, check_sentinel
@@ -37,24 +38,10 @@ from queen.progress import Progress
 from queen.recipe import Recipe, recipe_of
 from queen.types import Inputs
 
-ShadowKind = Literal["head", "network"]
 PAPER_ONLY = (
     "there are no calibration images, so the policy is 'paper', which accuses nobody: give images that did not train "
     "the model, protect(..., calibration=x), for the policy 'sentinel', or choose policy='paper'"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShadowRecipe:
-    """How the simulated pirates are made; see `core/shadows.py` for the two kinds."""
-
-    kind: ShadowKind = "head"
-    count: int = 10
-    draw: int = 5
-    per_class: int = 500
-    networks: Sequence[Recipe] = ()
-    epochs: int = 5
-    steps: int = 5
 
 
 def protect(
@@ -100,7 +87,7 @@ def protect(
     `seed`.
     """
     chosen, settings = _check_options(model, policy, calibration, sentinel, alpha, seed)
-    recipe = _shadow_recipe(shadows)
+    recipe = shadow_recipe(shadows)
     generator = torch.Generator().manual_seed(seed)
     with Progress(progress) as show:
         sample = _sample(train_data, model)
@@ -110,7 +97,7 @@ def protect(
         points = map_net(outputs.features)
         geometry = measure(outputs.features, points, outputs.labels, outputs.logits.shape[1])
         agreement = _check_agreement(points, geometry, outputs, min_agreement)
-        shadow_models, warnings = _fit_shadows(outputs, recipe, generator, show)
+        shadow_models, warnings = fit_shadows(outputs, recipe, generator, show)
         limits = _limits(limits, absolute_radius, geometry)
         report = _report(outputs, points, geometry, agreement, recipe, shadow_models)
         if policy is None and calibration is None:
@@ -183,17 +170,6 @@ def _check_options(
     return policy, settings
 
 
-def _shadow_recipe(shadows: ShadowRecipe | ShadowKind) -> ShadowRecipe:
-    recipe = ShadowRecipe(kind=shadows) if isinstance(shadows, str) else shadows
-    if recipe.kind not in ("head", "network"):
-        raise OptionError(f"no shadow kind '{recipe.kind}'; known: head, network")
-    if min(recipe.per_class, recipe.epochs, recipe.steps) < 1:
-        raise OptionError("per_class, epochs and steps of the shadows must be at least 1")
-    if not 1 <= recipe.draw <= recipe.count:
-        raise OptionError(f"draw must lie between 1 and the {recipe.count} shadows, got {recipe.draw}")
-    return recipe
-
-
 def _sample(data: Data, model: nn.Module) -> Inputs:
     """A few rows in the model's precision and on its device: to trace the network with, and a pattern for the rest."""
     parameter = next(model.parameters(), None)
@@ -241,36 +217,6 @@ def _check_agreement(points: Tensor, geometry: Geometry, outputs: ModelOutputs, 
     return agreement
 
 
-def _fit_shadows(
-    outputs: ModelOutputs, recipe: ShadowRecipe, generator: torch.Generator, show: Progress
-) -> tuple[Shadows, list[str]]:
-    """The simulated pirates, and what to warn of."""
-    classes = outputs.logits.shape[1]
-    with show.timed("shadows"):
-        subsets, disjoint = disjoint_subsets(outputs.labels, classes, recipe.count, recipe.per_class, generator)
-        overlap = f"some class has fewer than {recipe.count} images, so shadow subsets overlap (bootstrap)"
-        warnings = [] if disjoint else [overlap]
-        if recipe.kind == "head" or outputs.inputs is None:
-            with show.bar("shadows", 1) as advance:
-                heads = train_heads(outputs.features, outputs.labels, classes, subsets, generator, steps=recipe.steps)
-                advance()
-            return heads, warnings
-        networks = recipe.networks or _default_networks(outputs.inputs, classes)
-        with show.bar("shadows", recipe.count) as advance:
-            trained = train_networks(
-                outputs.inputs, outputs.labels, subsets, networks, generator, epochs=recipe.epochs, on_model=advance
-            )
-        return trained, warnings
-
-
-def _default_networks(x: Tensor, classes: int) -> list[Recipe]:
-    """Two architectures in turn, for images; for other inputs the user must name some."""
-    if x.ndim != 4:
-        raise OptionError("network shadows for inputs that are not images need ShadowRecipe(networks=[Recipe(...)])")
-    names = ("vgg11_bn", "resnet18") if x.shape[-1] >= 32 else ("small_cnn", "vgg11_bn")
-    return [Recipe("queen.zoo:build", {"name": n, "classes": classes, "channels": x.shape[1]}) for n in names]
-
-
 def _limits(limits: Limits | None, absolute_radius: float | None, geometry: Geometry) -> Limits:
     """Relative limits; an absolute radius r becomes r / d^k for every class."""
     if absolute_radius is None:
@@ -286,7 +232,7 @@ def _report(
 ) -> Report:
     labels = outputs.logits.argmax(1)
     train = Benign(labels.cpu().numpy(), geometry.relative(points, labels).cpu().numpy())
-    accuracy, confidence = _try_shadows(shadows, outputs)
+    accuracy, confidence = try_shadows(shadows, outputs)
     return Report(
         classes=geometry.classes,
         training_images=len(outputs.labels),
@@ -298,15 +244,6 @@ def _report(
         shadow_accuracy=accuracy,
         shadow_confidence=confidence,
     )
-
-
-@torch.inference_mode()
-def _try_shadows(shadows: Shadows, outputs: ModelOutputs, rows: int = 512) -> tuple[float, float]:
-    """Accuracy and mean confidence of the averaged shadows on up to `rows` training images."""
-    chosen = torch.linspace(0, len(outputs.labels) - 1, min(rows, len(outputs.labels))).long().to(outputs.labels.device)
-    x = outputs.features[chosen] if outputs.inputs is None else outputs.inputs[chosen]
-    confidence, guess = shadows.probabilities(outputs.features[chosen], x).mean(1).max(1)
-    return (guess == outputs.labels[chosen]).double().mean().item(), confidence.double().mean().item()
 
 
 @torch.inference_mode()

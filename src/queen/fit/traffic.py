@@ -8,7 +8,7 @@ from math import inf, isfinite, nextafter
 
 import numpy as np
 
-from queen.bundle.bundle import Trusted
+from queen.bundle.calibration import Trusted
 from queen.errors import CalibrationError, OptionError
 from queen.fit.data import Images, image_batches
 from queen.guard import Guard

@@ -1,0 +1,82 @@
+"""The simulated pirates: how many, of which kind, trained on what, and how good they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from queen.core.shadows import Shadows, disjoint_subsets, train_heads, train_networks
+from queen.errors import OptionError
+from queen.fit.features import ModelOutputs
+from queen.progress import Progress
+from queen.recipe import Recipe
+
+ShadowKind = Literal["head", "network"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShadowRecipe:
+    """How the simulated pirates are made; see `core/shadows.py` for the two kinds."""
+
+    kind: ShadowKind = "head"
+    count: int = 10
+    draw: int = 5
+    per_class: int = 500
+    networks: Sequence[Recipe] = ()
+    epochs: int = 5
+    steps: int = 5
+
+
+def shadow_recipe(shadows: ShadowRecipe | ShadowKind) -> ShadowRecipe:
+    """The recipe, or that of a kind; an error if its numbers make no sense."""
+    recipe = ShadowRecipe(kind=shadows) if isinstance(shadows, str) else shadows
+    if recipe.kind not in ("head", "network"):
+        raise OptionError(f"no shadow kind '{recipe.kind}'; known: head, network")
+    if min(recipe.per_class, recipe.epochs, recipe.steps) < 1:
+        raise OptionError("per_class, epochs and steps of the shadows must be at least 1")
+    if not 1 <= recipe.draw <= recipe.count:
+        raise OptionError(f"draw must lie between 1 and the {recipe.count} shadows, got {recipe.draw}")
+    return recipe
+
+
+def fit_shadows(
+    outputs: ModelOutputs, recipe: ShadowRecipe, generator: torch.Generator, show: Progress
+) -> tuple[Shadows, list[str]]:
+    """The simulated pirates, and what to warn of."""
+    classes = outputs.logits.shape[1]
+    with show.timed("shadows"):
+        subsets, disjoint = disjoint_subsets(outputs.labels, classes, recipe.count, recipe.per_class, generator)
+        overlap = f"some class has fewer than {recipe.count} images, so shadow subsets overlap (bootstrap)"
+        warnings = [] if disjoint else [overlap]
+        if recipe.kind == "head" or outputs.inputs is None:
+            with show.bar("shadows", 1) as advance:
+                heads = train_heads(outputs.features, outputs.labels, classes, subsets, generator, steps=recipe.steps)
+                advance()
+            return heads, warnings
+        networks = recipe.networks or _default_networks(outputs.inputs, classes)
+        with show.bar("shadows", recipe.count) as advance:
+            trained = train_networks(
+                outputs.inputs, outputs.labels, subsets, networks, generator, epochs=recipe.epochs, on_model=advance
+            )
+        return trained, warnings
+
+
+def _default_networks(x: Tensor, classes: int) -> list[Recipe]:
+    """Two architectures in turn, for images; for other inputs the user must name some."""
+    if x.ndim != 4:
+        raise OptionError("network shadows for inputs that are not images need ShadowRecipe(networks=[Recipe(...)])")
+    names = ("vgg11_bn", "resnet18") if x.shape[-1] >= 32 else ("small_cnn", "vgg11_bn")
+    return [Recipe("queen.zoo:build", {"name": n, "classes": classes, "channels": x.shape[1]}) for n in names]
+
+
+@torch.inference_mode()
+def try_shadows(shadows: Shadows, outputs: ModelOutputs, rows: int = 512) -> tuple[float, float]:
+    """Accuracy and mean confidence of the averaged shadows on up to `rows` training images."""
+    chosen = torch.linspace(0, len(outputs.labels) - 1, min(rows, len(outputs.labels))).long().to(outputs.labels.device)
+    x = outputs.features[chosen] if outputs.inputs is None else outputs.inputs[chosen]
+    confidence, guess = shadows.probabilities(outputs.features[chosen], x).mean(1).max(1)
+    return (guess == outputs.labels[chosen]).double().mean().item(), confidence.double().mean().item()
