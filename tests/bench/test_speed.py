@@ -21,7 +21,16 @@ CASES = {
 }  # fmt: skip
 KEYS = {
     "guard_ratio": CASES,
-    "judge_per_second": {"b32", "b4096", "sentinel_b32", "sentinel_b4096", "cost_ratio_100000_clients"},
+    "judge_per_second": {
+        "b32",
+        "b4096",
+        "sentinel_b32",
+        "sentinel_b4096",
+        "sentinel_b4096_64_clients_10_classes",
+        "sentinel_b4096_1_clients_100_classes",
+        "sentinel_b4096_64_clients_100_classes",
+        "cost_ratio_100000_clients",
+    },
     "sqlite_per_second": None,
     "sqlite_sentinel_per_second": None,
     "rows_per_second": {"reverse_gradient", "move_feature"},

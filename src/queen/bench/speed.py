@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
@@ -181,6 +182,11 @@ def judge_rates(effort: Effort) -> dict[str, float]:
         result[f"sentinel_b{batch}"] = _judged_per_second(
             MemoryLedger(), rng, batch, max(batch, queries // 10), watched=True
         )
+    queries = max(4096, 40_960 // effort.scale)
+    for clients, classes in ((64, CLASSES), (1, 100), (64, 100)):
+        result[f"sentinel_b4096_{clients}_clients_{classes}_classes"] = _judged_per_second(
+            MemoryLedger(), rng, 4096, queries, clients=clients, classes=classes, watched=True
+        )
     many = MemoryLedger()
     for client in range(effort.stored_clients):
         many.judge(f"client {client}", np.array([client % CLASSES]), rng.normal(size=(1, 2)) * 0.5, Limits())
@@ -204,27 +210,37 @@ def sqlite_rate(scale: int, *, watched: bool = False) -> float:
 
 
 def _judged_per_second(
-    ledger: Ledger, rng: np.random.Generator, batch: int, queries: int, client: str = "speed", *, watched: bool = False
+    ledger: Ledger,
+    rng: np.random.Generator,
+    batch: int,
+    queries: int,
+    client: str = "speed",
+    *,
+    clients: int = 1,
+    classes: int = CLASSES,
+    watched: bool = False,
 ) -> float:
-    """With `watched`, every query also places its bets, which lose, and is remembered."""
-    labels, points = rng.integers(0, CLASSES, queries), rng.normal(size=(queries, 2)) * 0.8
+    """With `watched`, every query also places its bets, which lose, and is remembered. `clients` mix in every batch."""
+    labels, points = rng.integers(0, classes, queries), rng.normal(size=(queries, 2)) * 0.8
+    owner, names = rng.integers(0, clients, queries), tuple(f"{client} {i}" for i in range(clients))
     limits = Limits(extra_answers=10**9)
     slices = [slice(i, i + batch) for i in range(0, queries, batch)]
-    bets = [_losing_bets(rng, len(labels[part])) if watched else None for part in slices]
+    bets = [_losing_bets(rng, labels[part], classes) if watched else None for part in slices]
 
     def judge_all() -> None:
         for part, bet in zip(slices, bets, strict=True):
-            ledger.judge_rows(make_rows((client,), None, labels[part], points[part], limits, bets=bet))
+            ledger.judge_rows(make_rows(names, owner[part], labels[part], points[part], limits, bets=bet))
 
     return queries / seconds_of(judge_all)
 
 
-def _losing_bets(rng: np.random.Generator, rows: int) -> Bets:
+def _losing_bets(rng: np.random.Generator, labels: NDArray[np.int64], classes: int) -> Bets:
+    rows = len(labels)
     sketches = [tuple(row) for row in (100 * rng.standard_normal((rows, 8), np.float32)).tolist()]
     digests = rng.integers(1, 2**62, rows).tolist()
-    known, scores = rng.integers(0, CLASSES, 5000), rng.standard_normal((5000, 3))
-    betting = Betting(Ranking(known, scores, robust_spreads(known, scores, CLASSES), CLASSES, margin=0.2))
-    lanes = betting.lanes(rng.integers(0, CLASSES, rows), rng.standard_normal((rows, 3)))
+    known, scores = rng.integers(0, classes, 5000), rng.standard_normal((5000, 3))
+    betting = Betting(Ranking(known, scores, robust_spreads(known, scores, classes), classes, margin=0.2))
+    lanes = betting.lanes(labels, rng.standard_normal((rows, 3)))
     return Bets(*lanes, digests, sketches, Test(id=1, scores=3, alpha=1e-3, delta=0.05), enforce=True)
 
 
