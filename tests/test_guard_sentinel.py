@@ -79,12 +79,13 @@ def scores_of(g: Guard, x: Tensor) -> dict[str, Tensor]:
     with torch.inference_mode():
         features, logits = (t.double() for t in bundle.split(x))
         points = bundle.geometry.relative(bundle.mapping(features.float()), logits.argmax(1)).double()
-    cosines = nn.functional.normalize(features) @ bundle.reference.double().T
+    reference = bundle.reference.axes.double() @ bundle.reference.coordinates.double()
+    cosines = nn.functional.normalize(features) @ reference
     return {
         "energy": -logits.logsumexp(1),
         "distance": points.norm(dim=1).log(),
         "confidence": (1 - logits.softmax(1).amax(1)).log(),
-        "knn": (1 - cosines.sort(1, descending=True).values[:, 9]).log(),
+        "knn": (1 - cosines.sort(1, descending=True).values[:, 1]).log(),
     }
 
 

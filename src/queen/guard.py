@@ -79,9 +79,9 @@ class Guard:
             points = bundle.geometry.relative(bundle.mapping(features), labels)
             if not inputs.is_finite(points):
                 raise NotFiniteError("the model's features are too large for this input")
-            predicted = labels.cpu().numpy()
-            bets = self._sentinel.bets(x, predicted, features, logits, honest, points)
-            return MeasuredBatch(x, features, logits, honest, predicted, points.cpu().numpy(), bets)
+            predicted, places = labels.cpu().numpy(), points.cpu().numpy()
+            bets = self._sentinel.bets(x, predicted, features, logits, honest, places)
+            return MeasuredBatch(x, features, logits, honest, predicted, places, bets)
 
     def _run(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """Features and logits in float32; an input the network cannot run on is the client's mistake, not a crash."""

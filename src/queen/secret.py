@@ -50,7 +50,7 @@ def _rows(x: Inputs) -> list[bytes]:
 
 
 def _array(t: Tensor) -> NDArray[Any]:
-    return (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy(force=True)  # numpy has no bfloat16
+    return (t.view(torch.int16) if t.dtype == torch.bfloat16 else t).detach().cpu().numpy()  # numpy has no bfloat16
 
 
 def draw(digests: list[bytes], count: int, size: int) -> Tensor:

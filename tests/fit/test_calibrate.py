@@ -50,7 +50,7 @@ def calibrated(seed: int = 0) -> Guard:
 
 def energy(guard: Guard, x: Tensor) -> Tensor:
     with torch.inference_mode():
-        return -guard.bundle.split(x)[1].logsumexp(1)
+        return -guard.bundle.split(x)[1].double().logsumexp(1)
 
 
 def predicted(guard: Guard, x: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from queen.progress import Progress
 from queen.recipe import Recipe
 from queen.sentinel.bets import Bets, Betting, Test
 from queen.sentinel.ranks import Ranking, robust_spreads
+from queen.sentinel.scores import RANK, Reference
 from queen.zoo import build, seeded
 
 CLASSES = 10
@@ -99,15 +100,15 @@ def guard_ratios(effort: Effort) -> dict[str, Any]:
     decoys = heads.fresh(policy="sentinel", on_spent="decoy", limits=Limits(threshold=0.0, extra_answers=0))
     cases = {
         "benign_b32": (benign, 32, 40),
-        "benign_b1": (benign, 1, 120),
+        "benign_b1": (benign, 1, 300),
         "all_a_b32": (_everything_outside(heads), 32, 40),
-        "all_a_b1": (_everything_outside(heads), 1, 120),
+        "all_a_b1": (_everything_outside(heads), 1, 300),
         "all_b_b32": (_everything_spent(heads), 32, 40),
-        "all_b_b1": (_everything_spent(heads), 1, 120),
+        "all_b_b1": (_everything_spent(heads), 1, 300),
         "sentinel_b32": (watched, 32, 40),
-        "sentinel_b1": (watched, 1, 120),
+        "sentinel_b1": (watched, 1, 300),
         "sentinel_decoys_b32": (_with_spreads(decoys, decoys.bundle.geometry.spreads * 1e-9), 32, 40),
-        "sentinel_decoys_b1": (_with_spreads(decoys, decoys.bundle.geometry.spreads * 1e-9), 1, 120),
+        "sentinel_decoys_b1": (_with_spreads(decoys, decoys.bundle.geometry.spreads * 1e-9), 1, 300),
         "network_shadows_all_b_b32": (_everything_spent(networks), 32, 10),
     }
     result: dict[str, Any] = {"verdicts": {}}
@@ -127,13 +128,20 @@ def _protect_twice(model: nn.Module, effort: Effort, generator: torch.Generator)
     train, calibration = patterned_images(240, generator), patterned_images(400, generator)
     options: dict[str, Any] = {"min_agreement": 0, "input_range": INPUT_RANGE, "progress": False}
     heads = protect(model, train, calibration=calibration, policy="paper", mapping=MapRecipe(epochs=20), **options)
-    nearby = heads.bundle.reference
-    opposite = -nearby.repeat(-(-REFERENCE_ROWS // len(nearby)), 1)  # nobody's neighbours: only the size counts
-    reference = torch.cat([nearby, opposite])[:REFERENCE_ROWS]
-    heads = heads.with_bundle(replace(heads.bundle, reference=reference))
+    heads = heads.with_bundle(replace(heads.bundle, reference=_whole_reference(heads.bundle.reference)))
     recipe = Recipe("queen.zoo:build", {"name": effort.shadow_network, "classes": CLASSES, "channels": 3})
     shadows = ShadowRecipe(kind="network", epochs=1, per_class=2, networks=[recipe])
     return heads, protect(model, train, policy="paper", mapping=MapRecipe(epochs=1), shadows=shadows, **options)
+
+
+def _whole_reference(small: Reference) -> Reference:
+    """The reference with as many axes and features as that of a real training set; what is added is near nobody."""
+    dims, rank = small.axes.shape
+    axes = torch.zeros(dims, RANK)
+    axes[:, :rank] = small.axes
+    coordinates = torch.zeros(RANK, REFERENCE_ROWS)
+    coordinates[:rank, : small.coordinates.shape[1]] = small.coordinates
+    return Reference(axes, coordinates)
 
 
 class _CountingGuard:

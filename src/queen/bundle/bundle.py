@@ -24,6 +24,7 @@ from queen.policy import find_policy
 from queen.recipe import Recipe
 from queen.sentinel.bets import Betting, Test, share_of
 from queen.sentinel.power import LONGEST, PLAIN, AlarmAfter
+from queen.sentinel.scores import Reference
 from queen.sentinel.statement import statement
 from queen.types import Inputs
 
@@ -53,7 +54,7 @@ class Bundle:
     geometry: Geometry
     shadows: Shadows
     probe: Probe
-    reference: Tensor  # normalised training features (m, D) for the knn score
+    reference: Reference  # for the knn score
     limits: Limits = field(default_factory=Limits)
     policy: str = "paper"
     observe: bool = False
@@ -199,7 +200,7 @@ def guard_tensors(bundle: Bundle) -> dict[str, Tensor]:
         parts |= {"shadows.weight": bundle.shadows.weight, "shadows.bias": bundle.shadows.bias}
     parts |= {f"probe.input.{name}": t for name, t in tensors(bundle.probe.x).items()}
     parts |= {"probe.features": bundle.probe.features, "probe.logits": bundle.probe.logits}
-    parts["reference"] = bundle.reference
+    parts |= {"reference.axes": bundle.reference.axes, "reference.coordinates": bundle.reference.coordinates}
     if bundle.calibration:
         for name in ("labels", "points", "scores", "spreads", "condition"):
             parts[f"calibration.{name}"] = getattr(bundle.calibration, name)

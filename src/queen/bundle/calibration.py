@@ -19,7 +19,7 @@ from queen.sentinel.conditions import CLEAN
 from queen.sentinel.power import COVERS, AlarmAfter, Samples, alarm_after
 from queen.sentinel.ranks import Ranking
 
-EVIDENCE_VERSION = 1  # of the test's arithmetic, part of its identity
+EVIDENCE_VERSION = 2  # of the test's arithmetic, part of its identity
 
 
 @dataclass(frozen=True, kw_only=True)

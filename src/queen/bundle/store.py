@@ -37,9 +37,10 @@ from queen.core.split import Split
 from queen.errors import BundleError, QueenError
 from queen.options import SCORES, Group, Limits, Sentinel
 from queen.recipe import Recipe
+from queen.sentinel.scores import Reference
 from queen.types import Inputs
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST = "bundle.json"
 FILE_NAME = re.compile(r"(model|guard)-[0-9a-f]{16}\.safetensors")
 PLAIN = ("policy", "observe", "keep_label", "draw", "report")  # fields that are JSON as they are
@@ -122,7 +123,7 @@ def load_bundle(
             geometry=_load_geometry(placed),
             shadows=_load_shadows(placed, content["shadows"]),
             probe=_load_probe(placed),
-            reference=placed["reference"],
+            reference=Reference(**_under("reference.", placed)),
             recipe=Recipe(**recipe) if recipe else None,
             calibration=_load_calibration(placed, content["calibration"]),
             **fields,
@@ -207,7 +208,7 @@ def _check_shapes(bundle: Bundle, guard: dict[str, Tensor]) -> None:
         "geometry.spreads": (classes,),
         "geometry.feature_centres": (classes, dims),
         "map.layers.0.weight": (len(guard["map.layers.0.weight"]), dims),
-        "reference": (len(bundle.reference), dims),
+        "reference.axes": (dims, len(bundle.reference.coordinates)),
     }
     if isinstance(bundle.shadows, HeadShadows):
         count = len(bundle.shadows)

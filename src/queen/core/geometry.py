@@ -26,7 +26,8 @@ class Geometry:
 
     def relative(self, points: Tensor, labels: Tensor) -> Tensor:
         """p = (z - c^k) / d^k for points (n, 2) and labels (n,), in float64."""
-        return (points.double() - self.centres[labels]).div_(self.spreads[labels].unsqueeze(1))
+        centres, spreads = (of_class.index_select(0, labels) for of_class in (self.centres, self.spreads))
+        return (points.double() - centres).div_(spreads.unsqueeze(1))
 
 
 def check_labels(labels: Tensor, classes: int) -> None:

@@ -36,6 +36,7 @@ from queen.options import Limits, Sentinel, check_sentinel
 from queen.policy import find_policy
 from queen.progress import Progress
 from queen.recipe import Recipe, recipe_of
+from queen.sentinel.scores import Reference, make_reference
 from queen.types import Inputs
 
 PAPER_ONLY = (
@@ -193,10 +194,10 @@ def _extract(split: Split, data: Data, sample: Inputs, show: Progress, *, keep_i
     return outputs
 
 
-def _reference(outputs: ModelOutputs, generator: torch.Generator, rows: int = 2000) -> Tensor:
-    """Normalised features (m, D) of a random sample of the training images, for the knn score."""
+def _reference(outputs: ModelOutputs, generator: torch.Generator, rows: int = 2000) -> Reference:
+    """A random sample of the training images, for the knn score."""
     chosen = torch.randperm(len(outputs.features), generator=generator)[:rows].to(outputs.features.device)
-    return torch.nn.functional.normalize(outputs.features[chosen])
+    return make_reference(outputs.features[chosen])
 
 
 def _fit_map(outputs: ModelOutputs, recipe: MapRecipe, generator: torch.Generator, show: Progress) -> MappingNet:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from queen.bundle.bundle import Bundle
 from queen.core.inputs import is_finite
+from queen.core.sensitivity import Floats
 from queen.errors import NotFiniteError, OptionError
 from queen.ledger.rows import check_client
 from queen.options import Group
 from queen.secret import derive, query_numbers
 from queen.sentinel.bets import Bets
 from queen.sentinel.decoy import decoy
-from queen.sentinel.scores import score
+from queen.sentinel.scores import measure_scores
 from queen.sentinel.sketch import Sketch, directions
 from queen.types import Inputs
 
@@ -27,8 +27,7 @@ class SentinelRuntime:
 
     def __init__(self, bundle: Bundle, secret: bytes) -> None:
         self._settings = bundle.sentinel
-        # Column by column in memory: after a network has filled the caches, a single query then takes half as long.
-        self._reference = bundle.reference.T.contiguous().T
+        self._reference = bundle.reference
         self._enforce = bundle.sentinel.on_alarm != "observe" and not bundle.observe
         watching = bundle.policy == "sentinel"
         self._betting, self._test = bundle.betting if watching else None, bundle.test if watching else None
@@ -53,14 +52,14 @@ class SentinelRuntime:
         return {name: known[kind] for name, kind in zip(names, kinds, strict=True)}
 
     def bets(
-        self, x: Inputs, labels: NDArray[np.int64], features: Tensor, logits: Tensor, honest: Tensor, points: Tensor
+        self, x: Inputs, labels: NDArray[np.int64], features: Tensor, logits: Tensor, honest: Tensor, points: Floats
     ) -> Bets | None:
         """The bets on every row, which the ledger turns into wealth; None unless the policy is the sentinel's."""
         if self._betting is None or self._test is None:
             return None
         names = self._settings.scores
-        columns = [score(name, features, logits, honest, points, self._reference) for name in names]
-        scores = torch.stack(columns, 1).double().cpu().numpy()
+        on_cpu = logits.cpu().numpy(), honest.cpu().numpy()
+        scores = measure_scores(names, features, *on_cpu, points, self._reference)
         size, total, bet, count = self._betting.lanes(labels, scores)
         return Bets(
             size=size,

@@ -6,34 +6,82 @@ on which adding means the same everywhere: the energy as it is, the others as lo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from queen.core.sensitivity import Floats
 from queen.options import SCORES
 
-NEIGHBOURS = 10
+# Not the nearest alone, which may be an odd one. The second is the best on every victim measured: of a hundred classes
+# the reference holds twenty images each, so neighbours further away soon are of another class.
+NEIGHBOURS = 2
+RANK = 128  # of the reference: on every victim measured, more axes separate no better
 SMALLEST = 1e-12  # before a logarithm: a point in its centre, a feature equal to one of the reference
 
 
-def all_scores(features: Tensor, logits: Tensor, points: Tensor, reference: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class Reference:
+    """Training features that queries are compared with by the cosine.
+
+    `axes` (D, r) are orthonormal directions that hold all but a trace of them, and `coordinates` (r, m) the normalised
+    features along these: a query takes a third of the time that all D dimensions would.
+    """
+
+    axes: Tensor
+    coordinates: Tensor
+
+    def cosines(self, features: Tensor) -> Tensor:
+        """(n, m) of features (n, D) and every feature of the reference."""
+        # Not functional.normalize, which takes twice as long for a single query.
+        length = torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp_(min=SMALLEST)
+        return (features / length) @ self.axes @ self.coordinates
+
+
+def make_reference(features: Tensor) -> Reference:
+    """A reference of training features (m, D)."""
+    normalised = torch.nn.functional.normalize(features.double())
+    axes = torch.linalg.svd(normalised, full_matrices=False).Vh[:RANK].T
+    return Reference(axes.float().contiguous(), (normalised @ axes).T.float().contiguous())
+
+
+def all_scores(features: Tensor, logits: Tensor, points: Tensor, reference: Reference) -> Tensor:
     """Every known score (n, 4) of a batch, in the order of `SCORES`."""
-    honest = logits.softmax(1)
-    return torch.stack([score(name, features, logits, honest, points, reference) for name in SCORES], 1)
+    z, y, p = (t.cpu().numpy() for t in (logits, logits.softmax(1), points))
+    return torch.from_numpy(measure_scores(SCORES, features, z, y, p, reference)).to(features.device)
 
 
-def score(name: str, features: Tensor, logits: Tensor, honest: Tensor, points: Tensor, reference: Tensor) -> Tensor:
-    """One score (n,); `honest` is the softmax of the logits, `reference` (m, D) holds normalised training features.
+def measure_scores(
+    names: Sequence[str], features: Tensor, logits: Floats, honest: Floats, points: Floats, reference: Reference
+) -> Floats:
+    """The named scores (n, S); `honest` is the softmax of the logits.
 
     energy: -logsumexp(logits). distance: log of the distance from the class's centre on the 2-D plane. confidence: log
-    of one minus the largest probability. knn: log of one minus the cosine to the tenth nearest feature of `reference`.
+    of one minus the largest probability. knn: log of one minus the cosine to the second nearest feature of `reference`.
+    All but the last by numpy, which takes half as long as torch for a single query.
     """
-    if name == "energy":  # from the softmax we have: four times as fast for a small batch
-        return honest.amax(1).log_().sub_(logits.amax(1))
-    if name == "distance":
-        distance: Tensor = torch.linalg.vector_norm(points.float(), dim=1)
-        return distance.clamp_(min=SMALLEST).log_()
-    if name == "confidence":
-        return (1 - honest.amax(1)).clamp_(min=SMALLEST).log_()
-    likeness = torch.nn.functional.normalize(features) @ reference.T
-    nearest = likeness.topk(min(NEIGHBOURS, len(reference)), dim=1).values[:, -1]
-    return (1 - nearest).clamp_(min=SMALLEST).log_()
+    scores = np.empty((len(honest), len(names)))
+    for column, name in enumerate(names):
+        scores[:, column] = _before_log(name, features, honest, points, reference)
+    np.log(np.maximum(scores, SMALLEST, out=scores), out=scores)
+    if "energy" in names:
+        scores[:, names.index("energy")] -= logits.max(1)
+    return scores
+
+
+def _before_log(name: str, features: Tensor, honest: Floats, points: Floats, reference: Reference) -> Floats:
+    """What a score is the logarithm of; of the energy without the largest logit: -logsumexp(z) = log(max y) - max z."""
+    result: Floats
+    if name == "energy":
+        result = honest.max(1)
+    elif name == "distance":
+        result = np.hypot(points[:, 0], points[:, 1])
+    elif name == "confidence":
+        result = 1 - honest.max(1)
+    else:
+        cosines = reference.cosines(features)
+        result = 1 - cosines.topk(min(NEIGHBOURS, cosines.shape[1]), dim=1).values.amin(1).cpu().numpy()
+    return result

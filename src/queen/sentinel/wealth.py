@@ -118,7 +118,13 @@ def _place_one(one: Winnings, label: int, bets: Bets) -> float:
     with np.errstate(over="ignore"):
         one.purses = np.array(purses, np.float64).astype(np.float32)
     one.clocks, one.counts[label] = np.array(clocks, np.int64), np.array(after, np.int64)
-    return largest_sum(one.purses[None]).item()
+    largest = 0.0
+    for of_score in one.purses.reshape(scores, -1).tolist():
+        total = 0.0
+        for purse in of_score:  # not sum(), which since Python 3.12 corrects rounding that `largest_sum` does not
+            total += purse
+        largest = max(largest, total)
+    return largest
 
 
 def largest_sum(purses: NDArray[np.float32]) -> Floats:
