@@ -38,7 +38,8 @@ class Reference:
         """(n, m) of features (n, D) and every feature of the reference."""
         # Not functional.normalize, which takes twice as long for a single query.
         length = torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp_(min=SMALLEST)
-        return (features / length) @ self.axes @ self.coordinates
+        cosines: Tensor = (features / length) @ self.axes @ self.coordinates
+        return cosines
 
 
 def make_reference(features: Tensor) -> Reference:
