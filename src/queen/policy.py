@@ -45,6 +45,8 @@ class Policy:
         actions = self._lookup[2 * letters + judgement.spent]
         if self.alarmed is not None and judgement.alarmed.any():
             actions[judgement.alarmed] = self.alarmed
+            actions[judgement.alarmed & judgement.cut_off] = REFUSE
+            actions[judgement.alarmed & judgement.repeated] = HONEST
         if judgement.trusted.any():
             actions[judgement.trusted] = HONEST
         return actions

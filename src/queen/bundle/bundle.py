@@ -32,7 +32,7 @@ NO_CALIBRATION = (
     "policy 'sentinel' needs held-out images that did not train the model: protect(..., calibration=x), or "
     "calibration='train' to go without a certificate"
 )
-SHORTCUTS = ("alpha", "on_alarm", "on_spent", "groups")  # of `Sentinel`, as options of their own
+SHORTCUTS = ("alpha", "on_alarm", "on_spent", "after_alarm", "digits", "groups")  # of `Sentinel`, as options of their own
 OPTIONS = ("policy", "observe", "limits", "keep_label", "draw", "input_range", "sentinel", *SHORTCUTS)
 
 

@@ -27,7 +27,9 @@ class Judgement:
     Without bets `spent` says that the row's class was spent before it came; with them, that no budget is left for it.
     `trusted` rows are those of clients on the allow-list. `failed` rows may not be answered: part of the store failed,
     so it is not certain that they are on record; their letter is B and they count as spent. (If all failed, the ledger
-    raises `LedgerError` instead.) `alarms` holds the standing of each newly accused scope, and the client who asked.
+    raises `LedgerError` instead.) Of alarmed rows, `repeated` ones were answered honestly before the alarm and are so
+    again; `cut_off` ones get no answer, whatever others get: the client has asked too much since, or it was a group
+    that was accused. `alarms` holds the standing of each newly accused scope, and the client who asked.
     """
 
     letters: str
@@ -35,11 +37,14 @@ class Judgement:
     alarmed: NDArray[np.bool_]
     trusted: NDArray[np.bool_]
     failed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    repeated: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    cut_off: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     alarms: tuple[tuple[Standing, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.failed) != len(self.letters):  # not given: none failed
-            object.__setattr__(self, "failed", np.zeros(len(self.letters), np.bool_))
+        for name in ("failed", "repeated", "cut_off"):  # not given: none
+            if len(getattr(self, name)) != len(self.letters):
+                object.__setattr__(self, name, np.zeros(len(self.letters), np.bool_))
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:

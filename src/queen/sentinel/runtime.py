@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +71,7 @@ class SentinelRuntime:
             sketches=self._sketch(features),
             test=self._test,
             enforce=self._enforce,
+            after_alarm=inf if self._settings.after_alarm is None else self._settings.after_alarm,
         )
 
     def decoys(self, honest: Tensor, labels: list[int], sketches: list[Sketch]) -> Tensor:
