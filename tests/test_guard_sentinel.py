@@ -615,10 +615,9 @@ def test_a_saved_guard_decides_alike_to_the_last_bit(tmp_path):
     assert again.bundle.sentinel == g.bundle.sentinel
     assert again.bundle.statement == g.bundle.statement
     assert again.bundle.identity == g.bundle.identity
-    for name in ("labels", "points", "scores", "condition"):
+    for name in ("labels", "points", "scores", "condition", "answers"):
         assert torch.equal(getattr(again.bundle.calibration, name), getattr(g.bundle.calibration, name))
     assert again.bundle.calibration.tolerance == g.bundle.calibration.tolerance
-    assert again.bundle.calibration.cell == g.bundle.calibration.cell
     for client, x in stream():
         assert same(*(ask(which, x, client, groups=["tenant:1"]) for which in (g, again)))
 

@@ -21,7 +21,7 @@ class Action(IntEnum):
     HONEST = 0
     MOVE = 1  # feature perturbation
     REVERSE = 2  # gradient reverse
-    DECOY = 3  # the honest numbers in a secret order
+    DECOY = 3  # numbers of calibration images in a secret order
     LABEL = 4  # the honest label and nothing else
     REFUSE = 5  # no answer
 
@@ -54,7 +54,9 @@ class Policy:
     @cached_property
     def possible(self) -> tuple[Action, ...]:
         """Every action but HONEST that some row may get."""
-        listed = {action for pair in self.table.values() for action in pair} | {self.alarmed or HONEST}
+        listed = {action for pair in self.table.values() for action in pair}
+        if self.alarmed is not None:
+            listed |= {self.alarmed, REFUSE}  # some of the accused are cut off
         return tuple(sorted(listed - {HONEST}))
 
     @cached_property
@@ -82,13 +84,13 @@ POLICIES: Mapping[str, Policy] = {
         "D": (HONEST, REVERSE),
     }),
     # Ours: the truth for everybody with budget left, nothing for proven extractors. `find_policy` puts the operator's
-    # choices in the place of REFUSE (on_spent) and DECOY (on_alarm).
+    # choices in the place of REFUSE: on_spent in the table, on_alarm for the accused.
     "sentinel": Policy("sentinel", {
         "A": (HONEST, REFUSE),
         "B": (REFUSE, REFUSE),
         "C": (HONEST, REFUSE),
         "D": (HONEST, REFUSE),
-    }, alarmed=DECOY),
+    }, alarmed=REFUSE),
     # What the authors' released code does: no answer is honest, and the walk is short.
     "artifact": Policy("artifact", {
         "A": (MOVE, MOVE),

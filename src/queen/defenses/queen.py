@@ -113,7 +113,7 @@ def _builder(policy: str) -> Callable[..., Endpoint]:
         threshold: float = 0.2,
         extra_answers: int = 2000,
         alpha: float = 1e-3,
-        on_alarm: str = "decoy",
+        on_alarm: str = "refuse",
         on_spent: str = "refuse",
         map_epochs: int = 100,
         map_batch: int | None = None,

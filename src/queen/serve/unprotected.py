@@ -25,6 +25,7 @@ class Unprotected(Guard):
     """Answers everybody honestly, maps nothing and remembers nothing."""
 
     policy = NO_POLICY
+    digits = None
 
     def measure(self, x: Inputs, *, said: Tensor | None = None) -> MeasuredBatch:
         """The model's answers and nothing else."""
