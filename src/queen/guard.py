@@ -128,13 +128,14 @@ class Guard:
         """
         with torch.inference_mode():
             answers, refused = batch.honest, np.zeros(len(batch.honest), np.bool_)
+            honest = ~refused
             if not self.bundle.observe:
                 actions = self.policy.actions(judgement)
-                refused = actions == Action.REFUSE
+                honest, refused = actions == Action.HONEST, actions == Action.REFUSE
                 act = self._perturber.act_uniformly if uniform else self._perturber.act
                 answers = act(actions, clients, batch)
         # A tensor made in inference mode may not enter autograd, and clients train copies on answers.
-        return Reply(answers.clone(), judgement.verdicts, judgement.alarmed, refused)
+        return Reply(answers.clone(), judgement.verdicts, judgement.alarmed, refused, honest)
 
     def groups(self, names: Sequence[str]) -> Mapping[str, Group]:
         """The limits of every named group; an error unless the operator has set some for its kind."""

@@ -65,9 +65,11 @@ def demo_spec(seed: int, *, adaptive: bool = False) -> Spec:
     content: Any = read_yaml(DEMO)
     if adaptive:
         content |= read_yaml(ADAPTIVE)
+        content["defenses"]["decoys"] = content["defenses"]["sentinel"] | {"on_alarm": "decoy", "after_alarm": None}
     content["protectee"]["seed"] = seed
-    for policy in EPSILON:
-        content["defenses"][policy]["seed"] = seed
+    for options in content["defenses"].values():
+        if options["defense"] != "none":
+            options["seed"] = seed
     return make_spec(content, DEMO.name)
 
 
