@@ -176,7 +176,7 @@ def test_alpha_is_shared_by_the_client_and_the_groups_whose_alarm_is_enforced():
 
 
 def test_a_refusal_carries_the_reply():
-    reply = Reply(torch.full((1, 2), 0.5), (Verdict.SPENT,), np.array([False]), np.array([True]))
+    reply = Reply(torch.full((1, 2), 0.5), (Verdict.SPENT,), np.array([False]), np.array([True]), np.array([False]))
     error = RefusedError("nothing left", reply)
     assert error.reply is reply
     assert str(error) == "nothing left"

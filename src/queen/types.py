@@ -35,11 +35,11 @@ class Reply:
     """The guard's answer to one batch: `probabilities` (n, K), one verdict per row, and three masks (n,).
 
     `alarmed`: the client stands accused of extraction; `refused`: the row got no answer and holds 1/K everywhere;
-    `honest`: it holds the model's own answer, rounded at most (None: not known).
+    `honest`: it holds the model's own answer, rounded at most.
     """
 
     probabilities: Tensor
     verdicts: tuple[Verdict, ...]
     alarmed: NDArray[np.bool_]
     refused: NDArray[np.bool_]
-    honest: NDArray[np.bool_] | None = None
+    honest: NDArray[np.bool_]

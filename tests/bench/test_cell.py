@@ -253,7 +253,7 @@ def test_a_thief_at_chance_on_wrong_labels_is_a_success_of_the_defense(tmp_path,
 def test_nothing_answered_is_no_thief(tmp_path, plant):
     def refuse(y: Tensor, x: Tensor) -> Tensor:
         none, rows = torch.zeros(len(x), dtype=torch.bool).numpy(), torch.full_like(y, 0.1)
-        raise RefusedError("no", Reply(rows, (Verdict.OUTSIDE,) * len(x), none, ~none))
+        raise RefusedError("no", Reply(rows, (Verdict.OUTSIDE,) * len(x), none, ~none, none))
 
     plant(refuse)
     result = run(tmp_path, "planted")

@@ -79,7 +79,7 @@ def refusing_oracle(budget: int, refuses: Callable[[Tensor], Tensor]) -> Counted
             return answers
         flat = torch.where(refused[:, None], 1 / answers.shape[1], answers)
         mask = refused.cpu().numpy()
-        raise RefusedError("no", Reply(flat, (Verdict.OUTSIDE,) * len(x), np.zeros(len(x), np.bool_), mask))
+        raise RefusedError("no", Reply(flat, (Verdict.OUTSIDE,) * len(x), np.zeros(len(x), np.bool_), mask, ~mask))
 
     return CountedOracle(lambda _: oracle, budget, 64)
 

@@ -61,7 +61,7 @@ class GuardedEndpoint:
     def _count(self, reply: Reply) -> None:
         self._verdicts.update(verdict.value for verdict in reply.verdicts)
         masks = {"alarmed": reply.alarmed, "refused": reply.refused, "honest": reply.honest}
-        self._verdicts.update({name: int(mask.sum()) for name, mask in masks.items() if mask is not None})
+        self._verdicts.update({name: int(mask.sum()) for name, mask in masks.items()})
 
     def simulate(self, clean: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
         """Answers to a new client, under another secret; for the sentinel, also those to an accused client."""

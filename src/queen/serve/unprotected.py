@@ -57,4 +57,5 @@ class Unprotected(Guard):
         self, batch: MeasuredBatch, judgement: Judgement, clients: Sequence[str], *, uniform: bool = False
     ) -> Reply:
         """The model's own probabilities, unchanged."""
-        return Reply(batch.honest, judgement.verdicts, judgement.alarmed, np.zeros(len(batch.honest), np.bool_))
+        none = np.zeros(len(batch.honest), np.bool_)
+        return Reply(batch.honest, judgement.verdicts, judgement.alarmed, none, ~none)
