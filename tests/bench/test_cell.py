@@ -76,7 +76,7 @@ def test_a_result_has_all_its_fields_and_json_can_say_them(tmp_path, defense):
     assert result["thief"]["epochs"]["epoch"][-1] == 10
     assert result["sizes"]["ask_batch"] == 64
     letters = {"queen-sentinel": {"A", "B", "C", "D"}}.get(defense, set())
-    assert set(result["verdicts"]) - {"alarmed", "refused"} <= letters
+    assert set(result["verdicts"]) - {"alarmed", "refused", "honest"} <= letters
     shares = [share for name, share in result["verdicts"].items() if len(name) == 1]
     assert math.isclose(sum(shares), 1) if letters else not shares
 
