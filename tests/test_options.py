@@ -123,6 +123,8 @@ WRONG_SETTINGS = {
     "an unknown on_alarm": {"on_alarm": "honest"},
     "an unknown on_spent": {"on_spent": "label-only"},
     "nothing on alarm": {"on_alarm": None},
+    **{f"digits of {value}": {"digits": value} for value in (0, -1, 7, 2.0, "3", True)},
+    **{f"after_alarm of {value}": {"after_alarm": value} for value in (-1, 1.5, math.inf, 2**53 + 1, "9", True)},
     "groups that are None": {"groups": None},
     "groups that are a list": {"groups": ["tenant"]},
     "a group that is limits": {"groups": {"tenant": Limits()}},
@@ -154,6 +156,14 @@ def test_any_margin_from_none_to_the_largest_is_a_float(margin):
     settings = Sentinel(margin=margin)
     assert settings.margin == float(margin)
     assert type(settings.margin) is float
+
+
+def test_digits_and_the_queries_after_an_alarm_are_whole_numbers_or_none():
+    settings = Sentinel(digits=np.int64(1), after_alarm=torch.tensor(0))
+    assert (settings.digits, settings.after_alarm) == (1, 0)
+    assert type(settings.digits) is type(settings.after_alarm) is int
+    settings = Sentinel(digits=None, after_alarm=None)
+    assert (settings.digits, settings.after_alarm) == (None, None)
 
 
 @pytest.mark.parametrize("name", ["on_alarm", "on_spent"])
