@@ -55,7 +55,7 @@ Result = dict[str, Any]
 class Kind:
     """How clients of a kind choose what they send.
 
-    `pictures` are `count` images, or those images several times over, changed the more the later they come.
+    `pictures` are `count` images, or those images several times over, changed by one level after the other.
     `draw(rng, rows, length, clients)` chooses rows of `pictures` (clients, length), made of the images `rows` only.
     `stages`: into how many changes a client's stay is divided, one after the other; 0 where nothing changes with time.
     """
@@ -97,14 +97,14 @@ def make_kinds(victim: Measured) -> dict[str, Kind]:
     unchanged = held_out.take(np.arange(CHANGED))
     for change, ranges in CHANGES.items():
         words, levels = list(ranges.items())[-1]
-        levels = sorted(levels, reverse=change not in GROWING)
         cameras = [victim.images(f"{change} {level}") for level in levels]
+        weakest_first = cameras if change in GROWING else cameras[::-1]
+        stages = 1 + len(levels)
         kinds[f"camera: {change} {words}"] = Kind(
             _together(cameras), CHANGED, partial(one_camera, CHANGED, len(levels))
         )
-        stages = 1 + len(levels)
         kinds[f"drift: {change} {words}"] = Kind(
-            _together([unchanged, *cameras]), CHANGED, partial(drifting_camera, CHANGED, stages), stages
+            _together([unchanged, *weakest_first]), CHANGED, partial(drifting_camera, CHANGED, stages), stages
         )
     kinds["drift: classes"] = Kind(held_out, len(held_out), partial(drifting_classes, victim.truth))
     for frames in FRAMES:
@@ -113,8 +113,9 @@ def make_kinds(victim: Measured) -> dict[str, Kind]:
 
 
 def one_camera(images: int, levels: int, rng: np.random.Generator, rows: Rows, length: int, clients: int) -> Rows:
-    """Every client changes all its images alike, by a level of its own."""
-    return orders(rng, rows, length, clients) + images * rng.integers(levels, size=(clients, 1))
+    """Every client changes all its images alike, by a level of its own: at seed 0 that of the `tolerance` results."""
+    level = rng.integers(levels, size=(clients, 1))
+    return orders(rng, rows, length, clients) + images * level
 
 
 def drifting_camera(images: int, levels: int, rng: np.random.Generator, rows: Rows, length: int, clients: int) -> Rows:
