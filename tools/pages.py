@@ -18,7 +18,13 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from queen.bench.render.markdown import markdown_table
-from queen.bench.render.sentinel import draw_threshold, evidence_markdown, threshold_markdown, tolerance_markdown
+from queen.bench.render.sentinel import (
+    draw_threshold,
+    evidence_markdown,
+    odd_markdown,
+    threshold_markdown,
+    tolerance_markdown,
+)
 from queen.bench.render.table import tables, to_markdown
 from queen.bench.run import read_results
 from queen.bench.studies import STUDIES
@@ -32,7 +38,9 @@ RESULTS = ROOT / "results"
 DEMO = RESULTS / "demo/demo.json"
 SMOKE, CIFAR, PROTOTYPE = RESULTS / "smoke", RESULTS / "cifar10-h200", RESULTS / "prototype/cifar10.json"
 SERVE, CAPACITY, TIMING = RESULTS / "serve", RESULTS / "capacity/ledgers.json", RESULTS / "timing/cpu-2-cores.json"
-EVIDENCE, TOLERANCE, THRESHOLD = (RESULTS / f"sentinel/{name}.json" for name in ("evidence", "tolerance", "threshold"))
+EVIDENCE, TOLERANCE, ODD, THRESHOLD = (
+    RESULTS / f"sentinel/{name}.json" for name in ("evidence", "tolerance", "odd", "threshold")
+)
 SERVERS = {
     "none memory": "unprotected",
     "sentinel memory": "sentinel, `memory://`",
@@ -250,6 +258,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "threshold": lambda: threshold_markdown(_read(THRESHOLD)),
         "evidence": lambda: evidence_markdown(_read(EVIDENCE)),
         "tolerance": lambda: tolerance_markdown(_read(TOLERANCE), _read(EVIDENCE)),
+        "odd": lambda: odd_markdown(_read(ODD)),
     },
     "docs/serving.md": {
         "capacity": capacity_plan,

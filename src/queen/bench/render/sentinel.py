@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from queen.bench.render.markdown import markdown_table
@@ -11,6 +11,7 @@ from queen.plots import png
 
 WAYS = {"plain": "plain", "1:1": "1:1", "3:1": "3:1", "10:1": "10:1", "10:1 central": "10:1 central", "warm-up": "late"}
 MARGINS = ("0", "0.1", "0.2", "0.3")
+REMEDIES = {"mixed": "mixed in", "own": "alone", "bar": "alone, and the bar", "again": "again and again"}
 COLOURS = ("#e8a33d", "#b07aa1", "#7a7a85", "#c8102e")
 Result = Mapping[str, Any]
 
@@ -77,6 +78,72 @@ def tolerance_markdown(tolerance: Result, evidence: Result) -> str:
         + markdown_table(header, rows)
         + "\n"
     )
+
+
+def odd_markdown(odd: Result) -> str:
+    """Benign but odd clients who are accused, and after every remedy; then what the remedy costs against thieves."""
+    victims = list(odd["victims"].values())
+    margins = {f"{margin:g}": f"margin {margin:g}" for margin in (Sentinel().margin, 0.3, 0.5)}
+    usual, retry = _first(victims[0]["kinds"]), victims[0]["retry"]
+    accused, thieves = [], []
+    for name in victims[0]["kinds"]:
+        of_victims = [one["kinds"][name] for one in victims]
+        remedied = [[one["remedies"].get(remedy) for one in of_victims] for remedy in REMEDIES]
+        accused.append(
+            (
+                _words(name),
+                *(_numbers(str(one["margins"][margin]["accused"]) for one in of_victims) for margin in margins),
+                *(_numbers(one and str(one["accused"]) for one in remedy) for remedy in remedied),
+            )
+        )
+        thieves.append(
+            (
+                _words(name),
+                *(
+                    _numbers(one and _median(one["thieves"][way]) for one in remedy)
+                    for way in ("plain", "3:1")
+                    for remedy in remedied
+                ),
+            )
+        )
+    shorter = sorted(
+        f"{_words(name)}, {one['about']}: {kind['queries']:,}"
+        for one in victims
+        for name, kind in one["kinds"].items()
+        if kind["queries"] < retry["queries"]
+    )
+    today = [_numbers(_median(one["thieves"][way]) for one in victims) for way in ("plain", "3:1")]
+    wrongly = sum(remedy["usual_accused"] for one in victims for remedy in _all_remedies(one))
+    return "\n".join(
+        [
+            f"Accused of {usual['clients']} benign clients of {retry['queries']:,} queries"
+            + (f" ({'; '.join(shorter)})" if shorter else "")
+            + ". A cell has one number for each victim: "
+            + "; ".join(one["about"] for one in victims)
+            + ".\n",
+            markdown_table(("client", *margins.values(), *REMEDIES.values()), accused),
+            f"Retry loops, the {retry['clients']} oddest inputs {retry['queries']:,} times each at margin 0: "
+            f"{_numbers(str(one['retry']['accused']) for one in victims)} accused. Usual clients accused under any "
+            f"calibration of this table: {wrongly}.\n",
+            f"The price: the median attack query at which a thief is accused, or the share caught within "
+            f"{odd['queries']:,} queries, cover counted in. With the usual calibration alone it is {today[0]} for a "
+            f"plain thief and {today[1]} for one with 3:1 cover.\n",
+            markdown_table(
+                ("calibrated on", *(f"{way}: {remedy}" for way in ("plain", "3:1") for remedy in REMEDIES.values())),
+                thieves,
+            ),
+        ]
+    )
+
+
+def _all_remedies(victim: Result) -> list[Result]:
+    return [remedy for kind in victim["kinds"].values() for remedy in kind["remedies"].values()]
+
+
+def _numbers(texts: Iterable[str | None]) -> str:
+    """One text for each victim; "none" where a remedy does not exist, nothing where it does for nobody."""
+    listed = list(texts)
+    return " / ".join(text or "none" for text in listed) if any(listed) else ""
 
 
 def threshold_markdown(result: Result) -> str:
@@ -165,7 +232,7 @@ def _accused(row: Result, usual: int) -> str:
 
 
 def _words(change: str) -> str:
-    return "JPEG quality " + change.removeprefix("jpeg ") if change.startswith("jpeg") else change
+    return change.replace("jpeg", "JPEG quality")
 
 
 def _first(results: Result) -> Any:
