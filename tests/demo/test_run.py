@@ -53,7 +53,7 @@ def test_every_digit_has_one_use_and_attackers_send_all_they_own():
     own = own_kind_spec(spec)
     assert (own.protectee.pool, own.budget) == ("benign", 600)
     assert {cell.attack for cell in own.cells()} == {"direct", "label_only"}
-    assert {cell.attack for cell in spec.cells()} == {"direct", "label_only", "drop_after_alarm"}
+    assert {cell.attack for cell in spec.cells()} == {"direct", "label_only"}
 
 
 def test_the_seed_is_that_of_victim_and_maps():
