@@ -54,6 +54,12 @@ def flags(judgement: Judgement) -> list[tuple[str, bool, bool, bool]]:
     return list(zip(judgement.letters, *columns, strict=True))
 
 
+def outcomes(judgement: Judgement) -> list[tuple[str, bool, bool, bool, bool, bool]]:
+    """The flags of every row, and whether it is repeated, and cut off."""
+    columns = zip(judgement.repeated.tolist(), judgement.cut_off.tolist(), strict=True)
+    return [(*row, *more) for row, more in zip(flags(judgement), columns, strict=True)]
+
+
 def events(ledger: Ledger) -> list[tuple]:
     """All but the number and the time."""
     return [(e.what, e.name, e.group, e.client, e.wealth, e.queries, e.coverage, e.actor) for e in ledger.events()]
@@ -64,11 +70,12 @@ def standings(ledger: Ledger) -> list[tuple]:
 
 
 NAMES = ("a", "b", "c")
+GROUPS = ("a", "everyone", "team:1", "team:2")  # a group may have the name of a client
 SCORES = 2
 TESTS = (1, -(2**63), 7)
 DIGESTS = [1, -1, 2**63 - 1, -(2**63), *range(2, 100)]
 VARIANTS = [(0.0, 0.0), (0.5, 0.0), (0.0, 1.0), (-CLOSE, CLOSE)]  # what is added to two numbers of a sketch
-OPERATIONS = ("pardon", "allow", "disallow", "budget", "no budget")
+OPERATIONS = ("pardon", "pardon groups", "allow", "disallow", "budget", "no budget")
 
 ranks_of = st.builds(
     lambda rank, less, above: (rank, max(0, rank - less), above),
@@ -99,15 +106,16 @@ chapters_of = st.lists(
 
 
 @st.composite
-def rules_of(draw, groups: Sequence[str]) -> Rules:
+def rules_of(draw) -> Rules:
     """Every client may be in any of the groups; where its alarms have no consequences, neither have those of groups."""
     enforce = draw(st.booleans())
-    made = {name: Group(limits=draw(limits_of), enforce_alarm=enforce and draw(st.booleans())) for name in groups}
-    of_one_kind = st.lists(st.sampled_from(groups), unique_by=lambda name: name.partition(":")[0])
+    made = {name: Group(limits=draw(limits_of), enforce_alarm=enforce and draw(st.booleans())) for name in GROUPS}
+    of_one_kind = st.lists(st.sampled_from(GROUPS), unique_by=lambda name: name.partition(":")[0])
     of_client = {name: {group: made[group] for group in draw(of_one_kind)} for name in NAMES}
     bar, spent = draw(st.sampled_from([1.5, 3.0, 20.0, math.inf])), draw(st.sampled_from([1e9, 0.9]))
-    account = draw(st.sampled_from(["", "spring 2026"]))
-    return Rules(draw(limits_of), SCORES, bar, enforce, of_client, account=account, alpha=spent, delta=spent)
+    account, cap = draw(st.sampled_from(["", "spring 2026"])), draw(st.sampled_from([0, 2, 7, math.inf, math.inf]))
+    limits = draw(limits_of)
+    return Rules(limits, SCORES, bar, enforce, of_client, account=account, alpha=spent, delta=spent, after_alarm=cap)
 
 
 def moved(rules: Rules, test: int, steps: int) -> Rules:
@@ -136,6 +144,9 @@ def queries_of(sends: list, variants: list[list[Query]]) -> list[Query]:
 def operate(on: Ledger | Watcher, order: str, client: str) -> None:
     if order == "pardon":
         on.pardon(client, "op")
+    elif order == "pardon groups":
+        for group in GROUPS:
+            on.pardon(group, "op", group=True)
     elif order in ("allow", "disallow"):
         on.allow(client, "op", allowed=order == "allow")
     else:
@@ -162,5 +173,5 @@ def traffic(seed: int, count: int) -> list[Query]:
 
 LIMITS = Limits(radius=0.1, threshold=0.1, extra_answers=150)
 SHARED = {"everyone": Group(limits=replace(LIMITS, extra_answers=250), enforce_alarm=True)}
-RULES = Rules(LIMITS, SCORES, 12.0, groups=dict.fromkeys(NAMES, SHARED))
-"""Rules under which `traffic` meets every letter, spends budgets and raises alarms."""
+RULES = Rules(LIMITS, SCORES, 12.0, groups=dict.fromkeys(NAMES, SHARED), after_alarm=80)
+"""Rules under which `traffic` meets every letter, spends budgets, raises alarms and goes on until it is cut off."""
