@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,11 +17,15 @@ from tests.reference.watch import Rules, Watcher, radius_of
 from tests.support.ledgers import ALL_LEDGERS, on_random_streams, run_threads
 from tests.support.points import CLASSES, cut
 from tests.support.queries import (
+    EVERYONE,
+    FOREIGN,
     NAMES,
+    OPERATIONS,
     PLENTY,
     SCORES,
     TESTS,
     USUAL,
+    accuse_everyone,
     album_of,
     chapters_of,
     events,
@@ -43,20 +48,22 @@ STREAMS = {
     "rules": rules_of(),
     "album": album_of,
     "chapters": chapters_of,
-    "capacity": st.sampled_from([1, 3, 1024]),
+    "capacity": st.sampled_from([1, 3, 1024, 1024]),
 }
 MANY = {"memory": 400, "sqlite": 100, "redis": 150, "sqlite reopened": 60, "redis reopened": 50, "redis cluster": 40}
 SOME = {"memory": 200, "sqlite": 30, "redis": 50, "sqlite reopened": 20, "redis reopened": 20, "redis cluster": 20}
 
 
 @pytest.mark.slow
-@on_random_streams(MANY, **STREAMS)
-def test_any_stream_in_any_batches_equals_the_reference(make, rules, album, chapters, capacity):
+@on_random_streams(MANY, **STREAMS, alarm=st.sampled_from([1, 1, 2, None]))
+def test_any_stream_in_any_batches_equals_the_reference(make, rules, album, chapters, capacity, alarm):
     variants = variants_of(album, rules.limits)
     with pytest.MonkeyPatch.context() as patch, closing(make()) as ledger:
         patch.setattr(Memory, "CAPACITY", capacity)
         watcher = Watcher(rules, capacity)
-        for sends, sizes, operation, test, steps in chapters:
+        for number, (sends, sizes, operation, test, steps) in enumerate(chapters):
+            if number == alarm:
+                assert accuse_everyone(ledger) == accuse_everyone(watcher)
             queries, now = queries_of(sends, variants), moved(rules, test, steps)
             watcher.rules = now
             rows = [row for part in cut(len(queries), sizes) for row in outcomes(judge(ledger, now, queries[part]))]
@@ -73,6 +80,53 @@ def test_any_stream_in_any_batches_equals_the_reference(make, rules, album, chap
             account = watcher.account(name)
             assert ledger.coverage(name) == account.cqs
             assert {k: [tuple(p) for p in v.tolist()] for k, v in ledger.records(name).items()} == account.points
+
+
+@every_ledger
+@pytest.mark.parametrize("seed", range(2))
+def test_the_accused_are_answered_as_the_reference_says(make, seed):
+    """Old and new pictures of clients and groups who are accused, cut off, pardoned, and accused again."""
+    rng = np.random.default_rng(seed)
+    team = {"team:1": Group(limits=replace(PLENTY, extra_answers=30), enforce_alarm=True)}
+    rules = Rules(PLENTY, SCORES, 4.5, groups={"a": EVERYONE, "b": EVERYONE | team, "c": team}, after_alarm=12)
+    watcher, met = Watcher(rules), set()
+
+    def counted(*, group: bool) -> int:
+        return sum(account.after_alarm for (is_group, _), account in watcher.accounts.items() if is_group == group)
+
+    with closing(make()) as ledger:
+        for chapter in range(16):
+            if chapter % 5 == 2:
+                for on, name in product((ledger, watcher), NAMES):
+                    on.pardon(name, "op")
+                assert accuse_everyone(ledger) == accuse_everyone(watcher)
+                watcher.rules = rules
+            queries, expected = [], []
+            for number in (2 * chapter + rng.integers(0, 10, 20)).tolist():
+                bet = FOREIGN * SCORES if number % 3 == 0 else ()
+                queries.append(picture(number, client=NAMES[rng.integers(3)], bet=bet))
+                before = [counted(group=False), counted(group=True)]
+                expected.append(watcher.ask(queries[-1]))
+                met |= {
+                    (is_group, *expected[-1][4:])
+                    for is_group in (False, True)
+                    if counted(group=is_group) > before[is_group]
+                }
+            at = int(rng.integers(1, 20))
+            assert outcomes(judge(ledger, rules, queries[:at])) == expected[:at]
+            assert outcomes(judge(ledger, rules, queries[at:])) == expected[at:]
+            assert standings(ledger) == watcher.standings()
+            for on in (ledger, watcher):
+                operate(on, OPERATIONS[chapter % 4], NAMES[chapter // 4 % 3])
+        assert events(ledger) == watcher.events
+    # Whether it is a group that counts, whether the row is repeated, whether it is cut off: all that there is.
+    assert met == {
+        (False, False, False),
+        (False, True, False),
+        (False, False, True),
+        (True, True, False),
+        (True, False, True),
+    }
 
 
 @pytest.mark.real

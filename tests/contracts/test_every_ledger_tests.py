@@ -335,7 +335,7 @@ def test_refused_pictures_do_not_push_answers_out(ledger, monkeypatch):
 @pytest.mark.parametrize("make", DURABLE.values(), ids=DURABLE)
 def test_a_restart_after_every_batch_changes_nothing(make, monkeypatch):
     monkeypatch.setattr(Memory, "CAPACITY", 40)
-    queries = traffic(6, 240)
+    queries = traffic(14, 240)
     watcher = Watcher(RULES, 40)
     expected = [watcher.ask(query) for query in queries]
     with closing(make()) as ledger:

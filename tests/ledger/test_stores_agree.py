@@ -27,6 +27,7 @@ from tests.support.queries import (
     NAMES,
     PLENTY,
     TESTS,
+    accuse_everyone,
     album_of,
     events,
     judge,
@@ -104,13 +105,22 @@ def everything(ledger: Ledger) -> tuple:
 @pytest.mark.real
 @pytest.mark.slow
 @settings(max_examples=50)
-@given(album=album_of, times=st.lists(time_of(), min_size=2, max_size=4), capacity=st.sampled_from([1, 3, 1024]))
-def test_all_stores_agree_while_everything_changes(album, times, capacity):
+@given(
+    album=album_of,
+    times=st.lists(time_of(), min_size=2, max_size=4),
+    capacity=st.sampled_from([1, 3, 1024]),
+    alarm=st.sampled_from([1, 1, 2, None]),
+)
+def test_all_stores_agree_while_everything_changes(album, times, capacity, alarm):
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setattr(Memory, "CAPACITY", capacity)
         memory = MemoryLedger()
         stores = {name: stack.enter_context(closing(make())) for name, make in STORES.items()}
-        for rules, tests, sends, sizes, operation, steps in times:
+        for number, (rules, tests, sends, sizes, operation, steps) in enumerate(times):
+            if number == alarm:
+                expected = accuse_everyone(memory)
+                for name, store in stores.items():
+                    assert accuse_everyone(store) == expected, name
             queries = queries_of(sends, variants_of(album, rules.limits))
             for i, part in enumerate(cut(len(queries), sizes)):
                 test = tests[i % len(tests)]
