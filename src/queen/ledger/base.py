@@ -96,7 +96,8 @@ class Budget:
 class Standing:
     """Where a client or group stands; `queries` counts all that were charged to it, under any policy.
 
-    Wealth and extra answers are counted under the sentinel only.
+    Wealth and extra answers are counted under the sentinel only. `after_alarm` counts the queries since the alarm, the
+    one that raised it included, as long as the alarm has consequences.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Standing:
     alarmed: bool = False
     allowed: bool = False
     extra_answers: int = 0
+    after_alarm: int = 0
     budget: Budget | None = None  # its own, if an operator has given it one
     coverage: Mapping[int, float] = field(default_factory=dict)
 
@@ -177,7 +179,10 @@ class Ledger(Protocol):
         ...
 
     def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
-        """Clear the alarm, the wealth in every test and the homes of a client (or group), never coverage or records."""
+        """Clear the alarm, what was counted since, the wealth in every test and the homes of a client (or group).
+
+        Coverage, records and the memory of queries stay.
+        """
         ...
 
     def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:

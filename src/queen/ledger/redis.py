@@ -18,7 +18,9 @@ from queen.ledger.rows import Rows, Scope, bar_of
 
 JUDGE = Script("judge.lua")
 LETTERS = "ABCD"
-LETTER, SPENT, ACCUSED, ALARMED, TRUSTED = 3, 4, 8, 16, 32  # the bits of the byte that the script returns per row
+# The bits of the byte that the script returns per row. Under an alarm with consequences a row is either denied or
+# repeated; if it is cut off, it is denied as well.
+LETTER, SPENT, DENIED, ALARMED, TRUSTED, REPEATED, CUT_OFF = 3, 4, 8, 16, 32, 64, 128
 FAILED = LETTERS.index("B")
 ALARM = struct.Struct("<Idd")  # row, number of queries and wealth
 
@@ -71,7 +73,7 @@ class _Replies:
         self._own = [0] * len(rows.owner)  # from the client's own scope
         self._all = [0] * len(rows.owner)  # from all scopes asked
         self._is_open = [True] * len(rows.owner)  # whether the next scopes are asked about a row too
-        self._closing = TRUSTED if rows.bets is None else TRUSTED | SPENT | ACCUSED
+        self._closing = TRUSTED if rows.bets is None else TRUSTED | SPENT | DENIED
         self._home: set[tuple[int, str]] = set()  # clients by number, and the groups whose alarms concern them
         self._alarms: list[tuple[int, Standing, str]] = []
         self.errors: dict[int, object] = {}
@@ -139,8 +141,10 @@ class _Replies:
         return Judgement(
             "".join([LETTERS[bits & LETTER] for bits in self._own]),
             (every & SPENT) > 0,
-            ((every & ACCUSED) > 0) | ((own & ALARMED) > 0),
+            ((every & (DENIED | REPEATED)) > 0) | ((own & ALARMED) > 0),
             (own & TRUSTED) > 0,
             failed,
-            self.alarms(),
+            repeated=(every & (REPEATED | SPENT | DENIED)) == REPEATED,  # and no other scope has denied it
+            cut_off=(every & CUT_OFF) > 0,
+            alarms=self.alarms(),
         )
