@@ -62,9 +62,10 @@ class GuardedEndpoint:
         self._verdicts.update({"alarmed": int(reply.alarmed.sum()), "refused": int(reply.refused.sum())})
 
     def simulate(self, clean: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Answers to a new client, under another secret; for the sentinel, also those to an accused client."""
-        has_accused = self._guard.bundle.policy == "sentinel"
-        guard = Guard(_without_refusals(self._guard.bundle), secret=draw_secret(generator))
+        """Answers to a new client, under another secret; also those to an accused client, where the accused get any."""
+        bundle = self._guard.bundle
+        has_accused = bundle.policy == "sentinel" and bundle.sentinel.on_alarm != "refuse"
+        guard = Guard(_without_refusals(bundle), secret=draw_secret(generator))
         states: list[list[Tensor]] = [[], []] if has_accused else [[]]
         for part_clean, part in zip(clean.split(BATCH), x.split(BATCH), strict=True):  # type: ignore[no-untyped-call]
             batch = guard.measure(part, said=part_clean)
@@ -115,6 +116,8 @@ def _builder(policy: str) -> Callable[..., Endpoint]:
         alpha: float = 1e-3,
         on_alarm: str = "refuse",
         on_spent: str = "refuse",
+        after_alarm: int | None = 2000,
+        digits: int | None = 3,
         map_epochs: int = 100,
         map_batch: int | None = None,
         shadow_models: int = 10,
@@ -124,7 +127,9 @@ def _builder(policy: str) -> Callable[..., Endpoint]:
         bundle = load_or_fit(victim, **recipe).with_options(
             policy=policy,
             limits=Limits(radius=radius, threshold=threshold, extra_answers=extra_answers),
-            sentinel=Sentinel(alpha=alpha, on_alarm=on_alarm, on_spent=on_spent),
+            sentinel=Sentinel(
+                alpha=alpha, on_alarm=on_alarm, on_spent=on_spent, after_alarm=after_alarm, digits=digits
+            ),
         )
         return GuardedEndpoint(bundle, draw_secret(generator))
 
