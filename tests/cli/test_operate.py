@@ -138,11 +138,15 @@ def test_protect_with_the_sentinel_wants_calibration_images(bundle, tmp_path, mo
     protect = ["protect", "tests.support.guards:make_mlp", "--weights", "mlp.safetensors", "--data", "train.npz"]
     protect += ["--policy", "sentinel", "--out", "out"]
     assert "needs held-out images" in mistake(*protect)
-    run(*protect, "--calibration", "train", "--alpha", 0.01, "--on-alarm", "refuse", "--extra-answers", 77)
+    run(*protect, "--calibration", "train", "--alpha", 0.01, "--on-alarm", "decoy", "--extra-answers", 77)
     guard = queen.load("out")
-    assert (guard.bundle.sentinel.alpha, guard.bundle.sentinel.on_alarm) == (0.01, "refuse")
+    found = guard.bundle.sentinel
+    assert (found.alpha, found.on_alarm, found.after_alarm, found.digits) == (0.01, "decoy", 2000, 3)
     assert guard.bundle.limits.extra_answers == 77
     assert "No certificate" in " ".join(as_json("certify", "out")["sentinel"])
+    run(*protect, "--calibration", "train", "--after-alarm", -1, "--digits", 0)
+    found = queen.load("out").bundle.sentinel
+    assert (found.on_alarm, found.after_alarm, found.digits) == ("refuse", None, None)
     with pytest.raises(OptionError, match="no on_alarm 'shout'"):
         raise invoke(*protect, "--calibration", "train", "--on-alarm", "shout").exception
 

@@ -64,10 +64,10 @@ class GuardedEndpoint:
         self._verdicts.update({name: int(mask.sum()) for name, mask in masks.items()})
 
     def simulate(self, clean: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Answers to a new client, under another secret; for the sentinel, also those to an accused client."""
+        """Answers to a new client, under another secret; also those to an accused client, where the accused get any."""
         bundle = self._guard.bundle
         has_accused = bundle.policy == "sentinel" and bundle.sentinel.on_alarm != "refuse"
-        guard = Guard(_without_refusals(self._guard.bundle), secret=draw_secret(generator))
+        guard = Guard(_without_refusals(bundle), secret=draw_secret(generator))
         states: list[list[Tensor]] = [[], []] if has_accused else [[]]
         for part_clean, part in zip(clean.split(BATCH), x.split(BATCH), strict=True):  # type: ignore[no-untyped-call]
             batch = guard.measure(part, said=part_clean)
