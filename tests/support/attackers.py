@@ -31,6 +31,11 @@ SMALL = Sizes(
     accounts=5,
     true_labels=20,
     warm_up=30,
+    provoking=5,
+    honest_anchors=5,
+    labelled_anchors=5,
+    path_steps=2,
+    small_steps=4,
     ask_batch=64,
 )
 

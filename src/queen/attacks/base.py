@@ -43,9 +43,14 @@ class Sizes:
     mirror: bool = True  # whether views may be mirrored
     peer_smoothing: bool = False  # as published: ask every view of `budget` images, which spends `views` budgets
     repeats: int = 3  # of an image (repeat_average), or noisy copies of it (near_record)
-    accounts: int = 10  # (many_accounts)
+    accounts: int = 10  # (many_accounts, two_accounts)
     true_labels: int = 100  # images whose true label the attacker bought (remap)
     warm_up: int = 1000  # benign images asked first (warm_up)
+    provoking: int = 100  # noise images sent first (provoked_alarm)
+    honest_anchors: int = 12  # its first images, answered before any alarm (path)
+    labelled_anchors: int = 30  # benign images with known labels (path_labelled)
+    path_steps: int = 12  # from an image to an anchor, at least two
+    small_steps: int = 60  # from an image to the next (small_steps)
     ask_batch: int = 256  # images per request
 
 
