@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks.base import CountedOracle, Knowledge, Sizes
+from queen.attacks.strategies.heads import encoder_of
 from queen.defenses.base import MappedEndpoint, Victim
 from queen.errors import RefusedError
 from queen.training import Schedule, probabilities, train
@@ -31,6 +32,7 @@ SMALL = Sizes(
     accounts=5,
     true_labels=20,
     warm_up=30,
+    unlabelled_ratio=1,
     ask_batch=64,
 )
 
@@ -113,6 +115,7 @@ def knowledge(sizes: Sizes = SMALL, device: str = "cpu", **changes: object) -> K
         rebuild=lambda model, x, labels, _: MappedEndpoint(
             Victim(model, (x, labels), new_network), lambda answers, x: squeezed(answers)
         ),
+        encoder=encoder_of(victim_network(), pool[:2]),
     )
     return replace(everything, **changes)
 

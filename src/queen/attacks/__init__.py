@@ -13,7 +13,18 @@ from functools import partial
 from queen.attacks.base import Attack, QueryStrategy
 from queen.attacks.queries.jbda_tr import jbda_tr
 from queen.attacks.queries.knockoff import knockoff
-from queen.attacks.strategies import averaging, cleaning, ddae, disguise, informed, labels, rotation
+from queen.attacks.strategies import (
+    averaging,
+    cleaning,
+    consistency,
+    ddae,
+    disguise,
+    evasion,
+    heads,
+    informed,
+    labels,
+    rotation,
+)
 from queen.attacks.strategies.pairs import answers_prior, clean_prior
 from queen.attacks.strategies.pbayes import pbayes
 from queen.defenses.base import nearest
@@ -57,6 +68,13 @@ ATTACKS: Mapping[str, Attack] = {
     "cover_3": _adaptive(ask=disguise.ask_behind_cover(3), cost=lambda _: 4, knows=("benign",)),
     "cover_10": _adaptive(ask=disguise.ask_behind_cover(10), cost=lambda _: 11, knows=("benign",)),
     "remap": _adaptive(ask=disguise.ask_and_remap, knows=("benign",)),
+    # Making the most of the few honest answers before the alarm.
+    "greybox_head": _adaptive(learn=heads.solve_on_victims_encoder, knows=("encoder",)),
+    "own_encoder_head": _adaptive(learn=heads.solve_on_own_encoder),
+    "few_label": _adaptive(learn=consistency.learn_from_pool),
+    "few_label_own_kind": _adaptive(learn=consistency.learn_from_own_kind, knows=("benign",)),
+    "evade_score": _adaptive(ask=evasion.ask_usual_to_pool),
+    "evade_score_own_kind": _adaptive(ask=evasion.ask_usual_to_own_kind, knows=("benign",)),
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queen.bench.render.markdown import markdown_table
-from queen.bench.render.table import FLAG, ORACLE, OWN_KIND
+from queen.bench.render.table import EXPLAINED, FLAG, MARKS
 from queen.demo.summary import best_thief
 
 Results = Mapping[str, Any]
@@ -25,7 +25,6 @@ HEADER = (
 )
 THIEVES_HEADER = ("attacker", "queries", "honest answers", "accused", "thief undefended", "thief sentinel")
 ACCOUNTS_HEADER = ("accounts", "honest answers alone", "pooled in a group")
-MARKS = {"prior": ORACLE, "benign": OWN_KIND}
 
 
 @dataclass(frozen=True)
@@ -171,8 +170,8 @@ def _thief_notes(results: Results) -> Iterator[str]:
         f"without a defense and under the sentinel, means over seeds {results['seeds']}; chance: "
         f"{_percent(results['chance'])}."
     )
-    yield f"{ORACLE} knows the victim's clean answers, which no real attacker does."
-    yield f"{OWN_KIND} owns images of the victim's own kind, and trains on the answers to them too."
+    known = {MARKS[knowledge] for row in thieves.values() for knowledge in row["knows"] if knowledge in MARKS}
+    yield from (f"{mark} {meaning}" for mark, meaning in EXPLAINED.items() if mark in known)
     yield from (f"{FLAG} {name}: {flag}" for name, row in thieves.items() for flag in row["flags"])
 
 
