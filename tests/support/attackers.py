@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks.base import CountedOracle, Knowledge, Sizes
+from queen.attacks.strategies.heads import encoder_of
 from queen.defenses.base import MappedEndpoint, Victim
 from queen.errors import RefusedError
 from queen.training import Schedule, probabilities, train
@@ -36,6 +37,7 @@ SMALL = Sizes(
     labelled_anchors=5,
     path_steps=2,
     small_steps=4,
+    unlabelled_ratio=1,
     ask_batch=64,
 )
 
@@ -118,6 +120,7 @@ def knowledge(sizes: Sizes = SMALL, device: str = "cpu", **changes: object) -> K
         rebuild=lambda model, x, labels, _: MappedEndpoint(
             Victim(model, (x, labels), new_network), lambda answers, x: squeezed(answers)
         ),
+        encoder=encoder_of(victim_network(), pool[:2]),
     )
     return replace(everything, **changes)
 

@@ -13,7 +13,20 @@ from functools import partial
 from queen.attacks.base import Attack, QueryStrategy
 from queen.attacks.queries.jbda_tr import jbda_tr
 from queen.attacks.queries.knockoff import knockoff
-from queen.attacks.strategies import accused, averaging, cleaning, ddae, disguise, informed, labels, path, rotation
+from queen.attacks.strategies import (
+    accused,
+    averaging,
+    cleaning,
+    consistency,
+    ddae,
+    disguise,
+    evasion,
+    heads,
+    informed,
+    labels,
+    path,
+    rotation,
+)
 from queen.attacks.strategies.pairs import answers_prior, clean_prior
 from queen.attacks.strategies.pbayes import pbayes
 from queen.defenses.base import nearest
@@ -69,6 +82,13 @@ ATTACKS: Mapping[str, Attack] = {
     "two_accounts_differ": _adaptive(ask=accused.ask_where_accounts_differ, cost=lambda _: 2),
     "small_steps": _adaptive(ask=accused.ask_in_small_steps, cost=lambda sizes: sizes.small_steps),
     "label_on_top": _adaptive(ask=accused.vote_on_labels, cost=accused.vote_cost),
+    # Making the most of the few honest answers before the alarm.
+    "greybox_head": _adaptive(learn=heads.solve_on_victims_encoder, knows=("encoder",)),
+    "own_encoder_head": _adaptive(learn=heads.solve_on_own_encoder),
+    "few_label": _adaptive(learn=consistency.learn_from_pool),
+    "few_label_own_kind": _adaptive(learn=consistency.learn_from_own_kind, knows=("benign",)),
+    "evade_score": _adaptive(ask=evasion.ask_usual_to_pool),
+    "evade_score_own_kind": _adaptive(ask=evasion.ask_usual_to_own_kind, knows=("benign",)),
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queen.bench.render.markdown import markdown_table
-from queen.bench.render.table import FLAG, ORACLE, OWN_KIND
+from queen.bench.render.table import EXPLAINED, FLAG, MARKS
 from queen.demo.summary import COLUMNS, BestThief, best_thief, best_thieves
 
 Results = Mapping[str, Any]
@@ -37,7 +37,6 @@ THIEVES_HEADER = (
     "attacker", "queries", "honest answers", "accused", "undefended", "sentinel", "decoys", "labels right",
 )  # fmt: skip
 ACCOUNTS_HEADER = ("accounts", "honest answers alone", "pooled in a group")
-MARKS = {"prior": ORACLE, "benign": OWN_KIND}
 REFUSALS, DECOYS = "sentinel", "decoys"  # columns of the attackers who know the sentinel
 
 
@@ -184,8 +183,8 @@ def _thief_notes(results: Results) -> Iterator[str]:
         "labels it believes then that are the victim's, honest answers before the alarm included. Means over seeds "
         f"{results['seeds']}; chance: {_percent(results['chance'])}."
     )
-    yield f"{ORACLE} knows the victim's clean answers, which no real attacker does."
-    yield f"{OWN_KIND} owns images of the victim's own kind, and trains on the answers to them too."
+    known = {MARKS[knowledge] for row in thieves.values() for knowledge in row["knows"] if knowledge in MARKS}
+    yield from (f"{mark} {meaning}" for mark, meaning in EXPLAINED.items() if mark in known)
     for name, row in thieves.items():
         for column, figures in row["columns"].items():
             yield from (f"{FLAG} {name}, {column}: {flag}" for flag in figures["flags"])

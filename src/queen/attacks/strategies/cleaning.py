@@ -18,6 +18,7 @@ EXPLAINED = 1e-5  # largest difference of an entry
 TIED = 0.05  # difference of the two largest entries
 # On a GPU an answer changes a little with the batch it is computed in.
 EQUAL: Mapping[str, float] = {"cpu": 1e-6, "cuda": 1e-4}
+MOST_DIGITS = 6  # of answers that count as rounded: float32 holds hardly more
 
 
 def to_simplex(answers: Tensor) -> Tensor:
@@ -53,10 +54,26 @@ def keep_agreed(transcript: Transcript, knowledge: Knowledge, generator: torch.G
 
 
 def keep_honest(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Keep only answers that equal the model's own: an attacker who would know at once that it was accused."""
+    """Keep only answers that equal the model's own, up to rounding: an attacker who knows at once that it was accused.
+
+    Where the accused are refused, all answers are honest, and everybody knows as much.
+    """
     clean = require(knowledge.clean, "clean")(transcript.x)
-    keep = (transcript.answers - clean).abs().amax(1) <= EQUAL[clean.device.type]
-    return _keep_rows(transcript, keep)
+    # Rounding that keeps sum and label moves a number by up to one unit, now and then by a little more.
+    allowed = EQUAL[clean.device.type] + 1.5 * rounding_unit(transcript.answers)
+    return _keep_rows(transcript, (transcript.answers - clean).abs().amax(1) <= allowed)
+
+
+def rounding_unit(answers: Tensor) -> float:
+    """The unit that answers (n, K) in 0..1 are rounded to: .001 if three decimals are enough to write all of them down.
+
+    1 where answers are labels; 0 where they are not rounded, to `MOST_DIGITS` decimals or fewer.
+    """
+    exact = answers.double()
+    for digits in range(MOST_DIGITS + 1):
+        if (exact - exact.round(decimals=digits)).abs().max() <= 1e-7:
+            return float(10.0**-digits)
+    return 0.0
 
 
 def _keep_rows(transcript: Transcript, keep: Tensor) -> Transcript:
