@@ -207,7 +207,8 @@ def test_of_clients_never_accused_there_is_no_median_query():
     assert count_accused([accuser], images(rng, 40), orders(rng, 40, 40, 3)) == {"accused": 0, "median": None}
 
 
-def test_retries_of_an_odd_input_are_free_but_frames_of_it_are_not():
+def test_retries_of_an_odd_input_are_free_but_frames_of_it_are_not(monkeypatch):
+    monkeypatch.setattr(odd_module, "HONEST", 10)
     rng = np.random.default_rng(0)
     calibration, queries = images(rng, 400), images(rng, 200)
     assert retries(calibration, queries, 2)["accused"] == 0
@@ -215,13 +216,15 @@ def test_retries_of_an_odd_input_are_free_but_frames_of_it_are_not():
     assert alarms(make_betting(calibration, 2, 0.0), queries, foreign, FIRST_BAR)[0] < 20
 
 
-def test_odd_clients_are_spared_once_their_own_traffic_calibrates():
+def test_odd_clients_are_spared_once_their_own_traffic_calibrates(monkeypatch):
+    monkeypatch.setattr(odd_module, "HONEST", 20)
+    monkeypatch.setattr(odd_module, "SENT", 300)
     rng = np.random.default_rng(0)
     calibration, usual = images(rng, 1000), images(rng, 1000)
     result = study(
         2, calibration, usual, Kind(images(rng, 2000, shift=1.0), 2000), lambda accuser: {"bar": accuser.bar}
     )
-    assert [at["accused"] for at in result["margins"].values()][:3] == [100, 100, 100]
+    assert [at["accused"] for at in result["margins"].values()][:3] == [20, 20, 20]
     assert result["traffic"] == 1000
     own = result["remedies"]["own"]
     assert (own["accused"], own["usual_accused"], own["thieves"]) == (0, 0, {"bar": FIRST_BAR})
@@ -263,17 +266,19 @@ def test_every_kind_is_studied_and_has_a_row(victim):
     assert result["thieves"]["plain"]["caught"] == 1
     for name, kind in result["kinds"].items():
         assert ("again" in kind["remedies"]) == (name.startswith("drift") and name != "drift: classes")
-    table = odd_markdown({"queries": 4400, "victims": {"a": result, "b": result}})
-    assert all(f"\n| {name.replace('jpeg', 'JPEG quality')} |" in table for name in result["kinds"])
+    rows = odd_markdown({"queries": 4400, "victims": {"a": result, "b": result}}).splitlines()
+    for name in result["kinds"]:
+        assert any(row.startswith(f"| {name.replace('jpeg', 'JPEG quality')} |") for row in rows)
 
 
-def test_the_committed_odd_clients_need_less_patience_the_larger_the_margin():
+def test_of_the_committed_odd_clients_a_larger_margin_spares_more_and_own_traffic_does_unless_it_comes_in_bursts():
     victims = json.loads((RESULTS / "odd.json").read_text())["victims"]
     assert list(victims) == list(json.loads((RESULTS / "tolerance.json").read_text())["victims"])
     for victim in victims.values():
         assert victim["retry"]["accused"] == 0
         assert victim["kinds"]["cascade"]["margins"]["0.2"]["accused"] == 100
-        for kind in victim["kinds"].values():
+        for name, kind in victim["kinds"].items():
             accused = [at["accused"] for at in kind["margins"].values()]
             assert accused == sorted(accused, reverse=True)
-            assert all(remedy["accused"] <= kind["margins"]["0.2"]["accused"] for remedy in kind["remedies"].values())
+            if not name.startswith("bursts"):
+                assert kind["remedies"]["own"]["accused"] <= kind["remedies"]["mixed"]["accused"] <= accused[2]
