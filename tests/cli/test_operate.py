@@ -18,13 +18,15 @@ from tests.support.commands import as_json, invoke, mistake, run
 from tests.support.guards import fitted, held_out, queries, train_set, trained
 
 FOG = 0.4 * torch.rand(60, 64, generator=torch.Generator().manual_seed(0))  # looks like no class
+MORE_FOG = FOG.flip(1)
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sentinel")
-    fitted("head", policy="sentinel", limits=Limits(radius=0.05)).save(folder / "bundle")
+    fitted("head", policy="sentinel", on_alarm="decoy", limits=Limits(radius=0.05)).save(folder / "bundle")
     np.save(folder / "fog.npy", FOG.numpy())
+    np.save(folder / "more_fog.npy", MORE_FOG.numpy())
     np.save(folder / "digits.npy", queries()[:20].numpy())
     np.savez(folder / "held_out.npz", **dict(zip("xy", (t.numpy() for t in held_out()), strict=True)))
     return folder
@@ -46,7 +48,9 @@ def test_clients_are_listed_with_the_most_suspicious_first(here):
     assert mallory["wealth"] >= 1000 > alice["wealth"]
     assert mallory["queries"] == 60
     shown = run("clients", "--ledger", "c.sqlite").stdout
-    assert "accused" in shown
+    [alarm] = as_json("alarms", "--ledger", "c.sqlite")
+    assert (mallory["after_alarm"], alice["after_alarm"]) == (60 - alarm["queries"] + 1, 0)  # the accusing one included
+    assert f"accused, {mallory['after_alarm']} since" in shown
     assert shown.index("mallory") < shown.index("alice")
 
 
@@ -84,7 +88,10 @@ def test_the_allow_list_has_a_way_in_and_out(here, bundle):
     assert torch.allclose(honest, queen.load(bundle / "bundle").measure(FOG).honest, atol=1e-6)
     assert "allowed" in run("clients", "--ledger", "c.sqlite").stdout
     run("allow", "mallory", "--off", "--ledger", "c.sqlite")
-    assert not torch.allclose(torch.tensor(as_json(*ask)["probabilities"]), honest, atol=1e-2)
+    assert torch.allclose(torch.tensor(as_json(*ask)["probabilities"]), honest)  # what it was answered stays so
+    ask[2] = bundle / "more_fog.npy"
+    asked = queen.load(bundle / "bundle").measure(MORE_FOG)
+    assert not torch.allclose(torch.tensor(as_json(*ask)["probabilities"]), asked.honest, atol=1e-2)
 
 
 def test_a_client_may_have_a_budget_of_its_own(here, bundle):
