@@ -18,12 +18,13 @@ def round_answers(probabilities: Tensor, digits: int) -> Tensor:
     number changes by a whole unit, unless the answer would then name another class: where an earlier class has come to
     equal the largest number (the first of equal ones), one unit goes from that class to it.
     """
-    given = probabilities.cpu().numpy()  # by numpy, which takes a third of torch's time for a single query
+    given = probabilities.cpu().numpy()  # by numpy, which takes less than half of torch's time for a single query
     units = 10**digits
-    exact = given * (units / given.sum(axis=1, dtype=np.float64, keepdims=True))
+    exact = given.astype(np.float64)
+    exact *= units / exact.sum(axis=1, keepdims=True)
     whole = np.floor(exact)
     missing = (units - whole.sum(axis=1)).astype(np.intp)
-    most_lost = np.argsort(whole - exact, axis=1, kind="stable")
+    most_lost = (whole - exact).argsort(axis=1, kind="stable")
     rows = np.arange(len(given)).repeat(missing)
     whole[rows, most_lost[np.arange(given.shape[1]) < missing[:, None]]] += 1
     labels, tops = given.argmax(axis=1), whole.argmax(axis=1)
@@ -31,4 +32,4 @@ def round_answers(probabilities: Tensor, digits: int) -> Tensor:
     if len(changed):
         whole[changed, labels[changed]] += 1
         whole[changed, tops[changed]] -= 1
-    return torch.from_numpy(whole / units).to(probabilities)
+    return torch.from_numpy((whole / units).astype(given.dtype)).to(probabilities.device)
