@@ -28,7 +28,6 @@ from queen.attacks.strategies.disguise import add_noise
 from queen.errors import RefusedError
 from queen.ledger.base import Judgement
 from queen.perturber import MeasuredBatch
-from queen.sentinel.sketch import JITTER
 from queen.types import Oracle, Reply
 
 Labelled = tuple[Tensor, Tensor]
@@ -38,6 +37,7 @@ RARE = 1e-3  # chance of a histogram test to fail on decoys without a fault
 SURE = 1000.0  # how much likelier decoys must be than honest answers before a thief is sure of the alarm
 ORDERS = 200  # of the same answers, to see when a thief is sure
 BATCH = 1024
+JITTER = 1e-3  # of the input's range: what re-encoding changes in a picture
 PROVOKING = 100  # foreign images among those of the victim's kind: they raise the alarm
 FOREIGN, OWN_KIND = "foreign", "own-kind"
 
