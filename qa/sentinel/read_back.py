@@ -28,7 +28,6 @@ from queen.attacks.strategies.disguise import add_noise
 from queen.errors import RefusedError
 from queen.ledger.base import Judgement
 from queen.perturber import MeasuredBatch
-from queen.sentinel.sketch import JITTER
 from queen.types import Oracle, Reply
 
 Labelled = tuple[Tensor, Tensor]
@@ -38,6 +37,7 @@ RARE = 1e-3  # chance of a histogram test to fail on decoys without a fault
 SURE = 1000.0  # how much likelier decoys must be than honest answers before a thief is sure of the alarm
 ORDERS = 200  # of the same answers, to see when a thief is sure
 BATCH = 1024
+JITTER = 1e-3  # of the input's range: what re-encoding changes in a picture
 PROVOKING = 100  # foreign images among those of the victim's kind: they raise the alarm
 FOREIGN, OWN_KIND = "foreign", "own-kind"
 
@@ -349,10 +349,12 @@ def proof(how: str, signs: Tensor, honest_rate: float, decoy_rate: float, querie
 
 def shape_proof(target: Target, honest: int) -> Check:
     """How many decoys for foreign images it takes until they look unlike the honest answers to such images."""
-    guard, rng = target.fresh(), np.random.default_rng(0)
+    guard, watched, rng = target.fresh(), target.guard.fresh(on_alarm="observe"), np.random.default_rng(0)
     accuse(guard, target.foreign)
     x = target.foreign[-1000:]
-    usual = torch.cat([guard.measure(part).honest for part in x.split(BATCH)]).amax(1).cpu().numpy()  # type: ignore[no-untyped-call]
+    parts = enumerate(x.split(PROVOKING))  # type: ignore[no-untyped-call]
+    replies = [watched.answer(part, client=f"client {i}") for i, part in parts]  # several: nobody's budget is spent
+    usual = torch.cat([reply.probabilities for reply in replies]).amax(1).cpu().numpy()
     decoys = guard.answer(x, client="thief").probabilities.amax(1).cpu().numpy()
     sizes = [10, 20, 50, 100, 200, 500]
     sure = [
@@ -375,9 +377,8 @@ def _cost(sure: NDArray[np.bool_], queries: int) -> str:
 # The scenario.
 
 
-def checks_of(target: Target, quick: bool) -> list[Check]:
-    """All of the goal."""
-    count = 400 if quick else 1000
+def checks_of(target: Target, count: int) -> list[Check]:
+    """All of the goal, with so many labels per attacker."""
     return [*read_back_checks(target, count), *form_checks(target, 500), *alarm_checks(target, 400)]
 
 
@@ -385,7 +386,7 @@ def run(
     folder: Path, quick: bool, *, victim: str = "demo", data: Path | None = None, device: str = "cpu"
 ) -> list[Check]:
     """The attackers at a guard."""
-    return checks_of(_target(folder, victim, data, device), quick)
+    return checks_of(_target(folder, victim, data, device), 400 if quick else 1000)
 
 
 def control(
@@ -393,7 +394,7 @@ def control(
 ) -> list[Check]:
     """The same at a guard whose decoys are the honest numbers, shuffled."""
     with shuffled_numbers():
-        return checks_of(_target(folder, victim, data, device), quick=True)
+        return checks_of(_target(folder, victim, data, device), 200)
 
 
 def _target(folder: Path, victim: str, data: Path | None, device: str) -> Target:

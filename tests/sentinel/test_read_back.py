@@ -9,6 +9,7 @@ import torch
 from scipy.stats import binom
 
 from qa.sentinel import read_back as qa
+from qa.serving.scenario import failed
 from queen import protect
 from queen.zoo import build
 from tests.support.guards import QUICK, SECRET, digits, images, train
@@ -52,10 +53,20 @@ def test_shuffled_numbers_are_read_back(attack):
 
 def test_shuffled_numbers_have_another_form_and_change_when_sent_again():
     with qa.shuffled_numbers():
-        wrong = [
-            check.name for check in [*qa.form_checks(target(), 300), *qa.alarm_checks(target(), 200)] if not check.holds
-        ]
-    assert "largest number of decoys, as of honest answers to own-kind images" in wrong
+        wrong = {check.name for check in failed([*qa.form_checks(target(), 300), *qa.alarm_checks(target(), 200)])}
+    assert {f"{form} of decoys, as of honest answers to own-kind images" for form in qa.FORMS} <= wrong
+    assert "an old query sent again after the alarm is answered as before" in wrong
+
+
+@pytest.mark.parametrize("attack", qa.ATTACKERS)
+def test_nothing_is_read_back_from_decoys(attack):
+    result = qa.read_back(target(), attack, qa.FOREIGN, 60)
+    assert result.labels >= 60
+    assert result.right <= binom.isf(1e-3, result.labels, result.base)
+
+
+def test_decoys_look_honest_and_old_queries_are_answered_as_before():
+    assert failed([*qa.form_checks(target(), 300), *qa.alarm_checks(target(), 200)]) == []
 
 
 def test_a_sequential_proof_counts_queries():
