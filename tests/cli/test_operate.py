@@ -23,7 +23,7 @@ FOG = 0.4 * torch.rand(60, 64, generator=torch.Generator().manual_seed(0))  # lo
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sentinel")
-    fitted("head", policy="sentinel", limits=Limits(radius=0.05)).save(folder / "bundle")
+    fitted("head", policy="sentinel", on_alarm="decoy", limits=Limits(radius=0.05)).save(folder / "bundle")
     np.save(folder / "fog.npy", FOG.numpy())
     np.save(folder / "digits.npy", queries()[:20].numpy())
     np.savez(folder / "held_out.npz", **dict(zip("xy", (t.numpy() for t in held_out()), strict=True)))
@@ -81,7 +81,7 @@ def test_the_allow_list_has_a_way_in_and_out(here, bundle):
     run("allow", "mallory", "--ledger", "c.sqlite")
     ask = ["ask", bundle / "bundle", bundle / "fog.npy", "--client", "mallory", "--ledger", "c.sqlite"]
     honest = torch.tensor(as_json(*ask)["probabilities"])
-    assert torch.allclose(honest, queen.load(bundle / "bundle").measure(FOG).honest, atol=1e-6)
+    assert torch.allclose(honest, queen.load(bundle / "bundle").measure(FOG).honest, rtol=0, atol=2e-3)  # rounded
     assert "allowed" in run("clients", "--ledger", "c.sqlite").stdout
     run("allow", "mallory", "--off", "--ledger", "c.sqlite")
     assert not torch.allclose(torch.tensor(as_json(*ask)["probabilities"]), honest, atol=1e-2)
@@ -113,7 +113,9 @@ def test_a_ledger_that_is_not_there_is_not_made(command, tmp_path, monkeypatch):
 
 def test_ask_tells_that_the_client_stands_accused(here, bundle):
     ask = ["ask", bundle / "bundle", bundle / "fog.npy", "--client", "mallory", "--ledger", "c.sqlite"]
-    assert all(as_json(*ask)["alarmed"])
+    answer = as_json(*ask)
+    assert all(answer["alarmed"])
+    assert all(round(number, 3) == number for row in answer["probabilities"] for number in row)  # not 0.33700001
     assert "the client stands accused" in run(*ask, "--explain").stdout
 
 
