@@ -85,7 +85,7 @@ def test_the_allow_list_has_a_way_in_and_out(here, bundle):
     run("allow", "mallory", "--ledger", "c.sqlite")
     ask = ["ask", bundle / "bundle", bundle / "fog.npy", "--client", "mallory", "--ledger", "c.sqlite"]
     honest = torch.tensor(as_json(*ask)["probabilities"])
-    assert torch.allclose(honest, queen.load(bundle / "bundle").measure(FOG).honest, atol=1e-6)
+    assert torch.allclose(honest, queen.load(bundle / "bundle").measure(FOG).honest, rtol=0, atol=2e-3)  # rounded
     assert "allowed" in run("clients", "--ledger", "c.sqlite").stdout
     run("allow", "mallory", "--off", "--ledger", "c.sqlite")
     assert torch.allclose(torch.tensor(as_json(*ask)["probabilities"]), honest)  # what it was answered stays so
@@ -120,7 +120,9 @@ def test_a_ledger_that_is_not_there_is_not_made(command, tmp_path, monkeypatch):
 
 def test_ask_tells_that_the_client_stands_accused(here, bundle):
     ask = ["ask", bundle / "bundle", bundle / "fog.npy", "--client", "mallory", "--ledger", "c.sqlite"]
-    assert all(as_json(*ask)["alarmed"])
+    answer = as_json(*ask)
+    assert all(answer["alarmed"])
+    assert all(round(number, 3) == number for row in answer["probabilities"] for number in row)  # not 0.33700001
     assert "the client stands accused" in run(*ask, "--explain").stdout
 
 
