@@ -9,7 +9,7 @@ import torch
 
 from queen.attacks import ATTACKS, QUERIES, find_attack, find_queries
 from queen.attacks.base import Attack, Knowledge, Sizes, Transcript
-from queen.attacks.strategies import ddae
+from queen.attacks.strategies import ddae, heads
 from queen.errors import OptionError
 from tests.support.attackers import QUICK, SMALL, counted_oracle, knowledge, new_network, refusing_oracle, seed
 
@@ -19,9 +19,10 @@ SOLVED = ("greybox_head", "own_encoder_head")  # thieves in which nothing is lef
 
 
 @pytest.fixture(autouse=True)
-def _hasty_shadows(monkeypatch):
-    """What holds here does not depend on how well D-DAE's shadows are trained."""
+def _hasty_helpers(monkeypatch):
+    """What holds here does not depend on how well D-DAE's shadows and an attacker's own classifier are trained."""
     monkeypatch.setattr(ddae, "SHADOW_STEPS", 2)
+    monkeypatch.setattr(heads, "OWN_STEPS", 2)
 
 
 def run(query: str, attack: Attack, known: Knowledge, budget: int = BUDGET, oracle=None) -> tuple[Transcript, int]:

@@ -18,6 +18,7 @@ EXPLAINED = 1e-5  # largest difference of an entry
 TIED = 0.05  # difference of the two largest entries
 # On a GPU an answer changes a little with the batch it is computed in.
 EQUAL: Mapping[str, float] = {"cpu": 1e-6, "cuda": 1e-4}
+ROUNDED = 1.5  # units by which an answer may differ: rounding that keeps the sum and the label moves it by one or so
 MOST_DIGITS = 6  # of answers that count as rounded: float32 holds hardly more
 
 
@@ -59,8 +60,7 @@ def keep_honest(transcript: Transcript, knowledge: Knowledge, generator: torch.G
     Where the accused are refused, all answers are honest, and everybody knows as much.
     """
     clean = require(knowledge.clean, "clean")(transcript.x)
-    # Rounding that keeps sum and label moves a number by up to one unit, now and then by a little more.
-    allowed = EQUAL[clean.device.type] + 1.5 * rounding_unit(transcript.answers)
+    allowed = EQUAL[clean.device.type] + ROUNDED * rounding_unit(transcript.answers)
     return _keep_rows(transcript, (transcript.answers - clean).abs().amax(1) <= allowed)
 
 

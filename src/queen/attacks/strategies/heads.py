@@ -18,14 +18,16 @@ from queen.attacks.strategies.cleaning import rounding_unit
 from queen.attacks.strategies.requirements import require
 from queen.cache import fingerprint
 from queen.core.split import find_split, run_model
-from queen.training import train
+from queen.training import Schedule, train
 from queen.zoo import seeded
 
-RIDGE = 1e-4  # of the squared weights, for features of variance 1
-EXACT_RIDGE = 1e-6  # where answers are not rounded: nothing but float32 is in the way
+# Weight of the squared weights, for features of variance 1: at most, where answers are rounded to coarse units; per
+# unit, since finer answers are to be trusted more; and where they are exact, so that only float32 is in the way.
+MOST_RIDGE, RIDGE_PER_UNIT, EXACT_RIDGE = 1e-4, 1e-2, 1e-6
 SMALLEST = 1e-30  # of an exact answer, before its logarithm
 SEARCH = 300  # steps of L-BFGS
 BATCH = 512
+OWN_BATCHES, OWN_STEPS = 100, 1500  # steps of the own encoder: in an epoch of a large pool, and in all of a small one's
 
 
 class Headed(nn.Module):
@@ -93,9 +95,10 @@ def solve_head(features: Tensor, answers: Tensor, usual: Tensor) -> nn.Linear:
     middle, scale = usual.double().mean(0), usual.double().std(0).square().mean().sqrt().clamp(min=1e-12)
     inputs = F.pad((features.double() - middle) / scale, (0, 1), value=1.0)
     targets = answers.double().clamp(min=unit / 2 or SMALLEST)
-    weights = _ridge(inputs, targets.log(), RIDGE if unit else EXACT_RIDGE)
+    ridge = min(MOST_RIDGE, RIDGE_PER_UNIT * unit) if unit else EXACT_RIDGE
+    weights = _ridge(inputs, targets.log(), ridge)
     if unit:
-        weights = _fit_intervals(inputs, answers.double(), unit, weights)
+        weights = _fit_intervals(inputs, answers.double(), unit, ridge, weights)
     head = nn.Linear(features.shape[1], answers.shape[1]).to(features)
     with torch.no_grad():
         head.weight.copy_(weights[:-1].T / scale)
@@ -112,17 +115,17 @@ def _ridge(inputs: Tensor, logarithms: Tensor, ridge: float) -> Tensor:
     return weights
 
 
-def _fit_intervals(inputs: Tensor, written: Tensor, unit: float, start: Tensor) -> Tensor:
+def _fit_intervals(inputs: Tensor, written: Tensor, unit: float, ridge: float, start: Tensor) -> Tensor:
     """Weights (D + 1, K), searched from `start`, whose probabilities round to those `written` (n, K)."""
     above, below = (written + unit / 2).log(), (written - unit / 2).clamp(min=SMALLEST).log()
-    weights = start.clone().requires_grad_(True)
+    weights = start.clone(memory_format=torch.contiguous_format).requires_grad_(True)
     search = torch.optim.LBFGS([weights], max_iter=SEARCH, history_size=20, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         search.zero_grad()
         guess = (inputs @ weights).log_softmax(1)
         outside = (guess - above).clamp(min=0) + torch.where(written > 0, below - guess, 0).clamp(min=0)
-        total = outside.square().sum(1).mean() - (written * guess).sum(1).mean() + RIDGE * weights.square().sum()
+        total = outside.square().sum(1).mean() - (written * guess).sum(1).mean() + ridge * weights.square().sum()
         total.backward()  # type: ignore[no-untyped-call]
         return total
 
@@ -133,11 +136,13 @@ def _fit_intervals(inputs: Tensor, written: Tensor, unit: float, start: Tensor) 
 def own_classifier(knowledge: Knowledge) -> nn.Module:
     """A network like the thief's that tells the classes of the pool apart, trained on the pool's own labels.
 
-    It depends on `knowledge.seed` alone, so that the same one serves every attack and every defense.
+    It depends on `knowledge.seed` alone, not on how the thief is trained, so that the same one serves every attack.
     """
     pool, labels = knowledge.pool, require(knowledge.pool_labels, "pool_labels")
     own = torch.Generator().manual_seed(int(fingerprint(f"own classifier {knowledge.seed}".encode())[:15], 16))
-    classes, schedule = int(labels.max()) + 1, knowledge.schedule
+    classes, batch = int(labels.max()) + 1, max(64, len(pool) // OWN_BATCHES)
+    augment = knowledge.schedule.augment
+    schedule = Schedule(epochs=knowledge.sizes.own_epochs, batch=batch, augment=augment, min_steps=OWN_STEPS)
     plain = knowledge.make_thief(own).to(pool.device)
     with seeded(own):
         blank = with_head(plain, pool[:2], lambda head: _new_head(head, classes)).cpu()
