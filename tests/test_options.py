@@ -103,7 +103,7 @@ def test_the_sentinels_defaults_are_those_of_the_method():
     assert (settings.alpha, settings.delta, settings.margin) == (1e-3, 0.05, 0.2)
     assert settings.scores == ("energy", "distance", "knn")
     assert (settings.on_alarm, settings.on_spent, settings.groups) == ("refuse", "refuse", {})
-    assert (settings.after_alarm, settings.digits) == (2000, 3)
+    assert (settings.after_alarm, settings.digits) == (2000, 2)
 
 
 WRONG_SETTINGS = {

@@ -27,6 +27,7 @@ from queen.bench.protectee import Protectee, make_protectee
 from queen.bench.utility import calibration_error
 from queen.cache import Cache
 from queen.demo.run import demo_spec
+from queen.sentinel.rounding import round_answers
 from queen.training import one_thread
 
 DIGITS = (None, 6, 4, 3, 2, 1)
@@ -97,15 +98,6 @@ def client_loss(honest: Tensor, answers: Tensor, labels: Tensor, unit: float) ->
         "log_loss": -likely.log().mean().item(),
         "true_label_zero": (answers.gather(1, labels[:, None]) == 0).double().mean().item(),
     }
-
-
-def round_answers(answers: Tensor, digits: int) -> Tensor:
-    """Answers (n, K) in whole units that sum to 1: all rounded down, then the largest remainders up."""
-    units = answers.double() / answers.double().sum(1, keepdim=True) * 10**digits
-    whole = units.floor()
-    missing = (10**digits - whole.sum(1, keepdim=True)).round()
-    rank = (whole - units).argsort(dim=1, stable=True).argsort(1)
-    return ((whole + (rank < missing)) / 10**digits).to(answers)
 
 
 def as_table(figures: dict[str, Any]) -> str:

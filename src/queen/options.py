@@ -87,7 +87,7 @@ class Sentinel:
     on_alarm: str = "refuse"
     on_spent: str = "refuse"
     after_alarm: int | None = 2000
-    digits: int | None = 3
+    digits: int | None = 2
     groups: Mapping[str, Group] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ def protect(
     after_alarm: Annotated[
         int, typer.Option(min=-1, help="Sentinel: queries of an accused client after which it is refused; -1: never.")
     ] = 2000,
-    digits: Annotated[int, typer.Option(min=0, help="Sentinel: decimals of answers; 0: all of them.")] = 3,
+    digits: Annotated[int, typer.Option(min=0, help="Sentinel: decimals of answers; 0: all of them.")] = 2,
     observe: Annotated[bool, typer.Option("--observe", help="Decide and count, but answer honestly.")] = False,
     radius: Annotated[float, typer.Option(help="Radius of a query, relative to its class's spread.")] = 0.02,
     threshold: Annotated[float, typer.Option(help="Share of a disc after which a class is spent.")] = 0.2,

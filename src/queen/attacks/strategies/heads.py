@@ -21,9 +21,9 @@ from queen.core.split import find_split, run_model
 from queen.training import Schedule, train
 from queen.zoo import seeded
 
-# Weight of the squared weights, for features of variance 1: at most, where answers are rounded to coarse units; per
-# unit, since finer answers are to be trusted more; and where they are exact, so that only float32 is in the way.
-MOST_RIDGE, RIDGE_PER_UNIT, EXACT_RIDGE = 1e-4, 1e-2, 1e-6
+# What a squared weight costs, for features of variance 1: in proportion to the unit that answers are rounded to, since
+# finer answers are to be trusted more; and where they are exact, so that only float32 is in the way.
+RIDGE_PER_UNIT, EXACT_RIDGE = 1e-2, 1e-6
 SMALLEST = 1e-30  # of an exact answer, before its logarithm
 SEARCH = 300  # steps of L-BFGS
 BATCH = 512
@@ -87,18 +87,16 @@ def solve_head(features: Tensor, answers: Tensor, usual: Tensor) -> nn.Linear:
     """The head whose softmax on features (n, D) gives the answers (n, K); `usual` (m, D) says how features vary.
 
     Exact answers: ridge regression of their logarithms, each row less its mean, since a softmax forgets what is added
-    to all logits. Rounded ones say only that a probability lies half a unit around what is written: from that
-    regression on, with zeros taken for half a unit, the search goes on until the logarithms lie inside, and prefers
-    heads of high likelihood among those. Zeros, the most of what rounding leaves, then bound from above alone.
+    to all logits. Of rounded ones the logarithms of small numbers say nothing any more, and they ruin a regression; the
+    head of highest likelihood hardly looks at them.
     """
     unit = rounding_unit(answers)
     middle, scale = usual.double().mean(0), usual.double().std(0).square().mean().sqrt().clamp(min=1e-12)
     inputs = F.pad((features.double() - middle) / scale, (0, 1), value=1.0)
-    targets = answers.double().clamp(min=unit / 2 or SMALLEST)
-    ridge = min(MOST_RIDGE, RIDGE_PER_UNIT * unit) if unit else EXACT_RIDGE
-    weights = _ridge(inputs, targets.log(), ridge)
     if unit:
-        weights = _fit_intervals(inputs, answers.double(), unit, ridge, weights)
+        weights = _likeliest(inputs, answers.double(), RIDGE_PER_UNIT * unit)
+    else:
+        weights = _regress(inputs, answers.double().clamp(min=SMALLEST).log(), EXACT_RIDGE)
     head = nn.Linear(features.shape[1], answers.shape[1]).to(features)
     with torch.no_grad():
         head.weight.copy_(weights[:-1].T / scale)
@@ -106,7 +104,7 @@ def solve_head(features: Tensor, answers: Tensor, usual: Tensor) -> nn.Linear:
     return head.requires_grad_(False)
 
 
-def _ridge(inputs: Tensor, logarithms: Tensor, ridge: float) -> Tensor:
+def _regress(inputs: Tensor, logarithms: Tensor, ridge: float) -> Tensor:
     """Weights (D + 1, K) of inputs (n, D + 1) that give the rows of `logarithms` (n, K) up to a number per row."""
     centred = logarithms - logarithms.mean(1, keepdim=True)
     square = inputs.T @ inputs
@@ -115,19 +113,16 @@ def _ridge(inputs: Tensor, logarithms: Tensor, ridge: float) -> Tensor:
     return weights
 
 
-def _fit_intervals(inputs: Tensor, written: Tensor, unit: float, ridge: float, start: Tensor) -> Tensor:
-    """Weights (D + 1, K), searched from `start`, whose probabilities round to those `written` (n, K)."""
-    above, below = (written + unit / 2).log(), (written - unit / 2).clamp(min=SMALLEST).log()
-    weights = start.clone(memory_format=torch.contiguous_format).requires_grad_(True)
+def _likeliest(inputs: Tensor, answers: Tensor, ridge: float) -> Tensor:
+    """Weights (D + 1, K) under which answers (n, K) are most likely, at so much per squared weight."""
+    weights = inputs.new_zeros(inputs.shape[1], answers.shape[1]).requires_grad_(True)
     search = torch.optim.LBFGS([weights], max_iter=SEARCH, history_size=20, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         search.zero_grad()
-        guess = (inputs @ weights).log_softmax(1)
-        outside = (guess - above).clamp(min=0) + torch.where(written > 0, below - guess, 0).clamp(min=0)
-        total = outside.square().sum(1).mean() - (written * guess).sum(1).mean() + ridge * weights.square().sum()
-        total.backward()  # type: ignore[no-untyped-call]
-        return total
+        surprise = -(answers * (inputs @ weights).log_softmax(1)).sum(1).mean() + ridge * weights.square().sum()
+        surprise.backward()  # type: ignore[no-untyped-call]
+        return surprise
 
     search.step(loss)  # type: ignore[no-untyped-call]
     return weights.detach()
