@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from queen.bench.render.markdown import markdown_table
 from queen.bench.render.sentinel import (
+    digits_markdown,
     draw_threshold,
     evidence_markdown,
     odd_markdown,
@@ -30,7 +31,7 @@ from queen.bench.run import read_results
 from queen.bench.studies import STUDIES
 from queen.bench.studies.run import read_study_result
 from queen.demo.plot import draw_cost
-from queen.demo.table import adaptive_markdown, markdown
+from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -38,8 +39,8 @@ RESULTS = ROOT / "results"
 DEMO = RESULTS / "demo/demo.json"
 SMOKE, CIFAR, PROTOTYPE = RESULTS / "smoke", RESULTS / "cifar10-h200", RESULTS / "prototype/cifar10.json"
 SERVE, CAPACITY, TIMING = RESULTS / "serve", RESULTS / "capacity/ledgers.json", RESULTS / "timing/cpu-2-cores.json"
-EVIDENCE, TOLERANCE, ODD, THRESHOLD = (
-    RESULTS / f"sentinel/{name}.json" for name in ("evidence", "tolerance", "odd", "threshold")
+EVIDENCE, TOLERANCE, ODD, THRESHOLD, DIGITS = (
+    RESULTS / f"sentinel/{name}.json" for name in ("evidence", "tolerance", "odd", "threshold", "digits")
 )
 SERVERS = {
     "none memory": "unprotected",
@@ -53,6 +54,11 @@ SERVE_HEADER = (
     *("commit p50 / p95", "rows a batch", "CPU"),
 )
 Result = Mapping[str, Any]
+
+
+def best_thieves_table() -> str:
+    """What the best of all thieves got from every policy in the demo."""
+    return best_markdown(_read(DEMO))
 
 
 def demo_table() -> str:
@@ -247,8 +253,8 @@ def answer_times(path: Path = TIMING) -> str:
 
 
 DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "README.md": {"demo table": demo_table, "cifar table": partial(benchmark_table, CIFAR)},
-    "docs/policies.md": {"adaptive table": adaptive_table},
+    "README.md": {"best thieves": best_thieves_table, "cifar table": partial(benchmark_table, CIFAR)},
+    "docs/policies.md": {"demo table": demo_table, "adaptive table": adaptive_table},
     "docs/results.md": {
         "cifar table": partial(benchmark_table, CIFAR),
         "cifar story": cifar_story,
@@ -259,6 +265,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "evidence": lambda: evidence_markdown(_read(EVIDENCE)),
         "tolerance": lambda: tolerance_markdown(_read(TOLERANCE), _read(EVIDENCE)),
         "odd": lambda: odd_markdown(_read(ODD)),
+        "digits": lambda: digits_markdown(_read(DIGITS)),
     },
     "docs/serving.md": {
         "capacity": capacity_plan,

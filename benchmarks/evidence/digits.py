@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from queen.attacks.strategies.heads import encoder_of, features_of, solve_head
 from queen.bench.protectee import Protectee, make_protectee
+from queen.bench.render.sentinel import digits_markdown
 from queen.bench.utility import calibration_error
 from queen.cache import Cache
 from queen.demo.run import demo_spec
@@ -45,7 +46,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, one_thread():
         protectee = make_protectee(spec.protectee, spec.thief, Cache(Path(folder)), "cpu", None)
         figures = measure(protectee, options.orders)
-    print(as_table(figures))
+    print(digits_markdown(figures))
     options.out.write_text(json.dumps(figures, indent=1) + "\n")
 
 
@@ -98,17 +99,6 @@ def client_loss(honest: Tensor, answers: Tensor, labels: Tensor, unit: float) ->
         "log_loss": -likely.log().mean().item(),
         "true_label_zero": (answers.gather(1, labels[:, None]) == 0).double().mean().item(),
     }
-
-
-def as_table(figures: dict[str, Any]) -> str:
-    """Both sides of every number of decimals, in Markdown."""
-    heads = ["digits", *(f"thief, {n} answers" for n in ANSWERS), "L1", "calibration error", "log loss"]
-    lines = [heads, ["---"] * len(heads)]
-    for name, sides in figures["digits"].items():
-        thief = [f"{100 * sides['thief'][str(n)]['mean']:.1f} %" for n in ANSWERS]
-        client = [f"{sides['client'][key]:.4f}" for key in ("l1", "calibration_error", "log_loss")]
-        lines.append([name, *thief, *client])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":
