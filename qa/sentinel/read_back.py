@@ -296,11 +296,12 @@ def form_checks(target: Target, count: int) -> list[Check]:
             information < chance,
             f"{information:.3f} nats of {len(tops)}, by chance up to {chance:.3f}",
         ),
-        Check("every class is on top of decoys equally often", even > RARE, f"p = {even:.3g}"),
+        Check("every class is on top of decoys equally often", bool(even > RARE), f"p = {even:.3g}"),
     ]
     for name, form in FORMS.items():
         p = ks_2samp(form(sample.decoys).cpu().numpy(), form(sample.honest).cpu().numpy()).pvalue
-        checks.append(Check(f"{name} of decoys, as of honest answers to own-kind images", p > RARE, f"p = {p:.3g}"))
+        like = f"{name} of decoys, as of honest answers to own-kind images"
+        checks.append(Check(like, bool(p > RARE), f"p = {p:.3g}"))
     return checks
 
 
