@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository, whose scenarios this uses
 
-from qa.sentinel.read_back import control, run
+from qa.sentinel.read_back import ATTACKERS, Options, control, run
 from qa.serving.scenario import main
 
 if __name__ == "__main__":
@@ -15,5 +15,7 @@ if __name__ == "__main__":
     parser.add_argument("--victim", default="demo")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--attackers", nargs="+", choices=ATTACKERS, default=tuple(ATTACKERS))
     own, others = parser.parse_known_args()
-    main("30 read back", partial(run, **vars(own)), partial(control, **vars(own)), others)
+    options = Options(**vars(own))
+    main("30 read back", partial(run, options=options), partial(control, options=options), others)

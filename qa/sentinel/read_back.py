@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from math import inf, log
 from pathlib import Path
 
@@ -100,6 +101,7 @@ def demo_target(folder: Path) -> Target:
     return Target(protect(victim.model, victim.train, **options), _shuffled(protectee.pool), own_kind)
 
 
+@cache  # the control needs it too, and training takes a while
 def evidence_target(name: str, data: Path, device: str) -> Target:
     """A victim of `benchmarks.evidence`, trained on image sets in a folder."""
     from benchmarks.evidence.victims import VICTIMS  # noqa: PLC0415  (needs no image set for the demo)
@@ -223,7 +225,7 @@ def _no_thief(_: torch.Generator) -> nn.Module:
     raise NotImplementedError("labels are read, no thief is trained")
 
 
-def read_back_checks(target: Target, count: int, attackers: Sequence[str] = tuple(ATTACKERS)) -> list[Check]:
+def read_back_checks(target: Target, count: int, attackers: Sequence[str]) -> list[Check]:
     """Every attacker must stay at the base rate, and get enough labels for that to mean something."""
     checks = []
     for attack in attackers:
@@ -296,11 +298,12 @@ def form_checks(target: Target, count: int) -> list[Check]:
             information < chance,
             f"{information:.3f} nats of {len(tops)}, by chance up to {chance:.3f}",
         ),
-        Check("every class is on top of decoys equally often", even > RARE, f"p = {even:.3g}"),
+        Check("every class is on top of decoys equally often", bool(even > RARE), f"p = {even:.3g}"),
     ]
     for name, form in FORMS.items():
         p = ks_2samp(form(sample.decoys).cpu().numpy(), form(sample.honest).cpu().numpy()).pvalue
-        checks.append(Check(f"{name} of decoys, as of honest answers to own-kind images", p > RARE, f"p = {p:.3g}"))
+        like = f"{name} of decoys, as of honest answers to own-kind images"
+        checks.append(Check(like, bool(p > RARE), f"p = {p:.3g}"))
     return checks
 
 
@@ -377,32 +380,38 @@ def _cost(sure: NDArray[np.bool_], queries: int) -> str:
 # The scenario.
 
 
-def checks_of(target: Target, count: int) -> list[Check]:
-    """All of the goal, with so many labels per attacker."""
-    return [*read_back_checks(target, count), *form_checks(target, 500), *alarm_checks(target, 400)]
+@dataclass(frozen=True)
+class Options:
+    """Whose answers are read, and who reads: a victim of `benchmarks.evidence` needs a folder with its images."""
+
+    victim: str = "demo"
+    data: Path | None = None
+    device: str = "cpu"
+    attackers: Sequence[str] = tuple(ATTACKERS)
+
+    def target(self, folder: Path) -> Target:
+        """The victim under guard."""
+        if self.victim == "demo":
+            return demo_target(folder)
+        if self.data is None:
+            raise SystemExit(f"--victim {self.victim} needs --data, a folder with its images")
+        return evidence_target(self.victim, self.data, self.device)
+
+    def checks(self, folder: Path, count: int) -> list[Check]:
+        """All of the goal, with so many labels per attacker."""
+        target = self.target(folder)
+        return [*read_back_checks(target, count, self.attackers), *form_checks(target, 500), *alarm_checks(target, 400)]
 
 
-def run(
-    folder: Path, quick: bool, *, victim: str = "demo", data: Path | None = None, device: str = "cpu"
-) -> list[Check]:
+def run(folder: Path, quick: bool, options: Options) -> list[Check]:
     """The attackers at a guard."""
-    return checks_of(_target(folder, victim, data, device), 400 if quick else 1000)
+    return options.checks(folder, 400 if quick else 1000)
 
 
-def control(
-    folder: Path, quick: bool, *, victim: str = "demo", data: Path | None = None, device: str = "cpu"
-) -> list[Check]:
+def control(folder: Path, quick: bool, options: Options) -> list[Check]:
     """The same at a guard whose decoys are the honest numbers, shuffled."""
     with shuffled_numbers():
-        return checks_of(_target(folder, victim, data, device), 200)
-
-
-def _target(folder: Path, victim: str, data: Path | None, device: str) -> Target:
-    if victim == "demo":
-        return demo_target(folder)
-    if data is None:
-        raise SystemExit(f"--victim {victim} needs --data, a folder with its images")
-    return evidence_target(victim, data, device)
+        return options.checks(folder, 200)
 
 
 @contextmanager
