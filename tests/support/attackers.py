@@ -32,8 +32,6 @@ SMALL = Sizes(
     accounts=5,
     true_labels=20,
     warm_up=30,
-    own_epochs=1,
-    unlabelled_ratio=1,
     ask_batch=64,
 )
 

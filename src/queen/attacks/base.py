@@ -46,9 +46,6 @@ class Sizes:
     accounts: int = 10  # (many_accounts)
     true_labels: int = 100  # images whose true label the attacker bought (remap)
     warm_up: int = 1000  # benign images asked first (warm_up)
-    own_epochs: int = 20  # of a network on the pool's own labels (own_encoder_head, evade_score)
-    unlabelled_ratio: int = 7  # images without answer per image with one, in a step (few_label)
-    sure: float = 0.95  # probability from which the thief's own label counts (few_label)
     ask_batch: int = 256  # images per request
 
 

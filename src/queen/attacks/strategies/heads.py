@@ -27,7 +27,8 @@ MOST_RIDGE, RIDGE_PER_UNIT, EXACT_RIDGE = 1e-4, 1e-2, 1e-6
 SMALLEST = 1e-30  # of an exact answer, before its logarithm
 SEARCH = 300  # steps of L-BFGS
 BATCH = 512
-OWN_BATCHES, OWN_STEPS = 100, 1500  # steps of the own encoder: in an epoch of a large pool, and in all of a small one's
+# Training of the own encoder: epochs, and steps of an epoch of a large pool and of all epochs of a small one.
+OWN_EPOCHS, OWN_BATCHES, OWN_STEPS = 20, 100, 1500
 
 
 class Headed(nn.Module):
@@ -87,18 +88,14 @@ def solve_head(features: Tensor, answers: Tensor, usual: Tensor) -> nn.Linear:
     """The head whose softmax on features (n, D) gives the answers (n, K); `usual` (m, D) says how features vary.
 
     Exact answers: ridge regression of their logarithms, each row less its mean, since a softmax forgets what is added
-    to all logits. Rounded ones say only that a probability lies half a unit around what is written: from that
-    regression on, with zeros taken for half a unit, the search goes on until the logarithms lie inside, and prefers
-    heads of high likelihood among those. Zeros, the most of what rounding leaves, then bound from above alone.
+    to all logits. Rounded ones say only that a probability lies half a unit around what is written: a search for
+    logarithms inside, which prefers heads of high likelihood. So zeros, most of what rounding leaves, bound from above
+    alone; a regression that takes them for a number is far worse, even as the start of the search.
     """
     unit = rounding_unit(answers)
     middle, scale = usual.double().mean(0), usual.double().std(0).square().mean().sqrt().clamp(min=1e-12)
     inputs = F.pad((features.double() - middle) / scale, (0, 1), value=1.0)
-    targets = answers.double().clamp(min=unit / 2 or SMALLEST)
-    ridge = min(MOST_RIDGE, RIDGE_PER_UNIT * unit) if unit else EXACT_RIDGE
-    weights = _ridge(inputs, targets.log(), ridge)
-    if unit:
-        weights = _fit_intervals(inputs, answers.double(), unit, ridge, weights)
+    weights = _fit_intervals(inputs, answers.double(), unit) if unit else _fit_exact(inputs, answers.double())
     head = nn.Linear(features.shape[1], answers.shape[1]).to(features)
     with torch.no_grad():
         head.weight.copy_(weights[:-1].T / scale)
@@ -106,19 +103,21 @@ def solve_head(features: Tensor, answers: Tensor, usual: Tensor) -> nn.Linear:
     return head.requires_grad_(False)
 
 
-def _ridge(inputs: Tensor, logarithms: Tensor, ridge: float) -> Tensor:
-    """Weights (D + 1, K) of inputs (n, D + 1) that give the rows of `logarithms` (n, K) up to a number per row."""
+def _fit_exact(inputs: Tensor, answers: Tensor) -> Tensor:
+    """Weights (D + 1, K) of inputs (n, D + 1) that give the logarithms of answers (n, K) up to a number per row."""
+    logarithms = answers.clamp(min=SMALLEST).log()
     centred = logarithms - logarithms.mean(1, keepdim=True)
     square = inputs.T @ inputs
-    square.diagonal().add_(ridge * len(inputs))
+    square.diagonal().add_(EXACT_RIDGE * len(inputs))
     weights: Tensor = torch.linalg.solve(square, inputs.T @ centred)
     return weights
 
 
-def _fit_intervals(inputs: Tensor, written: Tensor, unit: float, ridge: float, start: Tensor) -> Tensor:
-    """Weights (D + 1, K), searched from `start`, whose probabilities round to those `written` (n, K)."""
+def _fit_intervals(inputs: Tensor, written: Tensor, unit: float) -> Tensor:
+    """Weights (D + 1, K) of inputs (n, D + 1) whose probabilities round to those `written` (n, K)."""
+    ridge = min(MOST_RIDGE, RIDGE_PER_UNIT * unit)
     above, below = (written + unit / 2).log(), (written - unit / 2).clamp(min=SMALLEST).log()
-    weights = start.clone(memory_format=torch.contiguous_format).requires_grad_(True)
+    weights = inputs.new_zeros(inputs.shape[1], written.shape[1]).requires_grad_(True)
     search = torch.optim.LBFGS([weights], max_iter=SEARCH, history_size=20, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
@@ -142,7 +141,7 @@ def own_classifier(knowledge: Knowledge) -> nn.Module:
     own = torch.Generator().manual_seed(int(fingerprint(f"own classifier {knowledge.seed}".encode())[:15], 16))
     classes, batch = int(labels.max()) + 1, max(64, len(pool) // OWN_BATCHES)
     augment = knowledge.schedule.augment
-    schedule = Schedule(epochs=knowledge.sizes.own_epochs, batch=batch, augment=augment, min_steps=OWN_STEPS)
+    schedule = Schedule(epochs=OWN_EPOCHS, batch=batch, augment=augment, min_steps=OWN_STEPS)
     plain = knowledge.make_thief(own).to(pool.device)
     with seeded(own):
         blank = with_head(plain, pool[:2], lambda head: _new_head(head, classes)).cpu()
