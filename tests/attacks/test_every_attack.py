@@ -22,6 +22,7 @@ SOLVED = ("greybox_head", "own_encoder_head")  # thieves in which nothing is lef
 def _hasty_helpers(monkeypatch):
     """What holds here does not depend on how well D-DAE's shadows and an attacker's own classifier are trained."""
     monkeypatch.setattr(ddae, "SHADOW_STEPS", 2)
+    monkeypatch.setattr(heads, "OWN_EPOCHS", 1)
     monkeypatch.setattr(heads, "OWN_STEPS", 2)
 
 

@@ -37,8 +37,6 @@ SMALL = Sizes(
     labelled_anchors=5,
     path_steps=2,
     small_steps=4,
-    own_epochs=1,
-    unlabelled_ratio=1,
     ask_batch=64,
 )
 

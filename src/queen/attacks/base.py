@@ -51,9 +51,6 @@ class Sizes:
     labelled_anchors: int = 30  # benign images with known labels (path_labelled)
     path_steps: int = 12  # from an image to an anchor, at least two
     small_steps: int = 60  # from an image to the next (small_steps)
-    own_epochs: int = 20  # of a network on the pool's own labels (own_encoder_head, evade_score)
-    unlabelled_ratio: int = 7  # images without answer per image with one, in a step (few_label)
-    sure: float = 0.95  # probability from which the thief's own label counts (few_label)
     ask_batch: int = 256  # images per request
 
 

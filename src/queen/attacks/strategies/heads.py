@@ -21,13 +21,14 @@ from queen.core.split import find_split, run_model
 from queen.training import Schedule, train
 from queen.zoo import seeded
 
-# What a squared weight costs, for features of variance 1: in proportion to the unit that answers are rounded to, since
-# finer answers are to be trusted more; and where they are exact, so that only float32 is in the way.
-RIDGE_PER_UNIT, EXACT_RIDGE = 1e-2, 1e-6
+# Weight of the squared weights, for features of variance 1: at most, where answers are rounded to coarse units; per
+# unit, since finer answers are to be trusted more; and where they are exact, so that only float32 is in the way.
+MOST_RIDGE, RIDGE_PER_UNIT, EXACT_RIDGE = 1e-4, 1e-2, 1e-6
 SMALLEST = 1e-30  # of an exact answer, before its logarithm
 SEARCH = 300  # steps of L-BFGS
 BATCH = 512
-OWN_BATCHES, OWN_STEPS = 100, 1500  # steps of the own encoder: in an epoch of a large pool, and in all of a small one's
+# Training of the own encoder: epochs, and steps of an epoch of a large pool and of all epochs of a small one.
+OWN_EPOCHS, OWN_BATCHES, OWN_STEPS = 20, 100, 1500
 
 
 class Headed(nn.Module):
@@ -87,16 +88,14 @@ def solve_head(features: Tensor, answers: Tensor, usual: Tensor) -> nn.Linear:
     """The head whose softmax on features (n, D) gives the answers (n, K); `usual` (m, D) says how features vary.
 
     Exact answers: ridge regression of their logarithms, each row less its mean, since a softmax forgets what is added
-    to all logits. Of rounded ones the logarithms of small numbers say nothing any more, and they ruin a regression; the
-    head of highest likelihood hardly looks at them.
+    to all logits. Rounded ones say only that a probability lies half a unit around what is written: a search for
+    logarithms inside, which prefers heads of high likelihood. So zeros, most of what rounding leaves, bound from above
+    alone; a regression that takes them for a number is far worse, even as the start of the search.
     """
     unit = rounding_unit(answers)
     middle, scale = usual.double().mean(0), usual.double().std(0).square().mean().sqrt().clamp(min=1e-12)
     inputs = F.pad((features.double() - middle) / scale, (0, 1), value=1.0)
-    if unit:
-        weights = _likeliest(inputs, answers.double(), RIDGE_PER_UNIT * unit)
-    else:
-        weights = _regress(inputs, answers.double().clamp(min=SMALLEST).log(), EXACT_RIDGE)
+    weights = _fit_intervals(inputs, answers.double(), unit) if unit else _fit_exact(inputs, answers.double())
     head = nn.Linear(features.shape[1], answers.shape[1]).to(features)
     with torch.no_grad():
         head.weight.copy_(weights[:-1].T / scale)
@@ -104,25 +103,30 @@ def solve_head(features: Tensor, answers: Tensor, usual: Tensor) -> nn.Linear:
     return head.requires_grad_(False)
 
 
-def _regress(inputs: Tensor, logarithms: Tensor, ridge: float) -> Tensor:
-    """Weights (D + 1, K) of inputs (n, D + 1) that give the rows of `logarithms` (n, K) up to a number per row."""
+def _fit_exact(inputs: Tensor, answers: Tensor) -> Tensor:
+    """Weights (D + 1, K) of inputs (n, D + 1) that give the logarithms of answers (n, K) up to a number per row."""
+    logarithms = answers.clamp(min=SMALLEST).log()
     centred = logarithms - logarithms.mean(1, keepdim=True)
     square = inputs.T @ inputs
-    square.diagonal().add_(ridge * len(inputs))
+    square.diagonal().add_(EXACT_RIDGE * len(inputs))
     weights: Tensor = torch.linalg.solve(square, inputs.T @ centred)
     return weights
 
 
-def _likeliest(inputs: Tensor, answers: Tensor, ridge: float) -> Tensor:
-    """Weights (D + 1, K) under which answers (n, K) are most likely, at so much per squared weight."""
-    weights = inputs.new_zeros(inputs.shape[1], answers.shape[1]).requires_grad_(True)
+def _fit_intervals(inputs: Tensor, written: Tensor, unit: float) -> Tensor:
+    """Weights (D + 1, K) of inputs (n, D + 1) whose probabilities round to those `written` (n, K)."""
+    ridge = min(MOST_RIDGE, RIDGE_PER_UNIT * unit)
+    above, below = (written + unit / 2).log(), (written - unit / 2).clamp(min=SMALLEST).log()
+    weights = inputs.new_zeros(inputs.shape[1], written.shape[1]).requires_grad_(True)
     search = torch.optim.LBFGS([weights], max_iter=SEARCH, history_size=20, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         search.zero_grad()
-        surprise = -(answers * (inputs @ weights).log_softmax(1)).sum(1).mean() + ridge * weights.square().sum()
-        surprise.backward()  # type: ignore[no-untyped-call]
-        return surprise
+        guess = (inputs @ weights).log_softmax(1)
+        outside = (guess - above).clamp(min=0) + torch.where(written > 0, below - guess, 0).clamp(min=0)
+        total = outside.square().sum(1).mean() - (written * guess).sum(1).mean() + ridge * weights.square().sum()
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
 
     search.step(loss)  # type: ignore[no-untyped-call]
     return weights.detach()
@@ -137,7 +141,7 @@ def own_classifier(knowledge: Knowledge) -> nn.Module:
     own = torch.Generator().manual_seed(int(fingerprint(f"own classifier {knowledge.seed}".encode())[:15], 16))
     classes, batch = int(labels.max()) + 1, max(64, len(pool) // OWN_BATCHES)
     augment = knowledge.schedule.augment
-    schedule = Schedule(epochs=knowledge.sizes.own_epochs, batch=batch, augment=augment, min_steps=OWN_STEPS)
+    schedule = Schedule(epochs=OWN_EPOCHS, batch=batch, augment=augment, min_steps=OWN_STEPS)
     plain = knowledge.make_thief(own).to(pool.device)
     with seeded(own):
         blank = with_head(plain, pool[:2], lambda head: _new_head(head, classes)).cpu()

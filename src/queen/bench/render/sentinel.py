@@ -86,17 +86,17 @@ def digits_markdown(digits: Result) -> str:
         (
             {"exact": "all", "label": "the label alone"}.get(name, name),
             *(f"{one['mean']:.1%}" for one in sides["thief"].values()),
-            *(f"{sides['client'][key]:.4f}" for key in ("l1", "calibration_error", "log_loss")),
+            *(f"{sides['client'][key]:.4f}" for key in ("l1", "calibration_error", "log_loss", "log_loss_naive")),
         )
         for name, sides in digits["digits"].items()
     ]
     answers = [f"thief with {n} answers" for n in next(iter(digits["digits"].values()))["thief"]]
     images = digits["images"]
-    return markdown_table(("decimals", *answers, "L1", "calibration error", "log loss"), rows) + (
+    return markdown_table(("decimals", *answers, "L1", "calibration error", "log loss", "log loss, naive"), rows) + (
         f"\nAccuracy of copies made of the victim's own encoder and a head solved for ({digits['orders']} random orders of "
         f"the demo's foreign images; the victim has {digits['victim_accuracy']:.1%}), and what an honest client loses "
         f"({images['client']:,} held-out images): mean distance from the exact answers, expected calibration error, "
-        "log loss with zeros taken for half a unit.\n"
+        "log loss with zeros taken for half a unit and all scaled to sum 1 again, or naively for a millionth.\n"
     )
 
 
