@@ -150,6 +150,7 @@ def adaptive(results) -> dict:
     }
     return results | {
         "adaptive": {
+            "seeds": [0, 1],
             "thieves": {name: {"queries": 600} | one for name, one in thieves.items()},
             "accounts": {
                 "1": {"alone": 28, "pooled": 30},

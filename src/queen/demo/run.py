@@ -103,6 +103,7 @@ def run_demo(folder: Path, *, seed: int = 0, adaptive: bool = False, progress: b
         if adaptive:
             attacks = list(dict.fromkeys(cell.attack for cell in wanted["adaptive"].cells()))
             results["adaptive"] = {
+                "seeds": list(wanted["adaptive"].seeds),
                 "thieves": summarise_adaptive(cells["adaptive"], attacks),
                 "accounts": measure.count_honest_by_accounts(guard, protectee.pool),
                 "alarms": measure.alarms_by_score(guard, protectee.pool, wanted["adaptive"].budget),

@@ -181,7 +181,7 @@ def _thief_notes(results: Results) -> Iterator[str]:
         "the attacker believes: without a defense, under the sentinel that refuses the accused (the default), and "
         "under one that gives them decoys for ever (on_alarm decoy, after_alarm None); labels right: share of the "
         "labels it believes then that are the victim's, honest answers before the alarm included. Means over seeds "
-        f"{results['seeds']}; chance: {_percent(results['chance'])}."
+        f"{results['adaptive']['seeds']}; chance: {_percent(results['chance'])}."
     )
     known = {MARKS[knowledge] for row in thieves.values() for knowledge in row["knows"] if knowledge in MARKS}
     yield from (f"{mark} {meaning}" for mark, meaning in EXPLAINED.items() if mark in known)

@@ -93,8 +93,8 @@ def digits_markdown(digits: Result) -> str:
     answers = [f"thief with {n} answers" for n in next(iter(digits["digits"].values()))["thief"]]
     images = digits["images"]
     return markdown_table(("decimals", *answers, "L1", "calibration error", "log loss", "log loss, naive"), rows) + (
-        f"\nAccuracy of copies made of the victim's own encoder and a head solved for ({digits['orders']} random orders of "
-        f"the demo's foreign images; the victim has {digits['victim_accuracy']:.1%}), and what an honest client loses "
+        "\nAccuracy of copies made of the victim's own encoder and a head solved for "
+        f"({digits['orders']} random orders of the demo's foreign images; the victim has {digits['victim_accuracy']:.1%}), and what an honest client loses "
         f"({images['client']:,} held-out images): mean distance from the exact answers, expected calibration error, "
         "log loss with zeros taken for half a unit and all scaled to sum 1 again, or naively for a millionth.\n"
     )
