@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from queen.attacks.strategies.heads import encoder_of, features_of, solve_head
 from queen.bench.protectee import Protectee, make_protectee
-from queen.bench.render.sentinel import digits_markdown
+from queen.bench.render.accused import digits_markdown
 from queen.bench.utility import calibration_error
 from queen.cache import Cache
 from queen.demo.run import demo_spec

@@ -80,26 +80,6 @@ def tolerance_markdown(tolerance: Result, evidence: Result) -> str:
     )
 
 
-def digits_markdown(digits: Result) -> str:
-    """By the number of decimals: what a thief gets who solves for the head, and what rounding costs a client."""
-    rows = [
-        (
-            {"exact": "all", "label": "the label alone"}.get(name, name),
-            *(f"{one['mean']:.1%}" for one in sides["thief"].values()),
-            *(f"{sides['client'][key]:.4f}" for key in ("l1", "calibration_error", "log_loss", "log_loss_naive")),
-        )
-        for name, sides in digits["digits"].items()
-    ]
-    answers = [f"thief with {n} answers" for n in next(iter(digits["digits"].values()))["thief"]]
-    images = digits["images"]
-    return markdown_table(("decimals", *answers, "L1", "calibration error", "log loss", "log loss, naive"), rows) + (
-        "\nAccuracy of copies made of the victim's own encoder and a head solved for "
-        f"({digits['orders']} random orders of the demo's foreign images; the victim has {digits['victim_accuracy']:.1%}), and what an honest client loses "
-        f"({images['client']:,} held-out images): mean distance from the exact answers, expected calibration error, "
-        "log loss with zeros taken for half a unit and all scaled to sum 1 again, or naively for a millionth.\n"
-    )
-
-
 def odd_markdown(odd: Result) -> str:
     """Benign but odd clients who are accused, and after every remedy; then what the remedy costs against thieves."""
     victims = list(odd["victims"].values())

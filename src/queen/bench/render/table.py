@@ -142,6 +142,11 @@ def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
         f"{100 * victim['accuracy']:.1f} %; always guessing one class scores {100 * victim['chance']:.1f} %.",
         f"Images from {', '.join(victim['sources'])}; networks are trained from scratch, not from ImageNet weights.",
     ]
+    notes += [
+        f"{column}: one benign client that sends all {queries:,} test images gets no answer to {refused:.0%} of them, as "
+        "its budget is spent; what is not answered counts as wrong."
+        for column, queries, refused in sorted(_refusals(results))
+    ]
     known = {MARKS[knowledge] for result in results for knowledge in result["knows"] if knowledge in MARKS}
     notes += [f"{mark} {meaning}" for mark, meaning in EXPLAINED.items() if mark in known]
     flags: dict[str, int] = {}
@@ -150,6 +155,12 @@ def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
             flags[flag] = flags.get(flag, 0) + 1
     notes += [f"{FLAG} {flag}: {count} of {len(results)} runs." for flag, count in sorted(flags.items())]
     return notes
+
+
+def _refusals(results: Sequence[Mapping[str, Any]]) -> set[tuple[str, int, float]]:
+    """Columns whose one benign client is refused something, with its queries and the share refused."""
+    clients = {result["column"]: result["utility"]["one_client"] for result in results}
+    return {(column, one["queries"], one["refused"]) for column, one in clients.items() if one.get("refused")}
 
 
 def to_json(table: Table) -> dict[str, Any]:
