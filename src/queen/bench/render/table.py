@@ -143,8 +143,8 @@ def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
         f"Images from {', '.join(victim['sources'])}; networks are trained from scratch, not from ImageNet weights.",
     ]
     notes += [
-        f"{column}: one benign client that sends all {queries:,} test images gets no answer to {refused:.0%} of them, as "
-        "its budget is spent; what is not answered counts as wrong."
+        f"{column}: one benign client that sends all {queries:,} test images gets no answer to {refused:.0%} of them, "
+        "as its budget is spent; what is not answered counts as wrong."
         for column, queries, refused in sorted(_refusals(results))
     ]
     known = {MARKS[knowledge] for result in results for knowledge in result["knows"] if knowledge in MARKS}
