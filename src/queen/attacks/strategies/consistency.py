@@ -67,11 +67,14 @@ def consistency_loss(
 ) -> Tensor:
     """Cross-entropy of strongly changed images x (n, C, H, W) with the labels of weakly changed ones.
 
-    Only where the model gives the label at least the probability `sure`; the others count as zero.
+    Only where the label has at least the probability `sure`; the others count as zero. Guesses are first divided by
+    their mean over the batch: all classes are as frequent as each other. Otherwise, where the answered images are of
+    another kind than these, one class takes all of them, and the thief collapses.
     """
     with torch.no_grad():
         guess = run_model(model, augmented(x, generator, mirror=mirror)).float().softmax(1)
-    chance, label = guess.max(1)
+    balanced = guess / guess.mean(0)
+    chance, label = (balanced / balanced.sum(1, keepdim=True)).max(1)
     logits = run_model(model, strongly_augmented(x, generator, mirror=mirror)).float()
     return (F.cross_entropy(logits, label, reduction="none") * (chance >= sure)).mean()
 
