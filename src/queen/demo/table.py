@@ -227,7 +227,13 @@ def _best_notes(results: Results, heaviest: int) -> Iterator[str]:
     accused, total = (sum(one[key] for one in clients.values()) for key in ("accused", "clients"))
     yield f"Benign clients accused by the sentinel: {accused} of {total} simulated."
     if "adaptive" in results:
-        accounts = results["adaptive"]["accounts"]
+        accounts, thieves = results["adaptive"]["accounts"], results["adaptive"]["thieves"]
+        yield from (
+            f"Not counted, since it owns the victim's encoder and needs only the head: {name}, "
+            f"{_percent(row['columns'][REFUSALS]['thief'])} under the sentinel."
+            for name, row in thieves.items()
+            if "encoder" in row["knows"] and REFUSALS in row["columns"]
+        )
         yield (
             f"Many accounts: each is watched on its own, so a hundred of them get {accounts['100']['alone']} honest "
             f"answers where one gets {accounts['1']['alone']}; pooled in a group they get {accounts['100']['pooled']}."
