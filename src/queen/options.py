@@ -74,8 +74,9 @@ class Sentinel:
     probability. `scores`: what is measured of a query, any of energy, distance, confidence, knn; they share alpha
     equally. `margin`: by how many standard deviations of its class an honest client's score may exceed the usual; more
     tolerates more cameras, and more cover traffic of a thief.
-    `on_alarm` and `on_spent` say how accused clients and clients without budget are answered; after `after_alarm` more
-    queries an accused client is refused in any case (None: never). `digits`: answers are rounded to so many decimals
+    `on_alarm` and `on_spent` say how accused clients and clients without budget are answered; after `after_alarm`
+    queries, the one that raised the alarm included, an accused client is refused in any case (None: never). Where there
+    are `groups`, spent budgets are refused too. `digits`: answers are rounded to so many decimals
     (None: not at all). `groups` names the kinds of groups ("tenant" for "tenant:7") that `Guard.answer(groups=...)`
     accepts.
     """

@@ -111,7 +111,8 @@ def find_policy(name: str, settings: Sentinel | None = None) -> Policy:
     policy = POLICIES[name]
     if settings is None or policy.alarmed is None:
         return policy
-    spent = CHOICES[settings.on_spent]
+    # Members of a group share its budget: who spent it is not who would get the wrong answers.
+    spent = REFUSE if settings.groups else CHOICES[settings.on_spent]
     table = {
         letter: (spent if first is REFUSE else first, spent if then is REFUSE else then)
         for letter, (first, then) in policy.table.items()

@@ -85,7 +85,7 @@ def test_the_allow_list_has_a_way_in_and_out(here, bundle):
     run("allow", "mallory", "--ledger", "c.sqlite")
     ask = ["ask", bundle / "bundle", bundle / "fog.npy", "--client", "mallory", "--ledger", "c.sqlite"]
     honest = torch.tensor(as_json(*ask)["probabilities"])
-    assert torch.allclose(honest, queen.load(bundle / "bundle").measure(FOG).honest, rtol=0, atol=2e-3)  # rounded
+    assert torch.allclose(honest, queen.load(bundle / "bundle").measure(FOG).honest, rtol=0, atol=2e-2)  # rounded
     assert "allowed" in run("clients", "--ledger", "c.sqlite").stdout
     run("allow", "mallory", "--off", "--ledger", "c.sqlite")
     assert torch.allclose(torch.tensor(as_json(*ask)["probabilities"]), honest)  # what it was answered stays so
@@ -150,7 +150,7 @@ def test_protect_with_the_sentinel_wants_calibration_images(bundle, tmp_path, mo
     run(*protect, "--calibration", "train", "--alpha", 0.01, "--on-alarm", "decoy", "--extra-answers", 77)
     guard = queen.load("out")
     found = guard.bundle.sentinel
-    assert (found.alpha, found.on_alarm, found.after_alarm, found.digits) == (0.01, "decoy", 2000, 3)
+    assert (found.alpha, found.on_alarm, found.after_alarm, found.digits) == (0.01, "decoy", 2000, 2)
     assert guard.bundle.limits.extra_answers == 77
     assert "No certificate" in " ".join(as_json("certify", "out")["sentinel"])
     run(*protect, "--calibration", "train", "--after-alarm", -1, "--digits", 0)

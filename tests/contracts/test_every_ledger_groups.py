@@ -225,10 +225,28 @@ def test_a_repeat_is_none_if_another_scope_denies_it(ledger):
     judge(ledger, rules, picture(2, bet=FOREIGN))
     assert outcomes(judge(ledger, rules, [picture(0), picture(1)])) == [
         ("A", False, True, False, True, False),
-        ("A", True, True, False, False, False),
+        ("A", False, True, False, False, True),
     ]
     group = ledger.standing("team", group=True)
     assert (group.queries, group.extra_answers, group.after_alarm) == (4, 1, 0)
+
+
+@pytest.mark.parametrize("way", ["more budget", "another group"])
+def test_what_a_group_denied_is_not_answered_after_the_alarm_though_the_client_itself_was_granted_it(ledger, way):
+    rules = team(replace(PLENTY, extra_answers=1), bar=1.0)
+    assert judge(ledger, rules, [picture(0), picture(1)]).spent.tolist() == [False, True]
+    assert judge(ledger, rules, picture(2, bet=FOREIGN)).alarmed.all()
+    if way == "more budget":
+        rules = team(PLENTY, bar=1.0)
+    else:
+        rules = replace(rules, groups={"a": {"other": Group(limits=PLENTY)}})
+    name = "team" if way == "more budget" else "other"
+    judgement = judge(ledger, rules, [picture(0), picture(1), picture(1)])
+    assert judgement.repeated.tolist() == [way == "more budget", False, False]
+    assert judgement.alarmed.all()
+    assert judgement.cut_off.tolist() == [way != "more budget", True, True]
+    assert not judgement.spent.any()
+    assert ledger.standing(name, group=True).extra_answers == (1 if way == "more budget" else 0)
 
 
 def test_a_client_and_its_group_may_both_stand_accused(ledger):

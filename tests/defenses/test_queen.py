@@ -76,4 +76,4 @@ def test_the_sentinel_is_simulated_without_refusals_since_nobody_can_learn_from_
     assert torch.allclose(honest, clean, atol=1e-5)
     assert (accused.argmax(1) == clean.argmax(1)).float().mean() < 0.3
     [rounded] = started(victim, "queen-sentinel", **few).simulate(clean, x, torch.Generator().manual_seed(1))
-    assert (rounded - clean).abs().max() < 2e-3  # the accused get nothing, so there is nothing to simulate
+    assert (rounded - clean).abs().max() < 2e-2  # the accused get nothing, so there is nothing to simulate

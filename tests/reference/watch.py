@@ -298,7 +298,7 @@ class Watcher:
         for name, is_group, usual, enforce in members:
             account = self.account(name, group=is_group)
             limits = granted(account.budget, usual) if account.budget else usual
-            letter, word = self._ask_one(query, name, is_group, account, limits, enforce)
+            letter, word = self._ask_one(query, name, is_group, account, limits, enforce, "repeated" in words)
             letters.append(letter)
             words.append(word)
             if word not in ("honest", "repeated") or account.allowed:
@@ -308,9 +308,12 @@ class Watcher:
         return letters[0], word == "spent", alarmed, own.allowed, repeated, word == "cut off"
 
     def _ask_one(
-        self, query: Query, name: str, is_group: bool, account: Account, limits: Limits, enforce: bool
+        self, query: Query, name: str, is_group: bool, account: Account, limits: Limits, enforce: bool, again: bool
     ) -> tuple[str, str]:
-        """One account's letter, and whether it says honest, spent, accused, repeated or cut off."""
+        """One account's letter, and whether it says honest, spent, accused, repeated or cut off.
+
+        `again`: another account is accused and answers the query as before its alarm; this one must remember it too.
+        """
         account.queries += 1
         letter = account.verdict(query.label, query.point, limits)
         if account.accused and enforce:
@@ -324,6 +327,8 @@ class Watcher:
                 if enforce:
                     return letter, self._ask_accused(query, is_group, account)
         same = known and query.digest in account.answered
+        if again and not same:
+            return letter, "cut off"
         extra = letter in "AD" and not same
         over = account.cqs.get(query.label, 0.0) > limits.threshold
         over = over or (extra and account.extra >= limits.extra_answers)

@@ -29,7 +29,8 @@ class Judgement:
     so it is not certain that they are on record; their letter is B and they count as spent. (If all failed, the ledger
     raises `LedgerError` instead.) Of alarmed rows, `repeated` ones were answered honestly before the alarm and are so
     again; `cut_off` ones get no answer, whatever others get: the client has asked too much since, or it was a group
-    that was accused. `alarms` holds the standing of each newly accused scope, and the client who asked.
+    that was accused, or one of its groups does not remember what the client's own scope would answer again.
+    `alarms` holds the standing of each newly accused scope, and the client who asked.
     """
 
     letters: str

@@ -183,6 +183,10 @@ def _charge_with_bets(
         if known is None:  # nothing was bet on it, since the alarm was raised before
             known = _recognise(state, bets.sketches[row])
         same = known and state.memory.was_answered(bets.digests[row])
+        if verdicts.repeated[row] and not same:  # an earlier scope remembers it, but this one may have denied it then
+            verdicts.repeated[row], verdicts.cut_off[row] = False, True
+            closed.add(row)
+            continue
         charge = letter in "AD" and not same
         is_spent = of_class.cqs > limits.threshold or (charge and state.extra >= limits.extra_answers)
         if is_spent and not same and not state.allowed:

@@ -7,7 +7,8 @@
 -- ARGV  1 settings, 2 id of the test (8 bytes), 3 name, 4 per row <I4dddd: label, x, y, radius, area,
 --       5 per row what the sentinel adds: digest (8 bytes), sketch (<8f), code (4), how many codes to search (1), those
 --       codes (16 * 4), and the bet (<I4 each): sizes by clock, then total, bet and count of every lane,
---       6 per row a byte: whether an alarm has consequences, 7 the groups whose alarms would, as NAME\0NAME\0...
+--       6 per row a byte: 1 if an alarm has consequences, 2 more if an accused scope answers the row again, as it did
+--       before its alarm: then this scope must remember it too, or denies it; 7 the groups whose alarms would, as NAME\0NAME\0...
 -- Returns one byte per row (a letter and flags, see redis.py), a byte for each of those groups (whether it is home) and
 -- then, for every alarm, where the scope stood.
 --
@@ -385,7 +386,8 @@ end
 
 -- Judge a row under the sentinel and charge for it; returns flags.
 local function judge_with_bets(row, class, label, x, y, area, letter)
-  local enforce, query = string.byte(ENFORCE, row + 1) == 1 and not allowed, QUERY * row
+  local flags_of_row, query = string.byte(ENFORCE, row + 1), QUERY * row
+  local enforce = flags_of_row % 2 == 1 and not allowed
   if alarmed and enforce then return judge_accused(row) end
   local digest, sketch = sub(QUERIES, query + 1, query + 8), sub(QUERIES, query + 9, query + 40)
   local codes_to_search = string.byte(QUERIES, query + 45)
@@ -399,6 +401,7 @@ local function judge_with_bets(row, class, label, x, y, area, letter)
     end
   end
   local same = near and was_answered(digest)
+  if flags_of_row >= 2 and not same then return DENIED + CUT_OFF end
   local charge = (letter == 0 or letter == 3) and not same
   local closed = class.cqs > threshold or (charge and extra >= extra_answers)
   if closed and not same and not allowed then return SPENT end

@@ -98,11 +98,13 @@ class _Replies:
         return [other.name for other in self._rows.scopes[self._rows.owner[rows[0]]] if other.group and other.enforce]
 
     def enforce(self, scope: Scope, rows: list[int]) -> bytes:
-        """For every row whether the scope's alarm has consequences: a group's only for clients at home there."""
+        """For every row whether the scope's alarm has consequences, a group's only for clients at home there (1), and
+        whether an earlier scope, which is accused, answers it again (2)."""
         if not scope.group:
             return bytes([scope.enforce]) * len(rows)
-        owner = self._rows.owner
-        return bytes([scope.enforce and (owner[row], scope.name) in self._home for row in rows])
+        owner, again = self._rows.owner, [2 * (self._all[row] & REPEATED > 0) for row in rows]
+        at_home = [scope.enforce and (owner[row], scope.name) in self._home for row in rows]
+        return bytes([home + more for home, more in zip(at_home, again, strict=True)])
 
     def add(self, scope: Scope, rows: list[int], reply: list[Any]) -> None:
         """Note what the script returned for these rows."""

@@ -56,7 +56,7 @@ class PackedRows:
     ) -> tuple[bytes, ...]:
         """The arguments of the script for these rows of a scope.
 
-        `enforce` has a byte per row: whether an alarm has consequences for it. `groups` are those of the client whose
+        `enforce` has a byte of flags per row, see judge.lua. `groups` are those of the client whose
         alarms would; `bar` is what the largest of the scores' sums of purses must reach to accuse the scope.
         """
         bets, limits = self._rows.bets, scope.limits
