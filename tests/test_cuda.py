@@ -8,6 +8,7 @@ from queen.core.mapping import MapRecipe
 from queen.fit.shadows import ShadowRecipe
 from queen.options import Limits
 from queen.recipe import Recipe
+from queen.sentinel.rounding import round_answers
 from queen.zoo import build, seeded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -54,7 +55,8 @@ def test_fitting_on_cuda_is_deterministic():
 
 @pytest.mark.parametrize("on_alarm", ["decoy", "label-only", "reverse"])
 def test_the_sentinel_watches_and_accuses_on_cuda(on_alarm, tmp_path):
-    guard = make_guard("cuda").fresh(policy="sentinel", alpha=0.9, on_alarm=on_alarm, limits=Limits(), input_range=None)
+    options = {"alpha": 0.9, "on_alarm": on_alarm, "digits": None, "limits": Limits(), "input_range": None}
+    guard = make_guard("cuda").fresh(policy="sentinel", **options)
     guard.save(tmp_path / "bundle")
     wild = 30 * torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(2))
     replies = [g.answer(wild, client="a") for g in (guard, queen.load(tmp_path / "bundle", device="cuda"))]
@@ -63,6 +65,9 @@ def test_the_sentinel_watches_and_accuses_on_cuda(on_alarm, tmp_path):
     honest = guard.measure(wild).honest
     changed = (replies[0].probabilities != honest).any(1).cpu().numpy()
     assert not changed[~replies[0].alarmed].any()
+    rounded = guard.fresh(digits=2).answer(wild, client="a").probabilities
+    assert rounded.is_cuda
+    assert torch.equal(rounded, round_answers(rounded, 2))
 
 
 def test_calibrating_with_conditions_on_cuda():

@@ -102,7 +102,8 @@ def test_the_sentinels_defaults_are_those_of_the_method():
     settings = Sentinel()
     assert (settings.alpha, settings.delta, settings.margin) == (1e-3, 0.05, 0.2)
     assert settings.scores == ("energy", "distance", "knn")
-    assert (settings.on_alarm, settings.on_spent, settings.groups) == ("decoy", "refuse", {})
+    assert (settings.on_alarm, settings.on_spent, settings.groups) == ("refuse", "refuse", {})
+    assert (settings.after_alarm, settings.digits) == (2000, 2)
 
 
 WRONG_SETTINGS = {
@@ -122,6 +123,8 @@ WRONG_SETTINGS = {
     "an unknown on_alarm": {"on_alarm": "honest"},
     "an unknown on_spent": {"on_spent": "label-only"},
     "nothing on alarm": {"on_alarm": None},
+    **{f"digits of {value}": {"digits": value} for value in (0, -1, 7, 2.0, "3", True)},
+    **{f"after_alarm of {value}": {"after_alarm": value} for value in (-1, 1.5, math.inf, 2**53 + 1, "9", True)},
     "groups that are None": {"groups": None},
     "groups that are a list": {"groups": ["tenant"]},
     "a group that is limits": {"groups": {"tenant": Limits()}},
@@ -155,6 +158,14 @@ def test_any_margin_from_none_to_the_largest_is_a_float(margin):
     assert type(settings.margin) is float
 
 
+def test_digits_and_the_queries_after_an_alarm_are_whole_numbers_or_none():
+    settings = Sentinel(digits=np.int64(1), after_alarm=torch.tensor(0))
+    assert (settings.digits, settings.after_alarm) == (1, 0)
+    assert type(settings.digits) is type(settings.after_alarm) is int
+    settings = Sentinel(digits=None, after_alarm=None)
+    assert (settings.digits, settings.after_alarm) == (None, None)
+
+
 @pytest.mark.parametrize("name", ["on_alarm", "on_spent"])
 def test_a_refused_setting_lists_the_known_ones(name):
     known = {"on_alarm": ON_ALARM, "on_spent": ON_SPENT}[name]
@@ -175,7 +186,7 @@ def test_alpha_is_shared_by_the_client_and_the_groups_whose_alarm_is_enforced():
 
 
 def test_a_refusal_carries_the_reply():
-    reply = Reply(torch.full((1, 2), 0.5), (Verdict.SPENT,), np.array([False]), np.array([True]))
+    reply = Reply(torch.full((1, 2), 0.5), (Verdict.SPENT,), np.array([False]), np.array([True]), np.array([False]))
     error = RefusedError("nothing left", reply)
     assert error.reply is reply
     assert str(error) == "nothing left"

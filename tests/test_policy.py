@@ -71,11 +71,35 @@ def test_the_sentinel_answers_as_the_operator_chose(on_alarm, on_spent):
     assert len(set(expected)) == 2 + (on_alarm != "observe" and ALARM_ANSWERS[on_alarm] != SPENT_ANSWERS[on_spent])
 
 
-def test_without_settings_the_sentinel_decoys_the_accused_and_refuses_the_spent():
+def test_without_settings_the_sentinel_refuses_the_accused_and_the_spent():
     judgement = random_judgement()
     assert names(find_policy("sentinel").actions(judgement)) == names(
         find_policy("sentinel", Sentinel()).actions(judgement)
     )
+
+
+@pytest.mark.parametrize("on_alarm", [choice for choice in ON_ALARM if choice != "observe"])
+def test_of_the_accused_some_are_cut_off_and_some_repeat_an_old_question(on_alarm):
+    none, all_ = np.zeros(4, np.bool_), np.ones(4, np.bool_)
+    judgement = Judgement(
+        "ABCD",
+        spent=all_,
+        alarmed=np.array([True, True, True, False]),
+        trusted=none,
+        repeated=np.array([True, False, False, True]),
+        cut_off=np.array([False, True, False, True]),
+    )
+    policy = find_policy("sentinel", Sentinel(on_alarm=on_alarm, on_spent="decoy"))
+    assert names(policy.actions(judgement)) == ["HONEST", "REFUSE", ALARM_ANSWERS[on_alarm], "DECOY"]
+    assert {*names(policy.actions(judgement))} <= {"HONEST", *(action.name for action in policy.possible)}
+
+
+def test_who_is_only_observed_is_neither_cut_off_nor_answered_otherwise():
+    all_ = np.ones(4, np.bool_)
+    judgement = Judgement("AACC", spent=~all_, alarmed=all_, trusted=~all_, repeated=all_, cut_off=all_)
+    policy = find_policy("sentinel", Sentinel(on_alarm="observe"))
+    assert names(policy.actions(judgement)) == ["HONEST"] * 4
+    assert policy.possible == (Action.REFUSE,)  # of the spent
 
 
 @pytest.mark.parametrize("name", ["paper", "strict", "artifact"])
@@ -100,7 +124,7 @@ def test_looking_up_changes_neither_the_policy_nor_the_judgement():
     assert names(policy.actions(judgement)) == first
     for flags, old in zip((judgement.spent, judgement.alarmed, judgement.trusted), before, strict=True):
         assert (flags == old).all()
-    assert POLICIES["sentinel"].alarmed is Action.DECOY
+    assert POLICIES["sentinel"].alarmed is Action.REFUSE
 
 
 def test_only_the_artifact_stops_the_walk_early():

@@ -17,22 +17,33 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from queen.bench.render.accused import digits_markdown, proof_markdown, read_back_markdown
 from queen.bench.render.markdown import markdown_table
-from queen.bench.render.sentinel import draw_threshold, evidence_markdown, threshold_markdown, tolerance_markdown
+from queen.bench.render.sentinel import (
+    draw_threshold,
+    evidence_markdown,
+    odd_markdown,
+    threshold_markdown,
+    tolerance_markdown,
+)
 from queen.bench.render.table import tables, to_markdown
 from queen.bench.run import read_results
 from queen.bench.studies import STUDIES
 from queen.bench.studies.run import read_study_result
 from queen.demo.plot import draw_cost
-from queen.demo.table import adaptive_markdown, markdown
+from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 DEMO = RESULTS / "demo/demo.json"
 SMOKE, CIFAR, PROTOTYPE = RESULTS / "smoke", RESULTS / "cifar10-h200", RESULTS / "prototype/cifar10.json"
+ACCUSED = RESULTS / "accused"
+READ_BACK = {"demo": RESULTS / "qa/30-read-back.json", "CIFAR-10": RESULTS / "qa/30-read-back-cifar10.json"}
 SERVE, CAPACITY, TIMING = RESULTS / "serve", RESULTS / "capacity/ledgers.json", RESULTS / "timing/cpu-2-cores.json"
-EVIDENCE, TOLERANCE, THRESHOLD = (RESULTS / f"sentinel/{name}.json" for name in ("evidence", "tolerance", "threshold"))
+EVIDENCE, TOLERANCE, ODD, THRESHOLD, DIGITS = (
+    RESULTS / f"sentinel/{name}.json" for name in ("evidence", "tolerance", "odd", "threshold", "digits")
+)
 SERVERS = {
     "none memory": "unprotected",
     "sentinel memory": "sentinel, `memory://`",
@@ -45,6 +56,16 @@ SERVE_HEADER = (
     *("commit p50 / p95", "rows a batch", "CPU"),
 )
 Result = Mapping[str, Any]
+
+
+def best_thieves_table() -> str:
+    """What the best of all thieves got from every policy in the demo."""
+    return best_markdown(_read(DEMO))
+
+
+def read_back_reports() -> dict[str, Result]:
+    """What goal 30 found, by victim."""
+    return {victim: _read(path) for victim, path in READ_BACK.items()}
 
 
 def demo_table() -> str:
@@ -239,8 +260,14 @@ def answer_times(path: Path = TIMING) -> str:
 
 
 DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "README.md": {"demo table": demo_table, "cifar table": partial(benchmark_table, CIFAR)},
-    "docs/policies.md": {"adaptive table": adaptive_table},
+    "README.md": {"best thieves": best_thieves_table, "accused table": partial(benchmark_table, ACCUSED)},
+    "docs/policies.md": {
+        "demo table": demo_table,
+        "adaptive table": adaptive_table,
+        "accused table": partial(benchmark_table, ACCUSED),
+        "read back": lambda: read_back_markdown(read_back_reports()),
+        "proof": lambda: proof_markdown(read_back_reports()),
+    },
     "docs/results.md": {
         "cifar table": partial(benchmark_table, CIFAR),
         "cifar story": cifar_story,
@@ -250,6 +277,8 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "threshold": lambda: threshold_markdown(_read(THRESHOLD)),
         "evidence": lambda: evidence_markdown(_read(EVIDENCE)),
         "tolerance": lambda: tolerance_markdown(_read(TOLERANCE), _read(EVIDENCE)),
+        "odd": lambda: odd_markdown(_read(ODD)),
+        "digits": lambda: digits_markdown(_read(DIGITS)),
     },
     "docs/serving.md": {
         "capacity": capacity_plan,

@@ -19,11 +19,14 @@ from queen.options import SCORES, Sentinel
 from queen.sentinel.bets import ARRAYS, Bets, Betting, Test
 from queen.sentinel.ranks import Ranking, robust_spreads
 from queen.sentinel.sketch import SIZE
-from queen.sentinel.wealth import Winnings, place_bets
+from queen.sentinel.wealth import Winnings, largest_sum, place_bets
 
 Rows = NDArray[np.int64]
 SETTINGS = Sentinel()
 STEP, ROUND = 100, 20_000  # queries a client sends before the accused leave, and queries of all clients in one call
+MARGINS = (0.0, 0.1, 0.2, 0.3, 0.5)
+ORDERS, QUERIES = 100, 4400  # thieves of each kind, and queries that each of them sends, cover included
+HONEST, SENT = 100, 2000  # honest clients of each kind, and queries of each
 
 
 class Images:
@@ -115,6 +118,17 @@ def alarms(betting: Betting, images: Images, clients: Rows, bar: float = 1 / (SE
 FIRST_BAR = TEST.bar(1) / TEST.size
 
 
+def highest_wealth(betting: Betting, images: Images, clients: Rows) -> float:
+    """The highest wealth that any of the clients (m, t) ever reaches; infinite if it is beyond all that purses hold."""
+    everything = make_bets(betting, images, np.arange(len(images)))
+    winnings, owner, highest = [Winnings.empty(TEST.scores) for _ in clients], np.arange(len(clients)), 0.0
+    for rows in clients.T:
+        bets = replace(everything, **{name: getattr(everything, name)[rows] for name in ARRAYS})
+        place_bets(winnings, owner, images.labels[rows], bets, np.inf)
+        highest = max(highest, largest_sum(np.stack([one.purses for one in winnings])).max())
+    return float(highest) / TEST.size
+
+
 def orders(rng: np.random.Generator, rows: NDArray[Any] | int, length: int, count: int) -> Rows:
     """`count` clients, each of whom sends `length` of the rows in random order; all again once there are no more."""
     pool = np.arange(rows) if isinstance(rows, int) else np.asarray(rows)
@@ -137,6 +151,24 @@ def with_cover(rng: np.random.Generator, attack: Rows, cover: Rows, ratio: int) 
         np.take_along_axis(rounds, places, axis=2).reshape(flat),
         np.take_along_axis(attacks, places, axis=2).reshape(flat),
     )
+
+
+def attacks_until(reached: Rows, attacks: NDArray[np.bool_]) -> list[float]:
+    """Attack queries sent until and with the one that accused; infinite if none did."""
+    length = attacks.shape[1]
+    return [
+        float(row[: at + 1].sum()) if at < length else np.inf for at, row in zip(reached.tolist(), attacks, strict=True)
+    ]
+
+
+def hidden_thieves(
+    rng: np.random.Generator, betting: Betting, images: Images, foreign: Rows, cover: Rows, ratio: int, bar: float
+) -> dict[str, Any]:
+    """Attack queries until the alarm, of thieves who send `ratio` of the cover rows with every foreign one."""
+    length = min(QUERIES // (1 + ratio), len(foreign))
+    attack, others = orders(rng, foreign, length, ORDERS), orders(rng, cover, length * ratio, ORDERS)
+    sent, attacks = with_cover(rng, attack, others, ratio)
+    return summary(attacks_until(alarms(betting, images, sent, bar), attacks))
 
 
 def summary(sent: Sequence[float] | NDArray[Any]) -> dict[str, Any]:

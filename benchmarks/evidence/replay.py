@@ -3,7 +3,8 @@
     PYTHONPATH=src:. python3 -m benchmarks.evidence.replay build/evidence [--only NAME]
 
 Writes results/sentinel/evidence.json (thieves and benign clients), tolerance.json (honest clients with cameras of their
-own) and threshold.json (a fixed threshold beside the certified test). Runs on a CPU, in about ten minutes.
+own), odd.json (benign but odd clients, and what helps them) and threshold.json (a fixed threshold beside the certified
+test). Runs on a CPU, in about half an hour.
 """
 
 from __future__ import annotations
@@ -19,18 +20,25 @@ from numpy.typing import NDArray
 
 from benchmarks.evidence.clients import (
     FIRST_BAR,
+    HONEST,
+    MARGINS,
+    ORDERS,
+    QUERIES,
+    SENT,
     SETTINGS,
     Images,
     Measured,
     Rows,
     alarms,
+    attacks_until,
+    hidden_thieves,
     make_bets,
     make_betting,
     orders,
     summary,
-    with_cover,
 )
 from benchmarks.evidence.measure import CHANGED, CHANGES
+from benchmarks.evidence.odd import odd
 from benchmarks.evidence.threshold import compare_thresholds
 from benchmarks.evidence.victims import VICTIMS
 from queen.ledger import MemoryLedger
@@ -39,10 +47,7 @@ from queen.options import SCORES, Limits
 from queen.sentinel.bets import Betting
 
 RESULTS = Path(__file__).parents[2] / "results/sentinel"
-MARGINS = (0.0, 0.1, 0.2, 0.3, 0.5)
-ORDERS, QUERIES = 100, 4400  # thieves of each kind, and queries that each of them sends, cover included
 SPLITS, CLIENTS, LENGTH = 20, 50, 5000  # benign clients: calibrations, clients of each, queries of each
-CAMERAS, SENT = 100, 2000  # honest clients with a camera of their own, and queries of each
 WARM_UP = 1000
 OLD_BAR = 20_000.0  # of the prototype, which did not save alpha for further calibrations
 FACTS = {"alpha": SETTINGS.alpha, "delta": SETTINGS.delta, "bar": FIRST_BAR, "queries": QUERIES, "warm_up": WARM_UP}
@@ -87,11 +92,8 @@ def thieves(calibration: Images, cover: Images, pool: Images, classes: int, marg
     foreign = len(cover) + np.arange(len(pool))
     central = _central(calibration, cover, classes)
 
-    def hidden(ratio: int, among: Any) -> Result:
-        length = min(QUERIES // (1 + ratio), len(pool))
-        attack, others = orders(rng, foreign, length, ORDERS), orders(rng, among, length * ratio, ORDERS)
-        sent, attacks = with_cover(rng, attack, others, ratio)
-        return summary(_attacks_until(alarms(betting, both, sent, bar), attacks))
+    def hidden(ratio: int, among: Rows) -> Result:
+        return hidden_thieves(rng, betting, both, foreign, among, ratio, bar)
 
     def warmed_up() -> Result:
         first, attack = (
@@ -99,7 +101,7 @@ def thieves(calibration: Images, cover: Images, pool: Images, classes: int, marg
             orders(rng, foreign, min(QUERIES - WARM_UP, len(pool)), ORDERS),
         )
         sent = np.concatenate([first, attack], axis=1)
-        return summary(_attacks_until(alarms(betting, both, sent, bar), sent >= len(cover)))
+        return summary(attacks_until(alarms(betting, both, sent, bar), sent >= len(cover)))
 
     return {
         "plain": hidden(0, np.arange(len(cover))),
@@ -107,14 +109,6 @@ def thieves(calibration: Images, cover: Images, pool: Images, classes: int, marg
         "10:1 central": hidden(10, central),
         "warm-up": warmed_up(),
     }
-
-
-def _attacks_until(reached: Any, attacks: Any) -> list[float]:
-    """Attack queries sent until and with the one that accused; infinite if none did."""
-    length = attacks.shape[1]
-    return [
-        float(row[: at + 1].sum()) if at < length else np.inf for at, row in zip(reached.tolist(), attacks, strict=True)
-    ]
 
 
 def _central(calibration: Images, images: Images, classes: int) -> Any:
@@ -137,7 +131,7 @@ def few_images(calibration: Images, pool: Images, classes: int, count: int) -> R
         clients = orders(rng, len(pool), QUERIES, 10)
         for margin in sent:
             betting = make_betting(calibration.take(chosen), classes, margin)
-            sent[margin] += _attacks_until(alarms(betting, pool, clients, FIRST_BAR), np.ones(clients.shape, np.bool_))
+            sent[margin] += attacks_until(alarms(betting, pool, clients, FIRST_BAR), np.ones(clients.shape, np.bool_))
     return {f"{margin:g}": summary(numbers) for margin, numbers in sent.items()}
 
 
@@ -167,10 +161,10 @@ def cascade(victim: Measured, calibration: Images, held_out: Images) -> Result:
     """Clients that send only the fifth of their images that the victim is least sure of."""
     rng = np.random.default_rng(0)
     unsure = np.argsort(-held_out.all_scores[:, SCORES.index("confidence")], kind="stable")[: len(held_out) // 5]
-    clients = orders(rng, unsure, min(len(unsure), SENT), CAMERAS)
+    clients = orders(rng, unsure, min(len(unsure), SENT), HONEST)
     return {
         f"{margin:g}": summary(
-            _attacks_until(
+            attacks_until(
                 alarms(make_betting(calibration, victim.classes, margin), held_out, clients, FIRST_BAR),
                 np.ones(clients.shape, np.bool_),
             )
@@ -200,10 +194,10 @@ def _cameras(bettings: Mapping[str, Betting], cameras: list[Images]) -> Result:
     """Clients with one of the cameras each, drawn at random."""
     rng = np.random.default_rng(0)
     accused = dict.fromkeys(bettings, 0)
-    for images, count in zip(cameras, np.bincount(rng.integers(len(cameras), size=CAMERAS)), strict=False):
+    for images, count in zip(cameras, np.bincount(rng.integers(len(cameras), size=HONEST)), strict=False):
         for margin, number in _accused(bettings, images, orders(rng, len(images), SENT, count)).items():
             accused[margin] += number
-    return {"clients": CAMERAS, "queries": SENT, "accused": accused}
+    return {"clients": HONEST, "queries": SENT, "accused": accused}
 
 
 def _accused(bettings: Mapping[str, Betting], images: Images, clients: Rows) -> dict[str, int]:
@@ -235,9 +229,9 @@ def main() -> None:
     """Replay the victims found and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", choices=("evidence", "tolerance", "threshold"))
+    parser.add_argument("--only", choices=("evidence", "tolerance", "odd", "threshold"))
     asked = parser.parse_args()
-    jobs: Mapping[str, Callable[[Measured], Result]] = {"evidence": evidence, "tolerance": tolerance}
+    jobs: Mapping[str, Callable[[Measured], Result]] = {"evidence": evidence, "tolerance": tolerance, "odd": odd}
     for job, work in jobs.items():
         if asked.only in (None, job):
             results = {name: work(Measured(asked.folder / f"{name}.npz")) for name in VICTIMS}

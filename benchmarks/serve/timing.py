@@ -36,6 +36,7 @@ from servers import Server, queen_server, redis_server
 
 FLAGS = (["--no-uniform"], ["--uniform"], ["--uniform", "--release-every", "0.005"])
 KINDS = ("new", "again", "accused")
+DECOYS = ["--on-alarm", "decoy", "--after-alarm", "-1"]
 DIM = 400  # dim images of the thief, whom they accuse, before its times count
 
 
@@ -97,7 +98,7 @@ def measure(served: Served, folder: Path, ledger: str, *, flags: list[str], coun
     """One server."""
     questions = served.questions.read_bytes().splitlines()
     options: dict[str, Any] = {"policy": "sentinel", "ledger": ledger, "threads": 1, "clients": len(KINDS)}
-    with queen_server(served, folder, **options, flags=flags) as server:
+    with queen_server(served, folder, **options, flags=[*DECOYS, *flags]) as server:
         server.wait()
         seconds = times(server, questions, count)
     return {

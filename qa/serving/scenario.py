@@ -39,12 +39,15 @@ def none_of(name: str, wrong: Sequence[object], among: int) -> Check:
     return Check(name, not wrong, f"{len(wrong)} of {among}{shown}")
 
 
-def main(goal: str, run: Scenario, control: Scenario) -> None:
-    """Run a goal and its control from the command line; `run` and `control` take a folder and whether to be quick."""
+def main(goal: str, run: Scenario, control: Scenario, arguments: Sequence[str] | None = None) -> None:
+    """Run a goal and its control from the command line; `run` and `control` take a folder and whether to be quick.
+
+    `arguments` are those of the command line, unless the goal has taken some itself.
+    """
     parser = argparse.ArgumentParser(description=goal)
     parser.add_argument("--quick", action="store_true", help="small numbers, for continuous integration")
     parser.add_argument("--out", type=Path, help="file to write the checks to, as JSON")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     quick = options.quick
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="queen-qa-") as folder:
@@ -60,6 +63,7 @@ def main(goal: str, run: Scenario, control: Scenario) -> None:
             "quick": quick,
             "seconds": round(seconds, 1),
             "checks": [asdict(check) for check in checks],
+            "control": [asdict(check) for check in caught],
         }
         options.out.write_text(json.dumps(report, indent=1) + "\n")
     what = f"{len(checks)} checks hold" if not wrong else f"{len(wrong)} of {len(checks)} checks FAILED"

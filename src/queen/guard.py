@@ -121,20 +121,21 @@ class Guard:
     def reply(
         self, batch: MeasuredBatch, judgement: Judgement, clients: Sequence[str], *, uniform: bool = False
     ) -> Reply:
-        """The same for rows of several clients, one name per row (n,); refused rows are only marked.
+        """The same for rows of several clients, one name per row (n,); refused rows are 1/K throughout and marked.
 
         `uniform` computes every kind of answer that the policy knows for every row, so that the time it takes says
         nothing about the verdicts.
         """
         with torch.inference_mode():
             answers, refused = batch.honest, np.zeros(len(batch.honest), np.bool_)
-            actions = self.policy.actions(judgement)
-            if not self.bundle.observe and (uniform or actions.any()):  # HONEST is 0
-                refused = actions == Action.REFUSE
+            honest = ~refused
+            if not self.bundle.observe:
+                actions = self.policy.actions(judgement)
+                honest, refused = actions == Action.HONEST, actions == Action.REFUSE
                 act = self._perturber.act_uniformly if uniform else self._perturber.act
                 answers = act(actions, clients, batch)
         # A tensor made in inference mode may not enter autograd, and clients train copies on answers.
-        return Reply(answers.clone(), judgement.verdicts, judgement.alarmed, refused)
+        return Reply(answers.clone(), judgement.verdicts, judgement.alarmed, refused, honest)
 
     def groups(self, names: Sequence[str]) -> Mapping[str, Group]:
         """The limits of every named group; an error unless the operator has set some for its kind."""
@@ -149,8 +150,8 @@ class Guard:
     def with_options(self, **changes: Any) -> Guard:
         """The same guard, ledger and secret under other options.
 
-        These are policy, observe, limits, keep_label, draw, input_range and sentinel; alpha, on_alarm, on_spent and
-        groups are short for those of the sentinel.
+        These are policy, observe, limits, keep_label, draw, input_range and sentinel; alpha, on_alarm, on_spent,
+        after_alarm, digits and groups are short for those of the sentinel.
         """
         return self.with_bundle(self.bundle.with_options(**changes))
 
@@ -166,6 +167,11 @@ class Guard:
     def policy(self) -> Policy:
         """The policy in force: the bundle's, with what its owner chose for the sentinel."""
         return find_policy(self.bundle.policy, self.bundle.sentinel)
+
+    @property
+    def digits(self) -> int | None:
+        """To how many decimals answers are rounded; None: not at all."""
+        return self.bundle.digits
 
     @property
     def bar(self) -> float | None:
@@ -208,7 +214,7 @@ def load(
 
     `model` is needed only where the bundle names no factory. `secret` is the secret itself or its file, by default
     `<path>.secret`. `changes` override stored options: policy, observe, limits, keep_label, draw, sentinel, and alpha,
-    on_alarm, on_spent, groups of the sentinel.
+    on_alarm, on_spent, after_alarm, digits, groups of the sentinel.
     """
     bundle = load_bundle(path, model, device=device, **changes)
     if secret is None:

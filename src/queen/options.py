@@ -11,6 +11,7 @@ from queen.errors import LimitsError, OptionError
 
 MIN_RADIUS, MAX_RADIUS = 1e-6, 1e6  # beyond, positions on the ledger's grid or squared radii would no longer be exact
 MAX_ANSWERS = 2**53  # beyond, a store that counts in floats would lose count
+MAX_DIGITS = 6  # a float32 has no more
 MIN_ALPHA = 1e-12  # beyond, wealth would overflow before it accuses
 MAX_MARGIN = 10.0  # standard deviations; beyond, nobody could ever be accused
 SCORES = ("energy", "distance", "confidence", "knn")
@@ -39,7 +40,7 @@ class Limits:
         if not (_is_number(threshold) and 0 <= threshold <= sys.float_info.max):
             raise LimitsError(f"threshold must be a finite number, not negative, got {self.threshold!r}")
         extra = _plain(self.extra_answers)
-        if not (isinstance(extra, int) and not isinstance(extra, bool) and 0 <= extra <= MAX_ANSWERS):
+        if not (_is_whole(extra) and 0 <= extra <= MAX_ANSWERS):
             raise LimitsError(f"extra_answers must be a whole number from 0 to 2^53, got {self.extra_answers!r}")
         object.__setattr__(self, "extra_answers", extra)
         as_floats = tuple(float(r) for r in radii)
@@ -73,16 +74,21 @@ class Sentinel:
     probability. `scores`: what is measured of a query, any of energy, distance, confidence, knn; they share alpha
     equally. `margin`: by how many standard deviations of its class an honest client's score may exceed the usual; more
     tolerates more cameras, and more cover traffic of a thief.
-    `on_alarm` and `on_spent` say how accused clients and clients without budget are answered. `groups` names the kinds
-    of groups ("tenant" for "tenant:7") that `Guard.answer(groups=...)` accepts.
+    `on_alarm` and `on_spent` say how accused clients and clients without budget are answered; after `after_alarm`
+    queries, the one that raised the alarm included, an accused client is refused in any case (None: never). Where there
+    are `groups`, spent budgets are refused too. `digits`: answers are rounded to so many decimals
+    (None: not at all). `groups` names the kinds of groups ("tenant" for "tenant:7") that `Guard.answer(groups=...)`
+    accepts.
     """
 
     alpha: float = 1e-3
     delta: float = 0.05
     scores: tuple[str, ...] = ("energy", "distance", "knn")
     margin: float = 0.2
-    on_alarm: str = "decoy"
+    on_alarm: str = "refuse"
     on_spent: str = "refuse"
+    after_alarm: int | None = 2000
+    digits: int | None = 2
     groups: Mapping[str, Group] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -108,6 +114,11 @@ class Sentinel:
         ):
             if value not in known:
                 raise OptionError(f"no {name} '{value}'; known: {', '.join(known)}")
+        for name, least, most in (("after_alarm", 0, MAX_ANSWERS), ("digits", 1, MAX_DIGITS)):
+            value = _plain(getattr(self, name))
+            if value is not None and not (_is_whole(value) and least <= value <= most):
+                raise OptionError(f"{name} must be a whole number from {least} to {most}, or None, got {value!r}")
+            object.__setattr__(self, name, value)
         if not isinstance(self.groups, Mapping):
             raise OptionError(f"groups must map kinds to Group(limits=...), got {type(self.groups).__name__}")
         for kind, group in self.groups.items():
@@ -130,6 +141,10 @@ def check_sentinel(settings: object) -> Sentinel:
 def _plain(value: Any) -> Any:
     """Numbers of numpy and torch as plain Python numbers."""
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: object) -> bool:

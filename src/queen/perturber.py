@@ -18,6 +18,7 @@ from queen.core.shadows import draw_mean
 from queen.policy import Action, Policy
 from queen.secret import draw, query_digests
 from queen.sentinel.bets import Bets
+from queen.sentinel.rounding import round_answers
 from queen.sentinel.runtime import SentinelRuntime
 from queen.types import Inputs
 
@@ -53,14 +54,15 @@ class Perturber:
 
     def __init__(self, bundle: Bundle, policy: Policy, sentinel: SentinelRuntime, secret: bytes) -> None:
         self._bundle, self._policy, self._sentinel, self._secret = bundle, policy, sentinel, secret
+        self._digits = bundle.digits
         linear, centres = bundle.split.linear, bundle.geometry.feature_centres
         with torch.inference_mode():
             self._centre_logits = linear(centres.to(linear.weight.dtype)).float() if linear else None
             self._centre_squares = torch.linalg.vecdot(centres, centres)
 
     def act(self, actions: NDArray[np.int8], clients: Sequence[str], batch: MeasuredBatch) -> Tensor:
-        """The answers after the policy's actions; only the rows that are not honest cost anything."""
-        answers = batch.honest
+        """The answers after the policy's actions; honest rows cost no more than their rounding."""
+        answers = self._round(batch.honest)
         for action in map(Action, sorted(set(actions.tolist()) - {Action.HONEST})):
             chosen = np.flatnonzero(actions == action)
             if len(chosen) == len(actions):
@@ -71,7 +73,7 @@ class Perturber:
 
     def act_uniformly(self, actions: NDArray[np.int8], clients: Sequence[str], batch: MeasuredBatch) -> Tensor:
         """The same answers, but every possible action is computed for every row, so that the time tells nothing."""
-        answers = batch.honest
+        answers = self._round(batch.honest)
         chosen = torch.from_numpy(actions).to(answers.device)[:, None]
         for action in self._policy.possible:
             changed = self._perturb(action, clients, batch)
@@ -84,14 +86,20 @@ class Perturber:
         if action is Action.MOVE:
             return self._move(batch.features, batch.logits)
         if action is Action.DECOY and batch.bets is not None:  # only the sentinel gives decoys, and it always bets
-            return self._sentinel.decoys(honest, batch.labels.tolist(), batch.bets.sketches)
+            return self._sentinel.decoys(batch.bets).to(honest)
         if action is Action.LABEL:
             return torch.nn.functional.one_hot(batch.logits.argmax(1), honest.shape[1]).to(honest)
         if action is Action.REFUSE:
             return torch.full_like(honest, 1 / honest.shape[1])
         # The sentinel reverses the answers of thieves: a kept label would be just what they want.
         keep_label = self._bundle.keep_label and self._bundle.policy != "sentinel"
-        return reverse_gradient(honest, self._pirate(clients, batch.x, batch.features), keep_label=keep_label)
+        return self._round(
+            reverse_gradient(honest, self._pirate(clients, batch.x, batch.features), keep_label=keep_label)
+        )
+
+    def _round(self, answers: Tensor) -> Tensor:
+        """Answers (n, K) with as many digits as clients may see."""
+        return answers if self._digits is None else round_answers(answers, self._digits)
 
     def _move(self, features: Tensor, logits: Tensor) -> Tensor:
         """Answers for features that were moved, by the linear head in closed form or step by step by any other head."""

@@ -21,7 +21,7 @@ class Action(IntEnum):
     HONEST = 0
     MOVE = 1  # feature perturbation
     REVERSE = 2  # gradient reverse
-    DECOY = 3  # the honest numbers in a secret order
+    DECOY = 3  # numbers of calibration images in a secret order
     LABEL = 4  # the honest label and nothing else
     REFUSE = 5  # no answer
 
@@ -45,6 +45,8 @@ class Policy:
         actions = self._lookup[2 * letters + judgement.spent]
         if self.alarmed is not None and judgement.alarmed.any():
             actions[judgement.alarmed] = self.alarmed
+            actions[judgement.alarmed & judgement.cut_off] = REFUSE
+            actions[judgement.alarmed & judgement.repeated] = HONEST
         if judgement.trusted.any():
             actions[judgement.trusted] = HONEST
         return actions
@@ -52,7 +54,9 @@ class Policy:
     @cached_property
     def possible(self) -> tuple[Action, ...]:
         """Every action but HONEST that some row may get."""
-        listed = {action for pair in self.table.values() for action in pair} | {self.alarmed or HONEST}
+        listed = {action for pair in self.table.values() for action in pair}
+        if self.alarmed is not None:
+            listed |= {self.alarmed, REFUSE}  # some of the accused are cut off
         return tuple(sorted(listed - {HONEST}))
 
     @cached_property
@@ -80,13 +84,13 @@ POLICIES: Mapping[str, Policy] = {
         "D": (HONEST, REVERSE),
     }),
     # Ours: the truth for everybody with budget left, nothing for proven extractors. `find_policy` puts the operator's
-    # choices in the place of REFUSE (on_spent) and DECOY (on_alarm).
+    # choices in the place of REFUSE: on_spent in the table, on_alarm for the accused.
     "sentinel": Policy("sentinel", {
         "A": (HONEST, REFUSE),
         "B": (REFUSE, REFUSE),
         "C": (HONEST, REFUSE),
         "D": (HONEST, REFUSE),
-    }, alarmed=DECOY),
+    }, alarmed=REFUSE),
     # What the authors' released code does: no answer is honest, and the walk is short.
     "artifact": Policy("artifact", {
         "A": (MOVE, MOVE),
@@ -107,7 +111,8 @@ def find_policy(name: str, settings: Sentinel | None = None) -> Policy:
     policy = POLICIES[name]
     if settings is None or policy.alarmed is None:
         return policy
-    spent = CHOICES[settings.on_spent]
+    # Members of a group share its budget: who spent it is not who would get the wrong answers.
+    spent = REFUSE if settings.groups else CHOICES[settings.on_spent]
     table = {
         letter: (spent if first is REFUSE else first, spent if then is REFUSE else then)
         for letter, (first, then) in policy.table.items()

@@ -32,12 +32,14 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Reply:
-    """The guard's answer to one batch: `probabilities` (n, K), one verdict per row, and two masks (n,).
+    """The guard's answer to one batch: `probabilities` (n, K), one verdict per row, and three masks (n,).
 
-    `alarmed`: the client stands accused of extraction; `refused`: the row got no answer and holds 1/K everywhere.
+    `alarmed`: the client stands accused of extraction; `refused`: the row got no answer and holds 1/K everywhere;
+    `honest`: it holds the model's own answer, rounded at most.
     """
 
     probabilities: Tensor
     verdicts: tuple[Verdict, ...]
     alarmed: NDArray[np.bool_]
     refused: NDArray[np.bool_]
+    honest: NDArray[np.bool_]

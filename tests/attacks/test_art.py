@@ -169,7 +169,7 @@ def test_refused_rows_say_nothing():
     def oracle(x: Tensor) -> Tensor:
         refused = np.arange(len(x)) % 2 == 1
         answers = torch.where(torch.from_numpy(refused)[:, None], 0.1, F.one_hot(torch.tensor([7]), CLASSES).float())
-        reply = Reply(answers, (Verdict.OUTSIDE,) * len(x), refused, refused)
+        reply = Reply(answers, (Verdict.OUTSIDE,) * len(x), refused, refused, ~refused)
         raise RefusedError("no", reply)
 
     answers = as_art_classifier(oracle, SHAPE, CLASSES).predict(np.zeros((4, *SHAPE), np.float32))

@@ -16,7 +16,7 @@ from queen.attacks.base import Sizes, Transcript
 from queen.attacks.queries.knockoff import knockoff
 from queen.attacks.strategies import cleaning, informed, rotation
 from queen.defenses import emdp
-from queen.errors import ShapeError
+from queen.errors import ShapeError, SpreadError
 from queen.training import Schedule, train
 from tests.support.attackers import (
     SMALL,
@@ -241,6 +241,15 @@ def test_the_proxy_builds_the_defense_around_its_own_model_with_images_of_every_
     assert torch.equal(x, transcript.x)
     assert labels.bincount(minlength=10).min() >= informed.FEW
     assert (model(x).argmax(1) == labels).double().mean() > 0.7
+
+
+def test_a_proxy_with_too_few_answers_to_build_a_defense_believes_those():
+    def rebuild(model, x, labels, generator):
+        raise SpreadError("no disc")
+
+    known = knowledge(rebuild=rebuild, simulate=None, clean=None, schedule=LONG)
+    transcript = stolen("direct", 7)
+    assert ATTACKS["informed_proxy"].believe(transcript, known, seed()) is transcript
 
 
 def test_classes_nobody_saw_get_the_images_most_like_them():

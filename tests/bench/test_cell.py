@@ -76,7 +76,7 @@ def test_a_result_has_all_its_fields_and_json_can_say_them(tmp_path, defense):
     assert result["thief"]["epochs"]["epoch"][-1] == 10
     assert result["sizes"]["ask_batch"] == 64
     letters = {"queen-sentinel": {"A", "B", "C", "D"}}.get(defense, set())
-    assert set(result["verdicts"]) - {"alarmed", "refused"} <= letters
+    assert set(result["verdicts"]) - {"alarmed", "refused", "honest"} <= letters
     shares = [share for name, share in result["verdicts"].items() if len(name) == 1]
     assert math.isclose(sum(shares), 1) if letters else not shares
 
@@ -253,7 +253,7 @@ def test_a_thief_at_chance_on_wrong_labels_is_a_success_of_the_defense(tmp_path,
 def test_nothing_answered_is_no_thief(tmp_path, plant):
     def refuse(y: Tensor, x: Tensor) -> Tensor:
         none, rows = torch.zeros(len(x), dtype=torch.bool).numpy(), torch.full_like(y, 0.1)
-        raise RefusedError("no", Reply(rows, (Verdict.OUTSIDE,) * len(x), none, ~none))
+        raise RefusedError("no", Reply(rows, (Verdict.OUTSIDE,) * len(x), none, ~none, none))
 
     plant(refuse)
     result = run(tmp_path, "planted")

@@ -162,7 +162,9 @@ class Strict:
                 return clean
             flat = torch.where(refused[:, None], 0.1, clean)
             verdicts = (Verdict.OUTSIDE,) * len(x)
-            raise RefusedError("no", Reply(flat, verdicts, torch.zeros_like(refused).numpy(), refused.numpy()))
+            raise RefusedError(
+                "no", Reply(flat, verdicts, torch.zeros_like(refused).numpy(), refused.numpy(), ~refused.numpy())
+            )
 
         return answer
 

@@ -136,7 +136,7 @@ def test_the_sentinels_settings_survive_and_judge_alike(tmp_path):
     }
     settings = Sentinel(
         alpha=0.01, delta=0.1, scores=("confidence", "energy"), margin=0.125,
-        on_alarm="label-only", on_spent="reverse", groups=groups,
+        on_alarm="label-only", on_spent="reverse", after_alarm=None, digits=2, groups=groups,
     )  # fmt: skip
     guard = fitted(policy="sentinel", sentinel=settings, limits=Limits(radius=0.2, threshold=0.02, extra_answers=99))
     guard.save(tmp_path / "b")
@@ -504,6 +504,13 @@ FORGED_CALIBRATIONS = {
     "float labels": like("labels", lambda t: t.double()),
     "conditions that are not named": like("condition", lambda t: t + 5),
     "negative conditions": like("condition", lambda t: t - 1),
+    "no answers": like("answers", lambda t: t[:0]),
+    "answers of fewer classes": like("answers", lambda t: t[:, :9]),
+    "answers in one row": like("answers", lambda t: t[0]),
+    "answers that are no numbers": like("answers", lambda t: t * float("nan")),
+    "answers that do not add up to one": like("answers", lambda t: 2 * t),
+    "negative answers": like("answers", lambda t: 3 * t - 0.2),
+    "answers of another precision": like("answers", lambda t: t.double()),
     "no images": {
         f"calibration__{name}": lambda found, name=name: getattr(found, name)[:0]
         for name in ("labels", "points", "scores", "condition")

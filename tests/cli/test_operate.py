@@ -18,13 +18,15 @@ from tests.support.commands import as_json, invoke, mistake, run
 from tests.support.guards import fitted, held_out, queries, train_set, trained
 
 FOG = 0.4 * torch.rand(60, 64, generator=torch.Generator().manual_seed(0))  # looks like no class
+MORE_FOG = FOG.flip(1)
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sentinel")
-    fitted("head", policy="sentinel", limits=Limits(radius=0.05)).save(folder / "bundle")
+    fitted("head", policy="sentinel", on_alarm="decoy", limits=Limits(radius=0.05)).save(folder / "bundle")
     np.save(folder / "fog.npy", FOG.numpy())
+    np.save(folder / "more_fog.npy", MORE_FOG.numpy())
     np.save(folder / "digits.npy", queries()[:20].numpy())
     np.savez(folder / "held_out.npz", **dict(zip("xy", (t.numpy() for t in held_out()), strict=True)))
     return folder
@@ -46,7 +48,9 @@ def test_clients_are_listed_with_the_most_suspicious_first(here):
     assert mallory["wealth"] >= 1000 > alice["wealth"]
     assert mallory["queries"] == 60
     shown = run("clients", "--ledger", "c.sqlite").stdout
-    assert "accused" in shown
+    [alarm] = as_json("alarms", "--ledger", "c.sqlite")
+    assert (mallory["after_alarm"], alice["after_alarm"]) == (60 - alarm["queries"] + 1, 0)  # the accusing one included
+    assert f"accused, {mallory['after_alarm']} since" in shown
     assert shown.index("mallory") < shown.index("alice")
 
 
@@ -81,10 +85,13 @@ def test_the_allow_list_has_a_way_in_and_out(here, bundle):
     run("allow", "mallory", "--ledger", "c.sqlite")
     ask = ["ask", bundle / "bundle", bundle / "fog.npy", "--client", "mallory", "--ledger", "c.sqlite"]
     honest = torch.tensor(as_json(*ask)["probabilities"])
-    assert torch.allclose(honest, queen.load(bundle / "bundle").measure(FOG).honest, atol=1e-6)
+    assert torch.allclose(honest, queen.load(bundle / "bundle").measure(FOG).honest, rtol=0, atol=2e-2)  # rounded
     assert "allowed" in run("clients", "--ledger", "c.sqlite").stdout
     run("allow", "mallory", "--off", "--ledger", "c.sqlite")
-    assert not torch.allclose(torch.tensor(as_json(*ask)["probabilities"]), honest, atol=1e-2)
+    assert torch.allclose(torch.tensor(as_json(*ask)["probabilities"]), honest)  # what it was answered stays so
+    ask[2] = bundle / "more_fog.npy"
+    asked = queen.load(bundle / "bundle").measure(MORE_FOG)
+    assert not torch.allclose(torch.tensor(as_json(*ask)["probabilities"]), asked.honest, atol=1e-2)
 
 
 def test_a_client_may_have_a_budget_of_its_own(here, bundle):
@@ -113,7 +120,9 @@ def test_a_ledger_that_is_not_there_is_not_made(command, tmp_path, monkeypatch):
 
 def test_ask_tells_that_the_client_stands_accused(here, bundle):
     ask = ["ask", bundle / "bundle", bundle / "fog.npy", "--client", "mallory", "--ledger", "c.sqlite"]
-    assert all(as_json(*ask)["alarmed"])
+    answer = as_json(*ask)
+    assert all(answer["alarmed"])
+    assert all(round(number, 3) == number for row in answer["probabilities"] for number in row)  # not 0.33700001
     assert "the client stands accused" in run(*ask, "--explain").stdout
 
 
@@ -138,11 +147,15 @@ def test_protect_with_the_sentinel_wants_calibration_images(bundle, tmp_path, mo
     protect = ["protect", "tests.support.guards:make_mlp", "--weights", "mlp.safetensors", "--data", "train.npz"]
     protect += ["--policy", "sentinel", "--out", "out"]
     assert "needs held-out images" in mistake(*protect)
-    run(*protect, "--calibration", "train", "--alpha", 0.01, "--on-alarm", "refuse", "--extra-answers", 77)
+    run(*protect, "--calibration", "train", "--alpha", 0.01, "--on-alarm", "decoy", "--extra-answers", 77)
     guard = queen.load("out")
-    assert (guard.bundle.sentinel.alpha, guard.bundle.sentinel.on_alarm) == (0.01, "refuse")
+    found = guard.bundle.sentinel
+    assert (found.alpha, found.on_alarm, found.after_alarm, found.digits) == (0.01, "decoy", 2000, 2)
     assert guard.bundle.limits.extra_answers == 77
     assert "No certificate" in " ".join(as_json("certify", "out")["sentinel"])
+    run(*protect, "--calibration", "train", "--after-alarm", -1, "--digits", 0)
+    found = queen.load("out").bundle.sentinel
+    assert (found.on_alarm, found.after_alarm, found.digits) == ("refuse", None, None)
     with pytest.raises(OptionError, match="no on_alarm 'shout'"):
         raise invoke(*protect, "--calibration", "train", "--on-alarm", "shout").exception
 

@@ -37,30 +37,21 @@ def test_the_python_code_of_the_readme_runs(tmp_path, monkeypatch):
         exec(compile(block, f"README.md, Python block {number}", "exec"), namespace)
 
 
-def test_the_figures_of_decoys_on_cifar_are_the_committed_ones():
-    page = " ".join((ROOT / "docs" / "sentinel.md").read_text().split())
-    found = json.loads((ROOT / "results" / "sentinel" / "cifar10.json").read_text())["calibration_5000"]
-    decoys = found["decoys"]
-    for text, share in {
-        "{} of images jittered by a thousandth keep their decoy": found["jitter"]["0.001"]["decoy_kept"],
-        "would name the honest class of {} of the decoys": decoys["best_exchange_of_classes"],
-        "always naming the most common class is right for {}": decoys["largest_class"],
-    }.items():
-        assert text.format(f"{100 * share:.0f} %") in page
-
-
 @pytest.mark.parametrize("name", ["direct", "warm_up", "accounts"])
 def test_the_committed_demo_keeps_what_was_promised_of(name):
     results = json.loads((ROOT / "results" / "demo" / "demo.json").read_text())
     thieves, policy = results["adaptive"]["thieves"], results["policies"]["sentinel"]
     if name == "direct":
-        assert max(policy["thief_direct"], policy["thief_label_only"]) <= results["chance"] + 0.12
+        plain = results["policies"]["undefended"]
+        assert max(policy["thief_direct"], policy["thief_label_only"]) <= 0.55 * plain["thief_direct"]
+        assert thieves["direct"]["columns"]["decoys"]["thief"] <= results["chance"] + 0.12
         assert results["seeds"] == [0, 1, 2, 3, 4]
         assert not any(kind["accused"] for kind in results["sentinel"]["benign_clients"].values())
         assert results["sentinel"]["benign_clients"]["random_orders"]["clients"] == 1000
     elif name == "warm_up":
         benign = demo_spec(0, adaptive=True).sizes.warm_up
-        assert thieves[name]["honest_answers"] - benign <= 3 * thieves["direct"]["honest_answers"]
+        honest = {attack: thieves[attack]["columns"]["sentinel"]["honest_answers"] for attack in (name, "direct")}
+        assert honest[name] - benign <= 3 * honest["direct"]
     else:
         accounts = results["adaptive"]["accounts"]
         # A group's bar is 16 times a client's, which takes it a few more queries to reach.

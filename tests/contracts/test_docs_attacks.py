@@ -17,7 +17,7 @@ from tests.support.attackers import counted_oracle, knowledge, seed
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "attacks.md").read_text()
-FIELDS = ("pool_labels", "simulate", "benign", "rebuild", "clean")
+FIELDS = ("pool_labels", "simulate", "benign", "rebuild", "encoder", "clean")
 BUDGET = 44
 
 
@@ -52,7 +52,8 @@ def test_queries_and_query_strategies_are_those_of(name):
     assert int(queries) == ATTACKS[name].cost(Sizes())
     assert names(goes_with) == set(ATTACKS[name].queries)
     assert ("clean" in names(needs)) == ("prior" in ATTACKS[name].knows)
-    assert ("benign" in names(needs)) == ("benign" in ATTACKS[name].knows)
+    for field in ("benign", "encoder"):
+        assert (field in names(needs)) == (field in ATTACKS[name].knows)
 
 
 def steal(name: str, known: Knowledge) -> None:

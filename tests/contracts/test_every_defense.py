@@ -209,7 +209,8 @@ def test_the_promise_could_be_broken(victim, queries):
 
 @EVERY
 def test_only_those_that_say_so_look_at_the_query(name, victim, queries):
-    endpoint, clean = start(name, victim), victim.clean(queries)
+    decoys = {"on_alarm": "decoy"} if "on_alarm" in DEFENSES[name].options else {}  # a refusal would show nothing
+    endpoint, clean = start(name, victim, **decoys), victim.clean(queries)
     answers = endpoint.simulate(clean, queries, seed(7))
     others = endpoint.simulate(clean, queries.flip(0), seed(7))
     assert torch.equal(answers, others) == ("x" not in DEFENSES[name].needs)

@@ -7,7 +7,19 @@ from dataclasses import replace
 import pytest
 
 from tests.reference.watch import Rules
-from tests.support.queries import FOREIGN, OUTSIDE, PLENTY, USUAL, flags, judge, picture, pictures, wealth_of
+from tests.support.queries import (
+    FOREIGN,
+    OUTSIDE,
+    PLENTY,
+    USUAL,
+    flags,
+    judge,
+    outcomes,
+    picture,
+    pictures,
+    standings,
+    wealth_of,
+)
 
 
 def test_wealth_accuses_when_it_reaches_the_bar_and_not_before(ledger):
@@ -35,12 +47,80 @@ def test_later_queries_of_an_accused_client_change_nothing_but_their_count(ledge
     before, records = ledger.standing("a"), ledger.records("a")[0].tolist()
     later = [picture(0, (0.0, 0.0)), picture(2, (0.5, 0.0), bet=FOREIGN), picture(3, bet=FOREIGN), picture(1)]
     assert flags(judge(ledger, rules, later)) == [(letter, False, True, False) for letter in "DCAA"]
-    assert ledger.standing("a") == replace(before, queries=6)
+    assert ledger.standing("a") == replace(before, queries=6, after_alarm=5)
     assert ledger.records("a")[0].tolist() == records
     assert len(ledger.events()) == 1
     ledger.pardon("a", "op")
     judge(ledger, Rules(PLENTY, bar=1e9), picture(2, (0.5, 0.0), bet=FOREIGN))
     assert ledger.standing("a").wealth == wealth_of(FOREIGN)  # it was not remembered while accused
+
+
+def test_an_exact_repeat_of_what_was_answered_before_the_alarm_is_answered_again(ledger):
+    rules = Rules(PLENTY, bar=1.0)
+    judge(ledger, rules, [picture(0, (0.0, 0.0)), picture(1), picture(2, bet=FOREIGN)])
+    before = ledger.standing("a")
+    sent = [picture(1), picture(0, (0.0, 0.0)), picture(1, aside=0.25), picture(2), picture(3), picture(1)]
+    judgement = judge(ledger, rules, sent)
+    assert judgement.alarmed.all()  # what it is answered does not free it
+    assert judgement.repeated.tolist() == [True, True, False, False, False, True]
+    assert not judgement.cut_off.any()
+    assert not judge(ledger, rules, [picture(2), picture(3)]).repeated.any()  # what was denied never becomes a repeat
+    assert ledger.standing("a") == replace(before, queries=11, after_alarm=9)
+
+
+def test_the_first_queries_after_an_alarm_are_counted_and_the_rest_cut_off(ledger):
+    rules = Rules(PLENTY, bar=1.0, after_alarm=3)
+    judge(ledger, rules, picture(0))
+    sent = [picture(1, bet=FOREIGN), picture(0), picture(2), picture(3), picture(0)]
+    assert outcomes(judge(ledger, rules, sent)) == [
+        ("A", False, True, False, False, False),
+        ("A", False, True, False, True, False),
+        ("A", False, True, False, False, False),
+        ("A", False, True, False, False, True),
+        ("A", False, True, False, False, True),  # nor is an old answer given again
+    ]
+    assert ledger.standing("a").after_alarm == 5
+    again = judge(ledger, replace(rules, after_alarm=7), pictures(3))  # the cap is the guard's, the count the ledger's
+    assert (again.repeated.tolist(), again.cut_off.tolist()) == ([True, False, False], [False, False, True])
+
+
+def test_who_may_ask_nothing_after_the_alarm_is_cut_off_by_it(ledger):
+    judgement = judge(ledger, Rules(PLENTY, bar=1.0, after_alarm=0), [picture(0), picture(1, bet=FOREIGN), picture(0)])
+    assert judgement.cut_off.tolist() == [False, True, True]
+    assert not judgement.repeated.any()
+
+
+def test_an_alarm_without_consequences_neither_counts_nor_cuts_off(ledger):
+    rules = Rules(PLENTY, bar=1.0, enforce=False, after_alarm=0)
+    judgement = judge(ledger, rules, [*pictures(3, bet=FOREIGN), picture(0)])
+    assert judgement.alarmed.all()
+    assert not (judgement.repeated | judgement.cut_off).any()
+    assert ledger.standing("a").after_alarm == 0
+    enforced = judge(ledger, replace(rules, enforce=True, after_alarm=9), [picture(2), picture(5)])
+    assert enforced.repeated.tolist() == [True, False]  # what was answered although it stood accused
+    assert ledger.standing("a").after_alarm == 2
+
+
+def test_a_repeat_is_judged_under_whatever_coverage_and_budget_are_left(ledger):
+    rules = Rules(replace(PLENTY, extra_answers=1), bar=1.0)
+    judge(ledger, rules, [picture(0), picture(1), picture(2, bet=FOREIGN)])  # the second is refused: nothing is left
+    judgement = judge(ledger, rules, pictures(2))
+    assert judgement.repeated.tolist() == [True, False]
+    assert not judgement.spent.any()
+
+
+def test_the_batch_in_which_the_alarm_is_raised_may_be_cut_anywhere(make_ledger):
+    rules = Rules(PLENTY, bar=1.0, after_alarm=4)
+    sent = [picture(0), picture(1), picture(2, bet=FOREIGN), picture(1), picture(3), picture(0), picture(1), picture(0)]
+    results = []
+    for at in range(1, len(sent)):
+        with make_ledger() as ledger:
+            rows = outcomes(judge(ledger, rules, sent[:at])) + outcomes(judge(ledger, rules, sent[at:]))
+            results.append((rows, standings(ledger)))
+    assert all(result == results[0] for result in results)
+    assert [row[4:] for row in results[0][0]] == [
+        *[(False, False)] * 3, (True, False), (False, False), (True, False), (False, True), (False, True)
+    ]  # fmt: skip
 
 
 def test_an_alarm_without_consequences_is_reported_and_everything_goes_on(ledger):

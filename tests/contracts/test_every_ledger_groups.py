@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from queen.errors import LabelError, OptionError
+from queen.ledger import Ledger
 from queen.ledger.base import Budget
 from queen.ledger.rows import make_rows
 from queen.options import Group, Limits
@@ -20,6 +21,7 @@ from tests.support.queries import (
     USUAL,
     flags,
     judge,
+    outcomes,
     picture,
     pictures,
     standings,
@@ -173,6 +175,88 @@ def test_a_group_alarm_reaches_its_members_only_where_it_is_enforced(ledger, enf
     assert (event.wealth, event.queries) == (wealth_of(*[FOREIGN] * 5), 5)
     group = ledger.standing("team", group=True)
     assert (group.queries, group.extra_answers) == (6, 4 if enforce else 6)
+
+
+def accused_team(ledger: Ledger, after_alarm: float = math.inf, own: Limits = PLENTY) -> Rules:
+    """A team of which a and b have got an answer each before its alarm was raised and enforced."""
+    rules = replace(team(enforce=True, bar=9.0, own=own), after_alarm=after_alarm)
+    judge(ledger, rules, [picture(0), picture(1, client="b")])
+    judge(ledger, rules, [picture(i, client=NAMES[i % 3], bet=FOREIGN) for i in range(2, 7)])
+    assert ledger.standing("team", group=True).alarmed
+    assert ledger.standing("team", group=True).after_alarm == 1
+    return rules
+
+
+def test_what_an_accused_group_denies_is_cut_off_since_decoys_would_reach_neighbours(ledger):
+    rules = accused_team(ledger)
+    judgement = judge(ledger, rules, [picture(20), picture(0), picture(0, client="outsider"), picture(21, client="c")])
+    assert judgement.alarmed.tolist() == [True, True, False, True]
+    assert judgement.repeated.tolist() == [False, True, False, False]
+    assert judgement.cut_off.tolist() == [True, False, False, True]
+    assert ledger.standing("team", group=True).after_alarm == 4
+    assert {ledger.standing(name).after_alarm for name in (*NAMES, "outsider")} == {0}
+
+
+def test_what_one_member_was_answered_another_may_get_from_an_accused_group_at_its_own_cost(ledger):
+    rules = accused_team(ledger, own=replace(PLENTY, extra_answers=4))
+    before = ledger.standing("b").extra_answers
+    judgement = judge(ledger, rules, [picture(0, client="b"), picture(0, client="b")])
+    assert judgement.repeated.all()
+    assert ledger.standing("b").extra_answers == before + 1
+    ledger.set_budget("b", Budget(extra_answers=0), "op")
+    again = judge(ledger, rules, [picture(0, client="b"), picture(2, client="b")])
+    assert (again.repeated.tolist(), again.spent.tolist()) == ([True, False], [False, True])
+
+
+def test_the_members_of_an_accused_group_are_counted_together(ledger):
+    rules = accused_team(ledger, after_alarm=3)
+    sent = [picture(0), picture(1, client="b"), picture(0), picture(1, client="b")]
+    judgement = judge(ledger, rules, sent)
+    assert judgement.repeated.tolist() == [True, True, False, False]
+    assert judgement.cut_off.tolist() == [False, False, True, True]
+    ledger.pardon("team", "op", group=True)
+    assert ledger.standing("team", group=True).after_alarm == 0
+    assert not judge(ledger, rules, sent).alarmed.any()
+
+
+def test_a_repeat_is_none_if_another_scope_denies_it(ledger):
+    rules = team(replace(PLENTY, extra_answers=1), bar=1.0)
+    assert judge(ledger, rules, [picture(0), picture(1)]).spent.tolist() == [False, True]  # the second by the group
+    judge(ledger, rules, picture(2, bet=FOREIGN))
+    assert outcomes(judge(ledger, rules, [picture(0), picture(1)])) == [
+        ("A", False, True, False, True, False),
+        ("A", False, True, False, False, True),
+    ]
+    group = ledger.standing("team", group=True)
+    assert (group.queries, group.extra_answers, group.after_alarm) == (4, 1, 0)
+
+
+@pytest.mark.parametrize("way", ["more budget", "another group"])
+def test_what_a_group_denied_is_not_answered_after_the_alarm_though_the_client_itself_was_granted_it(ledger, way):
+    rules = team(replace(PLENTY, extra_answers=1), bar=1.0)
+    assert judge(ledger, rules, [picture(0), picture(1)]).spent.tolist() == [False, True]
+    assert judge(ledger, rules, picture(2, bet=FOREIGN)).alarmed.all()
+    if way == "more budget":
+        rules = team(PLENTY, bar=1.0)
+    else:
+        rules = replace(rules, groups={"a": {"other": Group(limits=PLENTY)}})
+    name = "team" if way == "more budget" else "other"
+    judgement = judge(ledger, rules, [picture(0), picture(1), picture(1)])
+    assert judgement.repeated.tolist() == [way == "more budget", False, False]
+    assert judgement.alarmed.all()
+    assert judgement.cut_off.tolist() == [way != "more budget", True, True]
+    assert not judgement.spent.any()
+    assert ledger.standing(name, group=True).extra_answers == (1 if way == "more budget" else 0)
+
+
+def test_a_client_and_its_group_may_both_stand_accused(ledger):
+    rules = accused_team(ledger, after_alarm=3)
+    assert judge(ledger, replace(rules, bar=1.0), picture(30, bet=FOREIGN)).alarmed.all()
+    judgement = judge(ledger, rules, [picture(0), picture(31), picture(0)])
+    assert judgement.repeated.tolist() == [True, False, False]
+    assert judgement.cut_off.tolist() == [False, False, True]  # it is the client's own alarm that denies the second
+    counts = ledger.standing("a").after_alarm, ledger.standing("team", group=True).after_alarm
+    assert counts == (4, 2)  # what the client's own scope denies, the group never hears of
 
 
 def test_a_group_pays_for_honest_answers_also_after_an_alarm_that_nobody_acts_upon(ledger):

@@ -31,7 +31,8 @@ def test_a_pardon_clears_alarm_and_wealth_and_nothing_else(ledger):
     before, team = ledger.standing("a"), ledger.standing("team", group=True)
     records = ledger.records("a")[0].tolist()
     ledger.pardon("a", "alice")
-    assert ledger.standing("a") == replace(before, alarmed=False, wealth=0.0)
+    assert before.after_alarm == 1
+    assert ledger.standing("a") == replace(before, alarmed=False, after_alarm=0, wealth=0.0)
     assert ledger.standing("team", group=True) == team
     assert ledger.records("a")[0].tolist() == records
     assert events(ledger)[-1] == (
@@ -61,6 +62,29 @@ def test_a_client_can_be_accused_again_after_a_pardon(ledger):
     ledger.pardon("a", "op")
     assert judge(ledger, rules, picture(3, bet=FOREIGN)).alarmed.all()
     assert [e.what for e in ledger.events()] == ["alarm", "pardon", "alarm"]
+
+
+def test_after_a_pardon_and_another_alarm_the_count_begins_anew(ledger):
+    rules = replace(accuse(ledger), after_alarm=2)
+    assert judge(ledger, rules, [picture(1), picture(1)]).cut_off.tolist() == [False, True]
+    ledger.pardon("a", "op")
+    judge(ledger, rules, picture(3, bet=FOREIGN))
+    assert ledger.standing("a").after_alarm == 1
+    judgement = judge(ledger, rules, [picture(1), picture(1)])
+    assert (judgement.repeated.tolist(), judgement.cut_off.tolist()) == ([True, False], [False, True])
+
+
+def test_an_allowed_client_is_neither_counted_nor_cut_off(ledger):
+    rules = replace(accuse(ledger), after_alarm=0)
+    ledger.allow("a", "op")
+    judgement = judge(ledger, rules, [picture(1), picture(5)])
+    assert judgement.trusted.all()
+    assert not (judgement.repeated | judgement.cut_off).any()
+    assert ledger.standing("a").after_alarm == 1
+    ledger.allow("a", "op", allowed=False)
+    rules = replace(rules, after_alarm=9)
+    # Its groups never heard of what it was answered while it was allowed, so that is not answered again.
+    assert judge(ledger, rules, [picture(0), picture(5)]).repeated.tolist() == [True, False]
 
 
 def test_an_event_can_be_acknowledged(ledger):
@@ -206,7 +230,7 @@ def test_a_stranger_stands_at_the_beginning(ledger):
     assert (standing.name, standing.group, standing.queries, standing.wealth) == ("nobody", False, 0, 0.0)
     assert not standing.alarmed
     assert not standing.allowed
-    assert (standing.extra_answers, standing.budget, standing.coverage) == (0, None, {})
+    assert (standing.extra_answers, standing.after_alarm, standing.budget, standing.coverage) == (0, 0, None, {})
     assert (ledger.standings(), ledger.events(), list(ledger.clients())) == ([], [], [])
 
 

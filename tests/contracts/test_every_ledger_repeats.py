@@ -81,6 +81,24 @@ def test_what_one_client_sent_is_new_from_another(ledger):
     assert (one.wealth, one.extra_answers) == (wealth_of(FOREIGN), 1)
 
 
+def test_an_answer_that_was_forgotten_is_not_given_again_to_the_accused(ledger, monkeypatch):
+    monkeypatch.setattr(Memory, "CAPACITY", 2)
+    rules = Rules(PLENTY, bar=1.0)
+    judge(ledger, rules, [*pictures(3), picture(3, bet=FOREIGN)])
+    assert judge(ledger, rules, pictures(4)).repeated.tolist() == [False, True, True, False]
+    assert judge(ledger, rules, pictures(4)).repeated.tolist() == [False, True, True, False]  # nothing is pushed out
+
+
+def test_an_answer_is_given_again_though_its_picture_was_forgotten(ledger, monkeypatch):
+    """Refused pictures push out others, but no answers; so an input may even raise the alarm and be answered again."""
+    monkeypatch.setattr(Memory, "CAPACITY", 2)
+    rules = Rules(replace(PLENTY, extra_answers=1), bar=1.0)
+    assert judge(ledger, rules, pictures(4)).spent.tolist() == [False, True, True, True]
+    judgement = judge(ledger, rules, [picture(0, bet=FOREIGN), picture(0), picture(3)])
+    assert judgement.alarmed.all()
+    assert judgement.repeated.tolist() == [True, True, False]
+
+
 def test_what_was_forgotten_must_be_paid_again(ledger, monkeypatch):
     monkeypatch.setattr(Memory, "CAPACITY", 4)
     rules = Rules(replace(PLENTY, extra_answers=7), bar=1e9)

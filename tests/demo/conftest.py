@@ -41,7 +41,6 @@ SPEC: dict[str, Any] = {
     },
     "matrix": [
         {"queries": "knockoff", "attacks": ["direct", "label_only"]},
-        {"queries": "knockoff", "defenses": "sentinel", "attacks": "drop_after_alarm"},
     ],
 }
 ADAPTIVE = {
@@ -50,7 +49,7 @@ ADAPTIVE = {
     "sizes": {"warm_up": 50},
     "matrix": [
         {"queries": "knockoff", "defenses": ["undefended", "sentinel"], "attacks": ["direct", "warm_up"]},
-        {"queries": "knockoff", "defenses": "sentinel", "attacks": "drop_after_alarm"},
+        {"queries": "knockoff", "defenses": ["sentinel", "decoys"], "attacks": "drop_after_alarm"},
     ],
 }
 

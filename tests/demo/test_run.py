@@ -53,7 +53,7 @@ def test_every_digit_has_one_use_and_attackers_send_all_they_own():
     own = own_kind_spec(spec)
     assert (own.protectee.pool, own.budget) == ("benign", 600)
     assert {cell.attack for cell in own.cells()} == {"direct", "label_only"}
-    assert {cell.attack for cell in spec.cells()} == {"direct", "label_only", "drop_after_alarm"}
+    assert {cell.attack for cell in spec.cells()} == {"direct", "label_only"}
 
 
 def test_the_seed_is_that_of_victim_and_maps():
@@ -66,10 +66,10 @@ def test_the_seed_is_that_of_victim_and_maps():
 def test_the_adaptive_attackers_share_the_victim():
     spec = demo_spec(3, adaptive=True)
     assert spec.protectee == demo_spec(3).protectee
-    assert {cell.column for cell in spec.cells()} == {"undefended", "sentinel"}
+    assert {cell.column for cell in spec.cells()} == {"undefended", "sentinel", "decoys"}
     attacks = {cell.attack for cell in spec.cells()}
     assert {"look_alike", "warm_up", "cover_1", "cover_3", "cover_10", "many_accounts", "remap"} < attacks
-    assert all(ATTACKS[attack].adaptive for attack in attacks - {"direct"})
+    assert all(ATTACKS[attack].adaptive for attack in attacks - {"direct", "label_only"})
 
 
 # What a run measures
@@ -93,7 +93,6 @@ def test_the_results_are_json_and_hold_what_was_promised(demo):
     assert results["limits"]["paper"] == {
         "radius": 0.4, "threshold": 0.2, "extra_answers": 2000, "epsilon": 0.3, "delta": 0.05,
     }  # fmt: skip
-    assert set(results["policies"]["sentinel"]["foreign_honest_only"]) == THIEF | {"answers"}
 
 
 def test_chance_is_the_share_of_the_most_common_class(demo):
@@ -122,13 +121,13 @@ def test_the_policies_of_the_paper_distort_a_benign_clients_answers(demo):
 def test_the_sentinel_stops_the_foreign_thief_and_leaves_the_benign_client_alone(demo):
     results, policy = demo.results, demo.results["policies"]["sentinel"]
     plain = results["policies"]["undefended"]
-    assert policy["benign_l1"] == pytest.approx(0, abs=1e-6)
+    assert 0 < policy["benign_l1"] < 0.01  # rounded
     assert policy["benign_refused"] == 0
     assert policy["benign_accuracy"] == plain["benign_accuracy"]
     assert policy["alarm_at"] == policy["foreign"]["alarm_at"]
-    assert policy["honest_answers"] == policy["foreign"]["honest_answers"] == policy["foreign_honest_only"]["answers"]
+    assert policy["honest_answers"] == policy["foreign"]["honest_answers"]
     assert policy["alarm_at"] - 1 <= policy["honest_answers"] < 100
-    assert policy["foreign"]["answers"] == policy["foreign"]["queries"]  # decoys are answers too
+    assert policy["foreign"]["answers"] == policy["honest_answers"]  # the others are refused
     assert policy["own_kind"]["honest_answers"] == policy["own_kind"]["queries"]
     assert policy["own_kind"]["alarm_at"] is None
 
@@ -151,7 +150,7 @@ def test_the_cost_is_given_by_the_number_of_queries(demo):
     for curve in cost.values():
         assert curve["queries"] == [100, 200, 300, 400]
         assert {len(line) for line in curve.values()} == {4}
-    assert cost["sentinel"]["l1"] == [0] * 4
+    assert max(cost["sentinel"]["l1"]) < 0.01
     assert min(cost["paper"]["l1"]) > 0
     assert cost["paper"]["answered"] == [1] * 4
     x, y = demo.protectee.test
@@ -199,12 +198,13 @@ def test_every_adaptive_attacker_reports_what_it_got(demo):
     assert list(thieves) == ["direct", "warm_up", "drop_after_alarm"]
     for one in thieves.values():
         assert one["queries"] == 100
-        assert 0 < one["honest_answers"] <= 100
-        assert 0 <= one["thief_accuracy"] <= 1
-        assert len(one["thief_runs"]) == 1
-    assert thieves["drop_after_alarm"]["thief_undefended"] is None
+        for column in one["columns"].values():
+            assert 0 < column["honest_answers"] <= 100
+            assert 0 <= column["thief"] <= 1
+            assert len(column["runs"]) == 1
+    assert "undefended" not in thieves["drop_after_alarm"]["columns"]
     assert thieves["warm_up"]["knows"] == ["benign"]
-    assert thieves["warm_up"]["honest_answers"] >= 50  # the benign images are
+    assert thieves["warm_up"]["columns"]["sentinel"]["honest_answers"] >= 50  # the benign images are
 
 
 def test_pooled_accounts_get_hardly_more_than_one(demo):

@@ -3,9 +3,12 @@ from __future__ import annotations
 import pytest
 
 from queen.demo.table import (
+    BEST_HEADER,
     HEADER,
     adaptive_markdown,
     adaptive_tables,
+    best_markdown,
+    best_table,
     demo_tables,
     markdown,
     notes,
@@ -20,10 +23,6 @@ def make_attack(direct: float, labels: float, *flags: str, verdicts: dict | None
     return {**scores, **asked}
 
 
-def make_honest_only(direct: float, answers: float) -> dict:
-    return {"thief_direct": direct, "agreement": 0.4321, "answers": answers, "flags": []}
-
-
 def make_policy(foreign: dict, own_kind: dict, accuracy: float, l1: float, ratio: float) -> dict:
     flags = [f"foreign: {flag}" for flag in foreign["flags"]] + [f"own kind: {flag}" for flag in own_kind["flags"]]
     return {
@@ -36,7 +35,8 @@ def make_policy(foreign: dict, own_kind: dict, accuracy: float, l1: float, ratio
 def results() -> dict:
     shares = {"A": 0.5, "C": 0.25, "D": 0.25}
     sentinel = make_policy(make_attack(0.09, 0.08, verdicts=shares), make_attack(0.81, 0.82), 0.912, 0, 1.31)
-    sentinel |= {"alarm_at": 41, "foreign_honest_only": make_honest_only(0.43, 40.2)}
+    sentinel |= {"alarm_at": 41, "honest_answers": 40.2}
+    curve = {"queries": [100, 200], "right": [0.9, 0.7], "answered": [1.0, 0.8]}
     return {
         "victim_accuracy": 0.912,
         "chance": 0.1234,
@@ -54,6 +54,7 @@ def results() -> dict:
             "honest_answers_bound": 3850,
             "benign_clients": {"random_orders": {"clients": 1000, "accused": 2}},
             "foreign_orders": {"orders": 300, "accused": 300, "median": 33.0, "p95": 43.4, "worst": 56},
+            "cost": {"paper": curve, "sentinel": curve | {"right": [0.9, 0.88], "answered": [1.0, 1.0]}},
         },
     }
 
@@ -63,12 +64,11 @@ def test_every_policy_has_a_row_for_each_attacker(results):
     assert all(len(row) == len(HEADER) for row in table)
     assert [row[:2] for row in table] == [
         ("undefended", "foreign"), ("", "own kind"), ("paper", "foreign"), ("", "own kind"),
-        ("sentinel", "foreign"), ("", "own kind"), ("", "(honest)"),
+        ("sentinel", "foreign"), ("", "own kind"),
     ]  # fmt: skip
     assert table[0][2:] == ("40", "70.1%", "60.2%", "43.2%", "-", "91.2%", "0.00", "1.00")
     assert table[2][2:] == ("40", "30.5%", "40.6%", "43.2%", "50/0/25/25", "90.0%", "0.46", "1.29")
     assert table[3][2:] == ("40", "50.7%", "10.8%", "43.2%", "-", "", "", "")
-    assert table[6][2:] == ("40", "43.0%", "", "43.2%", "", "", "", "")
 
 
 def test_the_notes_say_what_the_better_thief_got(results):
@@ -82,7 +82,7 @@ def test_the_notes_say_what_the_better_thief_got(results):
     assert lines[3].startswith("sentinel: the better of both thieves gets 9.0%")
     assert "accused in 300 of 300 random orders" in lines[4]
     assert "(median at query 33, 95 % by 43, the last at 56), in the runs above at query 41 in the median" in lines[4]
-    assert "keeps its 40 honest answers reaches 43.0%" in lines[4]
+    assert "Its 40 honest answers before that make a copy of 9.0%" in lines[4]
     assert "at most 3850 honest answers" in lines[4]
     assert "2 of 1000 random orders" in lines[5]
     assert "conditional on these 600 images. Nobody is accused." in lines[5]
@@ -118,7 +118,7 @@ def test_the_star_stands_at_the_figure_that_is_flagged(results):
 def test_markdown_is_one_table_and_a_list(results):
     table, listed = markdown(results).strip().split("\n\n")
     lines = table.splitlines()
-    assert len(lines) == 2 + 7
+    assert len(lines) == 2 + 6
     assert {line.count("|") for line in lines} == {len(HEADER) + 1}
     assert [cell.strip() for cell in lines[0].strip("|").split("|")] == list(HEADER)
     assert set(lines[1]) == set("| -")
@@ -131,25 +131,32 @@ def test_verdict_shares_are_percentages_in_order():
     assert verdict_shares({}) == "-"
 
 
+def make_column(thief: float | None, *flags: str, honest: float = 30.6, labels: float = 0.9) -> dict:
+    return {"thief": thief, "honest_answers": honest, "alarmed": 0.951, "labels_right": labels, "flags": list(flags)}
+
+
 @pytest.fixture
 def adaptive(results) -> dict:
-    thief = {
-        "queries": 600,
-        "honest_answers": 30.6,
-        "alarmed": 0.951,
-        "thief_accuracy": 0.123,
-        "flags": [],
-        "knows": [],
-    }
     orders = {"orders": 300, "accused": 300, "median": 33.0, "p95": 43.4, "worst": 56}
     never = {"orders": 300, "accused": 0}
+    plain, refused = make_column(0.601, honest=600), make_column(0.123)
+    thieves = {
+        "direct": {"knows": [], "columns": {"undefended": plain, "sentinel": refused}},
+        "warm_up": {"knows": ["benign"], "columns": {"sentinel": make_column(0.85, "1 of 5 runs: stuck")}},
+        "path": {"knows": [], "columns": {"decoys": make_column(0.11, labels=0.104)}},
+        "many_accounts": {"knows": [], "columns": {"sentinel": make_column(0.3)}},
+        "greybox_head": {"knows": ["encoder"], "columns": {"sentinel": make_column(0.99)}},
+        "drop_after_alarm": {"knows": ["prior"], "columns": {"sentinel": make_column(None)}},
+    }
     return results | {
         "adaptive": {
-            "thieves": {
-                "direct": thief | {"thief_undefended": 0.601},
-                "warm_up": thief | {"thief_undefended": None, "knows": ["benign"], "flags": ["1 of 5 runs: stuck"]},
+            "seeds": [0, 1],
+            "thieves": {name: {"queries": 600} | one for name, one in thieves.items()},
+            "accounts": {
+                "1": {"alone": 28, "pooled": 30},
+                "100": {"alone": 900, "pooled": 31},
+                "1000": {"alone": 1797, "pooled": 31},
             },
-            "accounts": {"1": {"alone": 28, "pooled": 30}, "1000": {"alone": 1797, "pooled": 31}},
             "alarms": {"plain": {"energy": orders, "energy and knn": never}},
         }
     }
@@ -159,12 +166,14 @@ def test_adaptive_attackers_have_tables_of_their_own(adaptive, results):
     assert [table.title for table in demo_tables(results)] == [""]
     thieves, accounts, alarms = adaptive_tables(adaptive)
     assert demo_tables(adaptive)[1:] == [thieves, accounts, alarms]
-    assert thieves.rows == (
-        ("direct", "600", "31", "95%", "60.1%", "12.3%"),
-        ("warm_up†", "600", "31", "95%", "-", "12.3%*"),
+    assert thieves.rows[:3] == (
+        ("direct", "600", "31", "95%", "60.1%", "12.3%", "-", "-"),
+        ("warm_up†*", "600", "31", "95%", "-", "85.0%", "-", "-"),
+        ("path", "600", "31", "95%", "-", "-", "11.0%", "10.4%"),
     )
-    assert thieves.notes[-1] == "* warm_up: 1 of 5 runs: stuck"
-    assert accounts.rows == (("1", "28", "30"), ("1000", "1797", "31"))
+    assert thieves.rows[-1][:1] + thieves.rows[-1][4:] == ("drop_after_alarm°", "-", "-", "-", "-")
+    assert thieves.notes[-1] == "* warm_up, sentinel: 1 of 5 runs: stuck"
+    assert accounts.rows == (("1", "28", "30"), ("100", "900", "31"), ("1000", "1797", "31"))
     assert alarms.header == ("images", "energy", "energy and knn")
     assert alarms.rows == (("plain", "300 of 300, at 33", "0 of 300"),)
     for table in (thieves, accounts, alarms):
@@ -176,5 +185,29 @@ def test_the_adaptive_markdown_is_three_titled_tables(adaptive):
     assert [line for line in text.splitlines() if line.startswith("**")] == [
         "**Thieves who know the sentinel**", "**Many accounts**", "**Images made to look usual**",
     ]  # fmt: skip
-    assert "| warm_up† | 600 | 31 | 95% | - | 12.3%* |\n" in text
+    assert "| warm_up†* | 600 | 31 | 95% | - | 85.0% | - | - |\n" in text
     assert "| 1000 | 1797 | 31 |\n" in text
+
+
+def test_the_best_thief_of_every_kind_is_named(adaptive):
+    """Insiders are not counted, nor attackers that were left without an answer."""
+    table = best_table(adaptive)
+    assert {len(row) for row in table.rows} == {len(BEST_HEADER)}
+    undefended, paper, sentinel = table.rows
+    assert undefended == (
+        "undefended", "70.1% (direct, best of 3)", "85.3% (direct, best of 2)", "-", "91.2%", "91.2%", "100.0%",
+    )  # fmt: skip
+    assert paper[1:4] == ("40.6% (label_only, best of 2)", "50.7% (direct, best of 2)", "-")
+    assert paper[4:] == ("90.0%", "80.0%", "90.0%")
+    assert sentinel[1:4] == (
+        "12.3% (direct, best of 3)", "85.0% (warm_up, best of 3)", "30.0% (many_accounts, best of 1)",
+    )  # fmt: skip
+    assert "a hundred of them get 900 honest answers where one gets 28; pooled in a group they get 31" in table.notes[4]
+    assert table.notes[3].endswith("needs only the head: greybox_head, 99.0% under the sentinel.")
+    assert "2 of 1000 simulated" in table.notes[2]
+
+
+def test_the_best_thieves_can_do_without_the_adaptive_ones(results):
+    assert [row[3] for row in best_table(results).rows] == ["-", "-", "-"]
+    assert len(best_table(results).notes) == 3
+    assert best_markdown(results).startswith("| policy | best thief, foreign images |")

@@ -60,7 +60,7 @@ def test_a_trusted_client_above_the_bar_raises_it_and_is_named():
     assert not any("exceeds" in w for w in calm.report["warnings"])
     served = wild.fresh(policy="sentinel")
     assert not served.answer(FOREIGN[:40], client="like the odd one").alarmed.any()
-    assert calm.fresh(policy="sentinel").answer(FOREIGN[:40], client="like the odd one").alarmed.any()
+    assert calm.fresh(policy="sentinel", on_alarm="decoy").answer(FOREIGN[:40], client="like the odd one").alarmed.any()
     plain = [guard.report["alarm_after"]["0:1"] for guard in (calm, wild)]
     assert plain[1]["median"] is None or plain[0]["median"] < plain[1]["median"]
 

@@ -14,7 +14,7 @@ from queen.errors import LedgerError
 from queen.ledger import MemoryLedger, RedisLedger
 from queen.options import Group
 from tests.reference.watch import Rules
-from tests.support.queries import PLENTY, RULES, events, flags, judge, picture, standings, traffic
+from tests.support.queries import PLENTY, RULES, events, judge, outcomes, picture, standings, traffic
 from tests.support.redis_server import redis_cluster
 from tests.support.waiting import wait_for
 
@@ -58,7 +58,8 @@ def wait_until_served(ledger: RedisLedger, client: str) -> None:
 def test_clients_are_spread_and_all_is_decided_as_in_memory(ledger):
     memory, queries = MemoryLedger(), traffic(1, 600)
     for i in range(0, 600, 20):
-        assert flags(judge(ledger, RULES, queries[i : i + 20])) == flags(judge(memory, RULES, queries[i : i + 20]))
+        part = queries[i : i + 20]
+        assert outcomes(judge(ledger, RULES, part)) == outcomes(judge(memory, RULES, part))
     for each in (ledger, memory):
         each.pardon("c", "op")
         each.allow("b", "op")
@@ -84,8 +85,8 @@ def test_a_dead_shard_fails_its_own_rows_only_and_comes_back(ledger, servers):
         assert found.spent[lost].all()
         assert {found.letters[i] for i in np.flatnonzero(lost)} == {"B"}
         alive = [query for query, gone in zip(second, lost, strict=True) if not gone]
-        expected = flags(judge(memory, rules, alive))
-        assert [flag for flag, gone in zip(flags(found), lost, strict=True) if not gone] == expected
+        expected = outcomes(judge(memory, rules, alive))
+        assert [flag for flag, gone in zip(outcomes(found), lost, strict=True) if not gone] == expected
         ledger.check()  # part of it is of use
         with pytest.raises(LedgerError):
             judge(ledger, rules, [query for query, gone in zip(second, lost, strict=True) if gone])
@@ -96,7 +97,7 @@ def test_a_dead_shard_fails_its_own_rows_only_and_comes_back(ledger, servers):
     wait_until_served(ledger, CLIENTS[int(np.flatnonzero(lost)[0])])
     again = judge(ledger, rules, third)
     assert not again.failed.any()
-    assert flags(again) == flags(judge(memory, rules, third))
+    assert outcomes(again) == outcomes(judge(memory, rules, third))
     assert standings(ledger) == standings(memory)
 
 

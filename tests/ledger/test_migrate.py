@@ -16,9 +16,9 @@ from queen.sentinel.sketch import Memory
 from tests.reference.watch import Rules
 from tests.support.commands import as_json, mistake, run
 from tests.support.first_layout import NO_DIGEST, FirstScope, write_event
+from tests.support.old_files import old_file
 from tests.support.queries import FOREIGN, PLENTY, flags, judge, picture, sketch
 from tests.support.redis_server import shared_server
-from tests.support.schema_3 import old_file
 
 pytestmark = pytest.mark.real
 
@@ -124,6 +124,25 @@ def test_once_is_as_good_as_twice(server):
     before = dump(server)
     assert migrate(server.url) == Migrated(len(SCOPES) + 1, 0)
     assert dump(server) == before
+
+
+def test_entries_from_before_the_accused_were_counted_need_no_migration(server):
+    """The layout is the same but for one field, which only accused scopes have: without it, counting begins now."""
+    migrate(server.url)
+    rules = replace(RULES, bar=1.0, after_alarm=2)
+    with closing(RedisLedger(server.url)) as ledger:
+        judge(ledger, rules, [picture(0, client="new"), picture(1, client="new", bet=FOREIGN)])
+        fields = [ledger._keys(name)[0] for name in ("new", "accused", "asked")]
+        with server.client() as client:
+            assert [client.hexists(scope, "a") for scope in fields] == [True, False, False]
+            client.hdel(fields[0], "a")
+        assert ledger.standing("new").after_alarm == ledger.standing("accused").after_alarm == 0
+        assert judge(ledger, rules, [picture(0, client="new")] * 3).repeated.tolist() == [True, True, False]
+        assert judge(ledger, rules, [picture(9, client="accused")] * 3).cut_off.tolist() == [False, False, True]
+        assert ledger.standing("new").after_alarm == ledger.standing("accused").after_alarm == 3
+        ledger.pardon("new", "op")
+        with server.client() as client:
+            assert [client.hexists(scope, "a") for scope in fields] == [False, True, False]
 
 
 class Killed(Exception):

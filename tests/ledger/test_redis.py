@@ -22,7 +22,7 @@ from queen.sentinel.bets import Test, shape_table
 from queen.sentinel.wealth import MOST, Winnings
 from tests.reference.watch import Rules
 from tests.support.evidence import evidence_of
-from tests.support.queries import FOREIGN, NAMES, PLENTY, RULES, events, flags, judge, picture, pictures, standings
+from tests.support.queries import FOREIGN, NAMES, PLENTY, RULES, events, judge, outcomes, picture, pictures, standings
 from tests.support.queries import traffic as traffic_of
 from tests.support.redis_server import redis_server
 from tests.support.waiting import wait_for
@@ -110,7 +110,7 @@ def test_nothing_that_was_acknowledged_is_lost_when_the_server_is_killed(server)
                     ledger.standings()
                 server.start()  # and the same ledger goes on
                 ledger.check()
-            assert flags(judge(ledger, RULES, part)) == flags(judge(memory, RULES, part))
+            assert outcomes(judge(ledger, RULES, part)) == outcomes(judge(memory, RULES, part))
         assert standings(ledger) == standings(memory)
         assert events(ledger) == events(memory)
         for name in NAMES:
@@ -175,7 +175,7 @@ def test_a_server_that_forgot_the_scripts_is_told_again(redis_url):
         for i in range(3):
             client.script_flush()
             part = traffic_of(i, 60)
-            assert flags(judge(ledger, rules, part)) == flags(judge(memory, rules, part))
+            assert outcomes(judge(ledger, rules, part)) == outcomes(judge(memory, rules, part))
             client.script_flush()
             for each in (ledger, memory):
                 each.pardon("a", "op")

@@ -31,8 +31,8 @@ from tests.support.queries import (
     RULES,
     USUAL,
     events,
-    flags,
     judge,
+    outcomes,
     picture,
     pictures,
     standings,
@@ -122,7 +122,7 @@ def test_a_failed_write_leaves_evidence_budgets_and_memory_as_they_were(path, fa
     first, second = queries[:200], [*queries[200:], picture(0, client="new")]
     memory = MemoryLedger()
     with closing(SqliteLedger(path)) as ledger:
-        assert flags(judge(ledger, RULES, first)) == flags(judge(memory, RULES, first))
+        assert outcomes(judge(ledger, RULES, first)) == outcomes(judge(memory, RULES, first))
         before = everything(memory)
         fail(ledger)
         for _ in range(2):
@@ -132,7 +132,7 @@ def test_a_failed_write_leaves_evidence_budgets_and_memory_as_they_were(path, fa
         with closing(SqliteLedger(path)) as fresh:
             assert everything(fresh) == before
         mend(ledger)
-        assert flags(judge(ledger, RULES, second)) == flags(judge(memory, RULES, second))
+        assert outcomes(judge(ledger, RULES, second)) == outcomes(judge(memory, RULES, second))
         assert everything(ledger) == everything(memory) != before
         assert len(ledger.events()) > len(before[1])  # the second batch raised an alarm
 
@@ -162,7 +162,7 @@ def test_what_an_operator_did_is_whole_or_not_at_all(path, operation, fail):
         assert [e.acknowledged for e in ledger.events()] == noted
         mend(ledger)
         later = [picture(900 + i, client=name) for i, name in enumerate(NAMES)]
-        assert flags(judge(ledger, RULES, later)) == flags(judge(memory, RULES, later))
+        assert outcomes(judge(ledger, RULES, later)) == outcomes(judge(memory, RULES, later))
         for each in (memory, ledger):
             operation(each)
         assert everything(ledger) == everything(memory) != before
@@ -175,7 +175,7 @@ def test_two_connections_on_one_file_stay_exact(path, monkeypatch):
         for turn, start in enumerate(range(0, 900, 9)):
             ledger = one if turn % 3 else two
             part = queries[start : start + 9]
-            assert flags(judge(ledger, RULES, part)) == flags(judge(memory, RULES, part))
+            assert outcomes(judge(ledger, RULES, part)) == outcomes(judge(memory, RULES, part))
             if turn == 60:
                 for each in (two, memory):
                     each.pardon("c", "op")
@@ -191,7 +191,7 @@ def test_a_small_cache_changes_nothing_for_the_sentinel(path, cache, monkeypatch
     with closing(SqliteLedger(path, cache=cache)) as ledger:
         for start in range(0, 600, 12):
             part = queries[start : start + 12]
-            assert flags(judge(ledger, RULES, part)) == flags(judge(memory, RULES, part))
+            assert outcomes(judge(ledger, RULES, part)) == outcomes(judge(memory, RULES, part))
             assert len(ledger._cache) <= cache
         assert everything(ledger) == everything(memory)
 

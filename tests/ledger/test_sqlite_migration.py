@@ -1,5 +1,5 @@
-"""A file of schema 3 becomes one of this version when it is opened: whole or not at all, and nothing an operator knows
-is lost. `schema_3.sql` is the dump of a file that the last version wrote."""
+"""A file of schema 3 or 4 becomes one of this version when it is opened: whole or not at all, and nothing an operator
+knows is lost. `schema_3.sql` and `schema_4.sql` are dumps of files that those versions wrote."""
 
 from __future__ import annotations
 
@@ -10,19 +10,31 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from queen.errors import LedgerError
-from queen.ledger import SqliteLedger
+from queen.ledger import MemoryLedger, SqliteLedger
 from queen.ledger.base import Budget
 from queen.ledger.sqlite_open import SCHEMA_VERSION, stored_version
 from queen.ledger.sqlite_schema import load
 from tests.reference.watch import Rules
-from tests.support.ledgers import run_threads
-from tests.support.queries import FOREIGN, PLENTY, flags, judge, picture, wealth_of
-from tests.support.schema_3 import DUMP, old_file
+from tests.support.evidence import evidence_of
+from tests.support.ledgers import records_and_coverage, run_threads
+from tests.support.old_files import DUMPS, HISTORY_RULES, history, old_file
+from tests.support.queries import (
+    FOREIGN,
+    PLENTY,
+    events,
+    flags,
+    judge,
+    outcomes,
+    picture,
+    standings,
+    wealth_of,
+)
 from tests.support.sqlite_failures import FailingConnection
 
 RULES = Rules(PLENTY, bar=1e9)
@@ -30,7 +42,14 @@ RULES = Rules(PLENTY, bar=1e9)
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
+    """A file of schema 3."""
     return old_file(tmp_path / "ledger.db")
+
+
+@pytest.fixture(params=DUMPS)
+def any_path(tmp_path: Path, request) -> Path:
+    """A file of every older schema."""
+    return old_file(tmp_path / "ledger.db", request.param)
 
 
 def content(path: Path) -> tuple[int, list[str]]:
@@ -75,7 +94,32 @@ def test_what_operators_know_survives_and_old_wealth_does_not(path):
     ]
 
 
-def test_an_old_file_and_a_new_one_have_the_same_tables(path, tmp_path):
+def test_nothing_is_lost_of_a_file_of_schema_4(tmp_path):
+    memory = MemoryLedger()
+    history(memory)
+    path = old_file(tmp_path / "ledger.db", 4)
+    with closing(SqliteLedger(path)) as ledger:
+        accused = [s.name for s in ledger.standings() if s.alarmed]
+        assert accused == ["bob", "carol"]
+        for name in accused:
+            assert ledger.standing(name).after_alarm == 0  # counting begins now
+            memory._states[False, name].after_alarm = 0
+        names = [s.name for s in memory.standings() if not s.group]
+        assert [evidence_of(ledger, name) for name in names] == [evidence_of(memory, name) for name in names]
+        assert [records_and_coverage(ledger, name) for name in names] == [
+            records_and_coverage(memory, name) for name in names
+        ]
+        rules = replace(HISTORY_RULES, after_alarm=20)
+        later = [picture(i, client=name, bet=FOREIGN) for i in (0, 1, 2, 6, 30, 31) for name in names]
+        for _ in range(2):
+            assert (standings(ledger), events(ledger)) == (standings(memory), events(memory))
+            assert outcomes(judge(ledger, rules, later)) == outcomes(judge(memory, rules, later))
+        assert [e.acknowledged for e in ledger.events()][:2] == ["olga", None]
+        assert ledger._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_an_old_file_and_a_new_one_have_the_same_tables(any_path, tmp_path):
+    path = any_path
     SqliteLedger(path).close()
     SqliteLedger(tmp_path / "new.db").close()
     tables = []
@@ -112,8 +156,8 @@ def test_the_ring_of_repeats_becomes_two_in_the_same_order(tmp_path, scope, coun
     def digest(i: int) -> int:
         return 0 if i % 3 == 1 else -i if i % 3 else i + 1  # 0: not answered
 
-    tables = ";".join(part for part in DUMP.removeprefix("BEGIN TRANSACTION;").split(";") if "CREATE TABLE" in part)
-    path = old_file(tmp_path / "ledger.db", tables)
+    tables = ";".join(part for part in DUMPS[3].removeprefix("BEGIN TRANSACTION;").split(";") if "CREATE TABLE" in part)
+    path = old_file(tmp_path / "ledger.db", dump=tables)
     last = range(max(0, count - 1024), count)
     with closing(sqlite3.connect(path)) as db:
         db.execute("INSERT INTO scope VALUES (?, ?, 0, x'', 0, 0, 0, 0, ?, NULL)", (scope, count, count))
@@ -132,18 +176,15 @@ def test_the_ring_of_repeats_becomes_two_in_the_same_order(tmp_path, scope, coun
     assert (neighbour.pictures, neighbour.answered, neighbour.digests.tolist()) == (1, 1, [5])
 
 
-STATEMENTS = (
-    "CREATE TABLE new_scope",
-    "INSERT INTO answered",
-    "DROP TABLE seen",
-    "DROP TABLE scope",
-    "ALTER",
-    "COMMIT",
-)
+STATEMENTS = [
+    *((3, one) for one in ("CREATE TABLE new_scope", "INSERT INTO answered", "DROP TABLE seen", "DROP TABLE scope")),
+    *((version, one) for version in DUMPS for one in ("ALTER", "PRAGMA user_version = ", "COMMIT")),
+]
 
 
-@pytest.mark.parametrize("statement", STATEMENTS)
-def test_a_migration_that_fails_leaves_the_file_as_it_was(path, statement, monkeypatch):
+@pytest.mark.parametrize(("version", "statement"), STATEMENTS)
+def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path, version, statement, monkeypatch):
+    path = old_file(tmp_path / "ledger.db", version)
     before, plain = content(path), sqlite3.connect
 
     class Failing(FailingConnection):
@@ -183,17 +224,17 @@ def test_kill_minus_nine_in_the_middle_loses_nothing(path, statement):
         assert len(ledger.standings()) == 7
 
 
-def test_many_may_open_an_old_file_at_the_same_moment(path):
-    queries, start = [], threading.Barrier(8)
+def test_many_may_open_an_old_file_at_the_same_moment(any_path):
+    clients, start = [], threading.Barrier(8)
 
     def work(_: int) -> None:
         start.wait()
-        with closing(SqliteLedger(path)) as ledger:
-            queries.append(ledger.standing("alice").queries)
+        with closing(SqliteLedger(any_path)) as ledger:
+            clients.append(list(ledger.clients()))
 
     run_threads(work, 8)
-    assert queries == [8] * 8
-    assert content(path)[0] == SCHEMA_VERSION
+    assert clients == [["alice", "bob", "carol", "dave", "erin", "frank"]] * 8
+    assert content(any_path)[0] == SCHEMA_VERSION
 
 
 def test_a_migration_by_another_process_is_waited_for(path):
@@ -214,21 +255,22 @@ def test_a_migration_by_another_process_is_waited_for(path):
     assert queries == [8]
 
 
-def test_opening_a_migrated_file_again_changes_nothing(path):
-    SqliteLedger(path).close()
-    before = path.read_bytes()
-    SqliteLedger(path).close()
-    assert path.read_bytes() == before
+def test_opening_a_migrated_file_again_changes_nothing(any_path):
+    SqliteLedger(any_path).close()
+    before = any_path.read_bytes()
+    SqliteLedger(any_path).close()
+    assert any_path.read_bytes() == before
 
 
 @pytest.mark.parametrize("migrated", [True, False], ids=["migrated", "made anew"])
-def test_a_version_that_a_server_of_the_last_one_wrote_back_is_mended(path, tmp_path, migrated):
+@pytest.mark.parametrize("version", DUMPS)
+def test_a_version_that_a_server_of_an_older_one_wrote_back_is_mended(tmp_path, version, migrated):
     """Such a server may still run when the file is migrated, and writes its version when it is asked for its health."""
-    file = path if migrated else tmp_path / "new.db"
+    file = old_file(tmp_path / "ledger.db", version) if migrated else tmp_path / "new.db"
     with closing(SqliteLedger(file)) as ledger:
         judge(ledger, RULES, picture(70, client="alice", bet=FOREIGN))
         before = ledger.standing("alice")
-        write_version(file, 3)
+        write_version(file, version)
         assert ledger.standing("alice") == before
         judge(ledger, RULES, picture(71, client="alice", bet=FOREIGN))  # one that is open goes on
         before = ledger.standing("alice")
@@ -239,19 +281,23 @@ def test_a_version_that_a_server_of_the_last_one_wrote_back_is_mended(path, tmp_
     assert content(file) == (SCHEMA_VERSION, tables)
 
 
-def test_an_old_file_with_the_number_of_this_version_is_migrated(path):
+@pytest.mark.parametrize("version", DUMPS)
+def test_an_old_file_with_the_number_of_this_version_is_migrated(tmp_path, version):
+    path = old_file(tmp_path / "ledger.db", version)
     write_version(path, SCHEMA_VERSION)
-    assert stored_version(path) == 3
+    assert stored_version(path) == version
     with closing(SqliteLedger(path)) as ledger:
         assert len(ledger.standings()) == 7
     assert content(path)[0] == SCHEMA_VERSION
 
 
-@pytest.mark.parametrize("version", [3, SCHEMA_VERSION])
-def test_a_file_without_the_tables_of_either_version_is_called_damaged_and_left_alone(path, version):
+@pytest.mark.parametrize("version", [*DUMPS, SCHEMA_VERSION])
+def test_a_file_without_the_tables_of_any_version_is_called_damaged_and_left_alone(any_path, version):
+    path = any_path
     write_version(path, version)
     with closing(sqlite3.connect(path)) as db:
-        db.execute("DROP TABLE seen")
+        db.execute("DROP TABLE IF EXISTS seen")
+        db.execute("DROP TABLE IF EXISTS winnings")
     before = content(path)
     with pytest.raises(LedgerError, match=r"damaged.*backup") as caught:
         SqliteLedger(path)

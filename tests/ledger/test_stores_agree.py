@@ -23,16 +23,18 @@ from tests.support.ledgers import LEDGERS, OTHER_WAYS, redis_ledger
 from tests.support.points import cut, cuts_of
 from tests.support.queries import (
     FOREIGN,
+    GROUPS,
     NAMES,
     PLENTY,
     TESTS,
+    accuse_everyone,
     album_of,
     events,
-    flags,
     judge,
     moved,
     operate,
     operation_of,
+    outcomes,
     pictures,
     queries_of,
     rules_of,
@@ -42,7 +44,6 @@ from tests.support.queries import (
 )
 from tests.support.redis_server import shared_server
 
-GROUPS = ("a", "tenant:1", "tenant:2", "zone:2")
 _numbers = count()
 
 
@@ -73,7 +74,7 @@ def time_of(draw) -> tuple:
     The test alternates from batch to batch, as it does while servers change to another calibration; None stands for a
     policy that is not the sentinel's.
     """
-    rules = draw(rules_of(GROUPS))
+    rules = draw(rules_of())
     tests = draw(st.lists(st.sampled_from([*TESTS, TESTS[0], None]), min_size=1, max_size=3))
     return rules, tests, draw(sends_of), draw(cuts_of), draw(operation_of), draw(st.integers(0, 2))
 
@@ -85,7 +86,7 @@ def judge_under(ledger: Ledger, rules: Rules, test: int | None, queries: list[Qu
         owner, points = rows.owner, np.column_stack([rows.x, rows.y])
         groups = [rules.groups.get(client, {}) for client in rows.clients]
         rows = make_rows(rows.clients, owner, rows.labels, points, rules.limits, groups=groups)
-    return flags(ledger.judge_rows(rows))
+    return outcomes(ledger.judge_rows(rows))
 
 
 def all_evidence(ledger: Ledger | Replicas) -> dict:
@@ -104,13 +105,22 @@ def everything(ledger: Ledger) -> tuple:
 @pytest.mark.real
 @pytest.mark.slow
 @settings(max_examples=50)
-@given(album=album_of, times=st.lists(time_of(), min_size=2, max_size=4), capacity=st.sampled_from([1, 3, 1024]))
-def test_all_stores_agree_while_everything_changes(album, times, capacity):
+@given(
+    album=album_of,
+    times=st.lists(time_of(), min_size=2, max_size=4),
+    capacity=st.sampled_from([1, 3, 1024]),
+    alarm=st.sampled_from([1, 1, 2, None]),
+)
+def test_all_stores_agree_while_everything_changes(album, times, capacity, alarm):
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setattr(Memory, "CAPACITY", capacity)
         memory = MemoryLedger()
         stores = {name: stack.enter_context(closing(make())) for name, make in STORES.items()}
-        for rules, tests, sends, sizes, operation, steps in times:
+        for number, (rules, tests, sends, sizes, operation, steps) in enumerate(times):
+            if number == alarm:
+                expected = accuse_everyone(memory)
+                for name, store in stores.items():
+                    assert accuse_everyone(store) == expected, name
             queries = queries_of(sends, variants_of(album, rules.limits))
             for i, part in enumerate(cut(len(queries), sizes)):
                 test = tests[i % len(tests)]
@@ -158,9 +168,9 @@ def test_an_alarm_in_the_middle_of_a_batch_ends_the_bets_of_its_client_alone(mak
     for enforce in (True, False):
         memory, rules = MemoryLedger(), Rules(PLENTY, bar=3.0, enforce=enforce)
         with closing(make()) as store:
-            expected = flags(judge(memory, rules, queries))
-            assert flags(judge(store, rules, queries)) == expected
-            assert {alarmed for _, _, alarmed, _ in expected} == {True, False}
+            expected = outcomes(judge(memory, rules, queries))
+            assert outcomes(judge(store, rules, queries)) == expected
+            assert {alarmed for _, _, alarmed, *_ in expected} == {True, False}
             assert all_evidence(store) == all_evidence(memory)
             assert events(store) == events(memory)
 
@@ -176,7 +186,7 @@ def test_a_group_that_two_clients_name_under_different_limits_counts_once(make):
     with closing(make()) as store:
         memory = MemoryLedger()
         for batch in (rows, watch):
-            assert flags(store.judge_rows(batch)) == flags(memory.judge_rows(batch))
+            assert outcomes(store.judge_rows(batch)) == outcomes(memory.judge_rows(batch))
         assert standings(store) == standings(memory)
         assert store.standing("team", group=True).extra_answers == 4
 
@@ -197,7 +207,7 @@ def test_inputs_whose_features_are_not_their_own_are_recognised_alike(make, capa
     with closing(make()) as store:
         for i in range(0, 600, 40):
             rows = rules.rows(queries[i : i + 40])
-            assert flags(store.judge_rows(rows)) == flags(memory.judge_rows(rows))
+            assert outcomes(store.judge_rows(rows)) == outcomes(memory.judge_rows(rows))
             assert store.standing("a") == memory.standing("a")
 
 

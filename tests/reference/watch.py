@@ -92,6 +92,7 @@ class Rules:
     account: str = ""
     alpha: float = 1e9
     delta: float = 1e9
+    after_alarm: float = math.inf
 
     def rows(self, queries: Sequence[Query]) -> Rows:
         """The batch that a ledger judges."""
@@ -103,6 +104,7 @@ class Rules:
             sketches=[q.sketch for q in queries],
             test=self.the_test,
             enforce=self.enforce,
+            after_alarm=self.after_alarm,
         )
         return make_rows(
             clients,
@@ -188,6 +190,7 @@ class Account:
         self.wallets: dict[int, Wallet] = {}  # by test, the one used last at the end
         self.outlasted = 0  # how many others have come and gone since the older test was used
         self.accused = False
+        self.after_alarm = 0  # queries that an enforced alarm met
         self.allowed = False
         self.extra = 0
         self.budget: Budget | None = None
@@ -275,9 +278,9 @@ class Watcher:
         of_account = [one for account, one in self.tests if account == test.account]
         return of_account.index(test.id) + 1
 
-    def ask(self, query: Query) -> tuple[str, bool, bool, bool]:
-        """Letter, spent, alarmed and trusted. The client's own account is asked first, then its groups' by kind; each
-        decides and charges for itself, and what one denies the next never hears of."""
+    def ask(self, query: Query) -> tuple[str, bool, bool, bool, bool, bool]:
+        """Letter, spent, alarmed, trusted, repeated and cut off. The client's own account is asked first, then its
+        groups' by kind; each decides and charges for itself, and what one denies the next never hears of."""
         rules = self.rules
         self.number_of(rules.the_test)
         own = self.account(query.client)
@@ -291,24 +294,30 @@ class Watcher:
                     homes.append(name)
                 enforce = name in homes
             members.append((name, True, group.limits, enforce))
-        letters = []
+        letters, words = [], []
         for name, is_group, usual, enforce in members:
             account = self.account(name, group=is_group)
             limits = granted(account.budget, usual) if account.budget else usual
-            letter, said = self._ask_one(query, name, is_group, account, limits, enforce)
+            letter, word = self._ask_one(query, name, is_group, account, limits, enforce, "repeated" in words)
             letters.append(letter)
-            if said != "honest" or account.allowed:
+            words.append(word)
+            if word not in ("honest", "repeated") or account.allowed:
                 break
-        return letters[0], said == "spent", said == "accused" or own.accused, own.allowed
+        alarmed = own.accused or bool({"accused", "cut off", "repeated"} & {*words})
+        repeated = "repeated" in words and word in ("honest", "repeated")
+        return letters[0], word == "spent", alarmed, own.allowed, repeated, word == "cut off"
 
     def _ask_one(
-        self, query: Query, name: str, is_group: bool, account: Account, limits: Limits, enforce: bool
+        self, query: Query, name: str, is_group: bool, account: Account, limits: Limits, enforce: bool, again: bool
     ) -> tuple[str, str]:
-        """One account's letter, and whether it says honest, spent or accused."""
+        """One account's letter, and whether it says honest, spent, accused, repeated or cut off.
+
+        `again`: another account is accused and answers the query as before its alarm; this one must remember it too.
+        """
         account.queries += 1
         letter = account.verdict(query.label, query.point, limits)
         if account.accused and enforce:
-            return letter, "accused"
+            return letter, self._ask_accused(query, is_group, account)
         known = account.knows(query)
         if not known:
             account.pictures = [*account.pictures, query.sketch][-self.capacity :]
@@ -316,8 +325,10 @@ class Watcher:
                 account.accused = True
                 self._note("alarm", name, is_group, client=query.client)
                 if enforce:
-                    return letter, "accused"
+                    return letter, self._ask_accused(query, is_group, account)
         same = known and query.digest in account.answered
+        if again and not same:
+            return letter, "cut off"
         extra = letter in "AD" and not same
         over = account.cqs.get(query.label, 0.0) > limits.threshold
         over = over or (extra and account.extra >= limits.extra_answers)
@@ -329,6 +340,14 @@ class Watcher:
             account.extra += extra
             account.answered = [*account.answered, query.digest][-self.capacity :]
         return letter, "honest"
+
+    def _ask_accused(self, query: Query, is_group: bool, account: Account) -> str:
+        account.after_alarm += 1
+        if account.after_alarm > self.rules.after_alarm:
+            return "cut off"
+        if query.digest in account.answered:
+            return "repeated"
+        return "cut off" if is_group else "accused"
 
     def _bet(self, query: Query, account: Account, is_group: bool) -> bool:
         """Place the query's bets; returns whether the bar is reached."""
@@ -344,7 +363,8 @@ class Watcher:
     def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
         self._note("pardon", name, group, actor=actor)
         account = self.account(name, group=group)
-        account.accused, account.wallets, account.outlasted, account.homes = False, {}, 0, {}
+        account.accused, account.after_alarm = False, 0
+        account.wallets, account.outlasted, account.homes = {}, 0, {}
 
     def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:
         self._note("allow" if allowed else "disallow", client, False, actor=actor)
@@ -357,7 +377,7 @@ class Watcher:
     def standings(self) -> list[tuple]:
         """Everyone who asked or was given something by an operator; the highest wealth first."""
         on_record = [
-            (name, group, a.queries, a.wealth(), a.accused, a.allowed, a.extra, a.budget, dict(a.cqs))
+            (name, group, a.queries, a.wealth(), a.accused, a.allowed, a.extra, a.after_alarm, a.budget, dict(a.cqs))
             for (group, name), a in self.accounts.items()
             if a.queries or a.allowed or a.budget
         ]

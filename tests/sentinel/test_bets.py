@@ -170,7 +170,7 @@ def test_the_lanes_of_a_batch_are_those_of_each_query(calibration, asked, margin
 def test_chosen_rows_and_joined_batches():
     test = Test(id=1, scores=1, alpha=1e-3, delta=0.05)
     numbers = np.arange(15).reshape(3, 5)
-    bets = Bets(numbers, numbers + 1, numbers + 2, numbers + 3, [7, 8, 9], [(0.0,), (1.0,), (2.0,)], test, True)
+    bets = Bets(numbers, numbers + 1, numbers + 2, numbers + 3, [7, 8, 9], [(0.0,), (1.0,), (2.0,)], test, True, 40)
     parts = [bets.take([2, 0]), bets.take([1])]
     joined = Bets.join(parts)
     assert joined.digests == [9, 7, 8]
@@ -178,6 +178,7 @@ def test_chosen_rows_and_joined_batches():
     for name, plus in (("size", 0), ("total", 1), ("bet", 2), ("count", 3)):
         assert (getattr(joined, name) == (numbers + plus)[[2, 0, 1]]).all()
     assert joined.test is test
+    assert (joined.enforce, joined.after_alarm) == (True, 40)
 
 
 # The bar.

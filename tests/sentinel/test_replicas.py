@@ -54,7 +54,7 @@ def shared(request, tmp_path) -> str:
 
 def alarm_alone(guard: Guard, queries: Path) -> tuple[int, list[float]]:
     """The query that raises the alarm of a single server, and the wealth after each until then."""
-    fresh, wealth = guard.fresh(), []
+    fresh, wealth = guard.fresh(on_alarm="decoy"), []
     for row, x in enumerate(torch.from_numpy(np.load(queries))):
         reply = fresh.answer(x[None], client=CLIENT)
         wealth.append(fresh.ledger.standing(CLIENT).wealth)

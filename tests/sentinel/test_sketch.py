@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queen.sentinel.sketch import BOX_NUMBERS, SIZE, Memory, directions, measure_scales, repeats
+from queen.sentinel.sketch import SIZE, Memory, directions, measure_tolerance, repeats
 
 
 def is_near(a, b) -> bool:
@@ -149,7 +149,7 @@ def test_a_picture_that_was_not_answered_is_near_but_not_answered():
     assert not memory.was_answered(0)
 
 
-# Tolerance and boxes.
+# Tolerance.
 
 
 def clouds(rows=200, classes=3, dims=5, seed=0):
@@ -157,47 +157,37 @@ def clouds(rows=200, classes=3, dims=5, seed=0):
     return torch.randn(rows, dims, generator=generator), torch.randint(classes, (rows,), generator=generator)
 
 
-def tolerance(features, labels) -> float:
-    return measure_scales(features, labels, features)[0]
-
-
-def box_side(features, labels, jitter: float) -> float:
-    return measure_scales(features, labels, features + jitter)[1]
-
-
-def distances_by_loops(features, labels) -> tuple[list[float], list[float]]:
-    """From every image to its nearest other one of its class, and to all of them."""
-    nearest, every = [], []
+def nearest_by_loops(features, labels) -> list[float]:
+    """From every image to its nearest other one of its class."""
+    nearest = []
     for i, (u, k) in enumerate(zip(features.double(), labels, strict=True)):
         others = [(u - v).norm().item() for j, v in enumerate(features.double()) if labels[j] == k and j != i]
         nearest += [min(others)] if others else []
-        every += others
-    return nearest, every
+    return nearest
 
 
 def test_the_tolerance_is_half_the_distance_that_nearly_all_keep_from_their_class():
     features, labels = clouds()
-    nearest, _ = distances_by_loops(features, labels)
-    assert tolerance(features, labels) == pytest.approx(0.5 * np.quantile(nearest, 0.01), rel=1e-5)
+    nearest = nearest_by_loops(features, labels)
+    assert measure_tolerance(features, labels) == pytest.approx(0.5 * np.quantile(nearest, 0.01), rel=1e-5)
 
 
 def test_only_images_of_the_same_class_count():
     features = torch.tensor([[0.0], [0.01], [5.0], [5.01]])
-    assert tolerance(features, torch.tensor([0, 1, 0, 1])) == pytest.approx(2.5)
-    assert tolerance(features, torch.tensor([0, 0, 1, 1])) == pytest.approx(0.005, rel=1e-3)
+    assert measure_tolerance(features, torch.tensor([0, 1, 0, 1])) == pytest.approx(2.5)
+    assert measure_tolerance(features, torch.tensor([0, 0, 1, 1])) == pytest.approx(0.005, rel=1e-3)
 
 
 def test_copies_in_the_data_say_nothing():
     features, labels = clouds()
     twice = torch.cat([features, features[:20]]), torch.cat([labels, labels[:20]])
-    assert tolerance(*twice) > 0.5 * tolerance(features, labels)
-    assert box_side(*twice, 10.0) == pytest.approx(box_side(features, labels, 10.0), rel=0.1)
+    assert measure_tolerance(*twice) > 0.5 * measure_tolerance(features, labels)
 
 
 def test_a_class_with_one_image_says_nothing_either():
     features, labels = clouds(classes=2)
     with_one = torch.cat([features, torch.full((1, 5), 50.0)]), torch.cat([labels, torch.tensor([7])])
-    assert measure_scales(*with_one, with_one[0] + 1) == measure_scales(features, labels, features + 1)
+    assert measure_tolerance(*with_one) == measure_tolerance(features, labels)
 
 
 @pytest.mark.parametrize(
@@ -211,24 +201,20 @@ def test_a_class_with_one_image_says_nothing_either():
     ids=["one image", "one a class", "copies", "zeros"],
 )
 def test_where_there_is_nothing_to_compare_only_equal_features_are_the_same(features, labels):
-    least = tolerance(features, labels)
+    least = measure_tolerance(features, labels)
     assert 0 < least <= 1e-6 * max(1, features.abs().mean().item())
-    assert box_side(features, labels, 1e-3) > least
     assert directions(b"k", 3, least).isfinite().all()
 
 
-def test_both_lengths_are_in_the_units_of_the_features():
+def test_the_tolerance_is_in_the_units_of_the_features():
     features, labels = clouds()
-    moved = features + 0.001
-    small, large = (measure_scales(c * features, labels, c * moved) for c in (1, 1000))
-    assert large == pytest.approx([1000 * v for v in small], rel=1e-3)
+    assert measure_tolerance(1000 * features, labels) == pytest.approx(1000 * measure_tolerance(features, labels))
 
 
 def test_many_images_are_not_all_compared():
     """And not the first ones only: data may be sorted by class."""
     features, labels = clouds(rows=301)
-    third = features[::3], labels[::3], features[::3] + 1
-    assert measure_scales(features, labels, features + 1, rows=101) == measure_scales(*third)
+    assert measure_tolerance(features, labels, rows=101) == measure_tolerance(features[::3], labels[::3])
 
 
 def test_repeats_of_earlier_images_are_found_by_class():
@@ -236,27 +222,6 @@ def test_repeats_of_earlier_images_are_found_by_class():
     labels = torch.tensor([0, 0, 0, 1, 0, 0])
     assert repeats(features, labels, 0.1).tolist() == [False, False, True, False, False, True]
     assert not repeats(features, labels, 1e-9)[:5].any()
-
-
-def test_a_box_is_as_wide_as_jitter_requires_within_two_bounds():
-    features, labels = clouds()
-    _, every = distances_by_loops(features, labels)
-    small, medium, large = (box_side(features, labels, jitter) for jitter in (1e-9, 1e-3, 10.0))
-    assert small == pytest.approx(2 * tolerance(features, labels))
-    assert large == pytest.approx(np.median(every), rel=1e-3)
-    assert small < medium < large
-    assert box_side(features, labels, 2e-3) == pytest.approx(2 * medium, rel=1e-3)
-
-
-def test_jitter_seldom_leaves_a_box_of_that_width():
-    """By projection: the share of moved points in another box of the first numbers of their sketch."""
-    generator = torch.Generator().manual_seed(0)
-    features, labels = clouds(rows=2000, dims=32)
-    step = 0.005 * torch.randn(2000, 32, generator=generator)
-    size, width = measure_scales(features, labels, features + step)
-    boxes = [((f @ directions(b"k" * 32, 32, size))[:, :BOX_NUMBERS] / (width / size)).floor() for f in
-             (features, features + step)]  # fmt: skip
-    assert 0.001 < (boxes[0] != boxes[1]).any(1).double().mean() < 0.01
 
 
 # Directions.

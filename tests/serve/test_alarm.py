@@ -52,7 +52,7 @@ def server(tmp_path_factory, hook):
     folder = tmp_path_factory.mktemp("operating")
     url = f"http://127.0.0.1:{hook.server_port}/alarms"
     options = {"webhook": url, "webhook_secret": SECRET, "record": folder / "queries", "access_log": True}
-    with started(folder, metrics_port=0, **options) as server:
+    with started(folder, metrics_port=0, on_alarm="decoy", **options) as server:
         key = server.new_key("thief")
         for start in range(0, 100, 20):
             assert server.infer(digits()[start : start + 20])[0] == 200

@@ -26,6 +26,7 @@ LIMITS = {"threshold": 0.2, "extra_answers": 2000}  # the defaults; the test's b
 SERVED = {
     "none": {"policy": "none"},
     **{policy: {"policy": policy, **LIMITS} for policy in POLICIES},
+    "sentinel": {"policy": "sentinel", "on_alarm": "decoy", **LIMITS},
     "sentinel that refuses": {"policy": "sentinel", "on_alarm": "refuse", **LIMITS},
 }
 LEARNT = 0.35  # chance is 0.1; over five seeds, copies of the open model reach 0.45 to 0.58

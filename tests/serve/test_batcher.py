@@ -51,7 +51,7 @@ def run(guard, requests, **options):
 @pytest.mark.parametrize("uniform", [False, True])
 def test_mixed_batches_answer_as_one_by_one(policy, uniform):
     limits = Limits(radius=0.2, threshold=0.02, extra_answers=40)
-    alone, together = (small_guard(policy=policy, limits=limits, on_spent="decoy") for _ in range(2))
+    alone, together = (small_guard(policy=policy, limits=limits, on_alarm="decoy", on_spent="decoy") for _ in range(2))
     images = torch.cat([digits()[:60], noise(30)])
     requests = [(f"c{i % 5}", images[3 * i : 3 * i + 3]) for i in range(30)]
     expected = [alone.answer(x, client=client).probabilities.numpy() for client, x in requests]

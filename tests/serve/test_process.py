@@ -50,7 +50,7 @@ def as_json(*arguments: str):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("process")
-    with started(folder, ledger=f"sqlite:///{folder / 'ledger.sqlite'}", metrics_port=0) as server:
+    with started(folder, ledger=f"sqlite:///{folder / 'ledger.sqlite'}", metrics_port=0, on_alarm="decoy") as server:
         yield server
 
 

@@ -49,6 +49,9 @@ def test_defaults_bind_to_loopback_with_a_file_as_ledger():
         ({"trusted_proxy": ("10.0.0.0/99",)}, "trusted_proxy"),
         ({"log_level": "loud"}, "log_level"),
         ({"max_wait": 0}, "max_wait"),
+        ({"digits": 7}, "digits"),
+        ({"digits": -1}, "digits"),
+        ({"after_alarm": -2}, "after_alarm"),
         ({"groups": {"tenant": {"extra": 1}}}, "groups.tenant.extra"),
     ],
 )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks.base import CountedOracle, Knowledge, Sizes
+from queen.attacks.strategies.heads import encoder_of
 from queen.defenses.base import MappedEndpoint, Victim
 from queen.errors import RefusedError
 from queen.training import Schedule, probabilities, train
@@ -31,6 +32,11 @@ SMALL = Sizes(
     accounts=5,
     true_labels=20,
     warm_up=30,
+    provoking=5,
+    honest_anchors=5,
+    labelled_anchors=5,
+    path_steps=2,
+    small_steps=4,
     ask_batch=64,
 )
 
@@ -79,7 +85,7 @@ def refusing_oracle(budget: int, refuses: Callable[[Tensor], Tensor]) -> Counted
             return answers
         flat = torch.where(refused[:, None], 1 / answers.shape[1], answers)
         mask = refused.cpu().numpy()
-        raise RefusedError("no", Reply(flat, (Verdict.OUTSIDE,) * len(x), np.zeros(len(x), np.bool_), mask))
+        raise RefusedError("no", Reply(flat, (Verdict.OUTSIDE,) * len(x), np.zeros(len(x), np.bool_), mask, ~mask))
 
     return CountedOracle(lambda _: oracle, budget, 64)
 
@@ -113,6 +119,7 @@ def knowledge(sizes: Sizes = SMALL, device: str = "cpu", **changes: object) -> K
         rebuild=lambda model, x, labels, _: MappedEndpoint(
             Victim(model, (x, labels), new_network), lambda answers, x: squeezed(answers)
         ),
+        encoder=encoder_of(victim_network(), pool[:2]),
     )
     return replace(everything, **changes)
 

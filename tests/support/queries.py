@@ -54,6 +54,12 @@ def flags(judgement: Judgement) -> list[tuple[str, bool, bool, bool]]:
     return list(zip(judgement.letters, *columns, strict=True))
 
 
+def outcomes(judgement: Judgement) -> list[tuple[str, bool, bool, bool, bool, bool]]:
+    """The flags of every row, and whether it is repeated, and cut off."""
+    columns = zip(judgement.repeated.tolist(), judgement.cut_off.tolist(), strict=True)
+    return [(*row, *more) for row, more in zip(flags(judgement), columns, strict=True)]
+
+
 def events(ledger: Ledger) -> list[tuple]:
     """All but the number and the time."""
     return [(e.what, e.name, e.group, e.client, e.wealth, e.queries, e.coverage, e.actor) for e in ledger.events()]
@@ -64,11 +70,12 @@ def standings(ledger: Ledger) -> list[tuple]:
 
 
 NAMES = ("a", "b", "c")
+GROUPS = ("a", "everyone", "team:1", "team:2")  # a group may have the name of a client
 SCORES = 2
 TESTS = (1, -(2**63), 7)
 DIGESTS = [1, -1, 2**63 - 1, -(2**63), *range(2, 100)]
 VARIANTS = [(0.0, 0.0), (0.5, 0.0), (0.0, 1.0), (-CLOSE, CLOSE)]  # what is added to two numbers of a sketch
-OPERATIONS = ("pardon", "allow", "disallow", "budget", "no budget")
+OPERATIONS = ("pardon", "pardon groups", "allow", "disallow", "budget", "no budget")
 
 ranks_of = st.builds(
     lambda rank, less, above: (rank, max(0, rank - less), above),
@@ -81,7 +88,7 @@ limits_of = st.builds(
     lambda radius, threshold, extra: Limits(radius=radius, threshold=threshold, extra_answers=extra),
     st.sampled_from([0.1, 0.5, 2.0, (0.3, 0.1, 1.0)]),
     st.sampled_from([0.0, 0.01, 0.1, 1.0]),
-    st.sampled_from([0, 1, 3, 1000]),
+    st.sampled_from([0, 1, 3, 1000, 1000]),
 )
 coordinate_of = st.sampled_from([-2.0, -1.0, -CLOSE, 0.0, 0.5, CLOSE, 1.0, 1.5, 2.0, 3.0])
 album_of = st.lists(
@@ -90,7 +97,7 @@ album_of = st.lists(
     max_size=8,
 )
 send_of = st.tuples(st.sampled_from(NAMES), st.integers(0, 7), st.integers(0, len(VARIANTS) - 1))
-sends_of = st.lists(send_of, min_size=3, max_size=20)
+sends_of = st.lists(send_of, min_size=6, max_size=20)
 operation_of = st.tuples(st.sampled_from(OPERATIONS), st.sampled_from(NAMES))
 chapters_of = st.lists(
     st.tuples(sends_of, cuts_of, operation_of, st.sampled_from(TESTS), st.integers(0, 2)), min_size=2, max_size=5
@@ -99,15 +106,16 @@ chapters_of = st.lists(
 
 
 @st.composite
-def rules_of(draw, groups: Sequence[str]) -> Rules:
+def rules_of(draw) -> Rules:
     """Every client may be in any of the groups; where its alarms have no consequences, neither have those of groups."""
-    enforce = draw(st.booleans())
-    made = {name: Group(limits=draw(limits_of), enforce_alarm=enforce and draw(st.booleans())) for name in groups}
-    of_one_kind = st.lists(st.sampled_from(groups), unique_by=lambda name: name.partition(":")[0])
+    enforce = draw(st.sampled_from([True, True, False]))
+    made = {name: Group(limits=draw(limits_of), enforce_alarm=enforce and draw(st.booleans())) for name in GROUPS}
+    of_one_kind = st.lists(st.sampled_from(GROUPS), unique_by=lambda name: name.partition(":")[0])
     of_client = {name: {group: made[group] for group in draw(of_one_kind)} for name in NAMES}
-    bar, spent = draw(st.sampled_from([1.5, 3.0, 20.0, math.inf])), draw(st.sampled_from([1e9, 0.9]))
-    account = draw(st.sampled_from(["", "spring 2026"]))
-    return Rules(draw(limits_of), SCORES, bar, enforce, of_client, account=account, alpha=spent, delta=spent)
+    bar, spent = draw(st.sampled_from([1.5, 3.0, 5.0, 20.0, math.inf])), draw(st.sampled_from([1e9, 0.9]))
+    account, cap = draw(st.sampled_from(["", "spring 2026"])), draw(st.sampled_from([0, 2, 7, math.inf, math.inf]))
+    limits = draw(limits_of)
+    return Rules(limits, SCORES, bar, enforce, of_client, account=account, alpha=spent, delta=spent, after_alarm=cap)
 
 
 def moved(rules: Rules, test: int, steps: int) -> Rules:
@@ -136,14 +144,33 @@ def queries_of(sends: list, variants: list[list[Query]]) -> list[Query]:
 def operate(on: Ledger | Watcher, order: str, client: str) -> None:
     if order == "pardon":
         on.pardon(client, "op")
+    elif order == "pardon groups":
+        for group in GROUPS:
+            on.pardon(group, "op", group=True)
     elif order in ("allow", "disallow"):
         on.allow(client, "op", allowed=order == "allow")
     else:
         on.set_budget(client, Budget(threshold=0.05, extra_answers=2) if order == "budget" else None, "op")
 
 
+EVERYONE = {"everyone": Group(limits=PLENTY, enforce_alarm=True)}
+FOREIGN_TO_ALL = [picture(100 + i, client=NAMES[i % 3], bet=FOREIGN * SCORES) for i in range(6)]
+
+
+def accuse_everyone(on: Ledger | Watcher) -> list[tuple]:
+    """The clients together raise the alarm of a group, before any of them reaches the bar alone: all outcomes."""
+    rules = Rules(PLENTY, SCORES, 4.5, groups=dict.fromkeys(NAMES, EVERYONE))
+    if isinstance(on, Watcher):
+        on.rules = rules
+        return [on.ask(query) for query in FOREIGN_TO_ALL]
+    return outcomes(judge(on, rules, FOREIGN_TO_ALL))
+
+
 def traffic(seed: int, count: int) -> list[Query]:
-    """Three clients with repeats and near repeats of 300 pictures; later on the third sends unlikely ones."""
+    """Three clients with repeats and near repeats of 300 pictures; later on the third sends unlikely ones.
+
+    One query in six is a resend of what the client sent before.
+    """
     rng = np.random.default_rng(seed)
     points, corners = rng.normal(0, 0.6, (300, 2)).tolist(), rng.normal(0, 6, (300, SKETCH_SIZE)).astype(np.float32)
     heights, ties = rng.uniform(size=(300, SCORES)).tolist(), rng.integers(0, 2, 300).tolist()
@@ -152,6 +179,10 @@ def traffic(seed: int, count: int) -> list[Query]:
         move = np.float32(rng.choice([0.0, 0.0, 0.25, 3.0]))
         digest = 1 + i + 1000 * int(4 * move)
         client = NAMES[rng.integers(0, 3)]
+        earlier = [query for query in queries if query.client == client]
+        if earlier and rng.integers(6) == 0:
+            queries.append(earlier[rng.integers(len(earlier))])
+            continue
         usual = 0.3 if client == "c" and time > count / 3 else 1.0
         last, _ = CALIBRATED[i % CLASSES]
         lows = [int(usual * height * (last + 1)) for height in heights[i]]
@@ -162,5 +193,5 @@ def traffic(seed: int, count: int) -> list[Query]:
 
 LIMITS = Limits(radius=0.1, threshold=0.1, extra_answers=150)
 SHARED = {"everyone": Group(limits=replace(LIMITS, extra_answers=250), enforce_alarm=True)}
-RULES = Rules(LIMITS, SCORES, 12.0, groups=dict.fromkeys(NAMES, SHARED))
-"""Rules under which `traffic` meets every letter, spends budgets and raises alarms."""
+RULES = Rules(LIMITS, SCORES, 12.0, groups=dict.fromkeys(NAMES, SHARED), after_alarm=20)
+"""Rules under which `traffic` meets every letter, spends budgets, raises alarms and goes on until it is cut off."""

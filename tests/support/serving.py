@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from queen import Guard, protect
-from queen.options import Limits
+from queen.options import Limits, Sentinel
 from tests.support.guards import QUICK, SECRET, images, make_mlp, train
 from tests.support.guards import digits as flat_digits
 
@@ -41,6 +41,7 @@ def _fitted() -> Guard:
         calibration=(x[KNOWN], y[KNOWN]),
         policy="sentinel",
         limits=WIDE,
+        sentinel=Sentinel(digits=None),  # so that honest answers can be recognised to the last bit
         mapping=QUICK,
         factory="tests.support.serving:make_model",
         secret=SECRET,

@@ -13,7 +13,20 @@ from functools import partial
 from queen.attacks.base import Attack, QueryStrategy
 from queen.attacks.queries.jbda_tr import jbda_tr
 from queen.attacks.queries.knockoff import knockoff
-from queen.attacks.strategies import averaging, cleaning, ddae, disguise, informed, labels, rotation
+from queen.attacks.strategies import (
+    accused,
+    averaging,
+    cleaning,
+    consistency,
+    ddae,
+    disguise,
+    evasion,
+    heads,
+    informed,
+    labels,
+    path,
+    rotation,
+)
 from queen.attacks.strategies.pairs import answers_prior, clean_prior
 from queen.attacks.strategies.pbayes import pbayes
 from queen.defenses.base import nearest
@@ -23,6 +36,8 @@ QUERIES: Mapping[str, QueryStrategy] = {"knockoff": knockoff, "jbda_tr": jbda_tr
 
 _KNOCKOFF = ("knockoff",)
 _adaptive = partial(Attack, queries=_KNOCKOFF, adaptive=True)
+_path = partial(_adaptive, cost=path.path_cost(lambda sizes: sizes.honest_anchors))
+_path_labelled = partial(_adaptive, cost=path.path_cost(lambda sizes: sizes.labelled_anchors), knows=("benign",))
 
 ATTACKS: Mapping[str, Attack] = {
     "direct": Attack(),
@@ -57,6 +72,23 @@ ATTACKS: Mapping[str, Attack] = {
     "cover_3": _adaptive(ask=disguise.ask_behind_cover(3), cost=lambda _: 4, knows=("benign",)),
     "cover_10": _adaptive(ask=disguise.ask_behind_cover(10), cost=lambda _: 11, knows=("benign",)),
     "remap": _adaptive(ask=disguise.ask_and_remap, knows=("benign",)),
+    # Made against what the accused get.
+    "path": _path(ask=path.ask_along_paths(path.read_gaps)),
+    "path_changes": _path(ask=path.ask_along_paths(path.read_changes)),
+    "path_labelled": _path_labelled(ask=path.ask_along_paths(path.read_gaps, labelled=True)),
+    "path_labelled_changes": _path_labelled(ask=path.ask_along_paths(path.read_changes, labelled=True)),
+    "provoked_alarm": _adaptive(ask=accused.ask_when_accused),
+    "two_accounts": _adaptive(ask=accused.ask_from_two_accounts, cost=lambda _: 2),
+    "two_accounts_differ": _adaptive(ask=accused.ask_where_accounts_differ, cost=lambda _: 2),
+    "small_steps": _adaptive(ask=accused.ask_in_small_steps, cost=lambda sizes: sizes.small_steps),
+    "label_on_top": _adaptive(ask=accused.vote_on_labels, cost=accused.vote_cost),
+    # Making the most of the few honest answers before the alarm.
+    "greybox_head": _adaptive(learn=heads.solve_on_victims_encoder, knows=("encoder",)),
+    "own_encoder_head": _adaptive(learn=heads.solve_on_own_encoder),
+    "few_label": _adaptive(learn=consistency.learn_from_pool),
+    "few_label_own_kind": _adaptive(learn=consistency.learn_from_own_kind, knows=("benign",)),
+    "evade_score": _adaptive(ask=evasion.ask_usual_to_pool),
+    "evade_score_own_kind": _adaptive(ask=evasion.ask_usual_to_own_kind, knows=("benign",)),
 }
 
 

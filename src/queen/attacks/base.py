@@ -43,9 +43,14 @@ class Sizes:
     mirror: bool = True  # whether views may be mirrored
     peer_smoothing: bool = False  # as published: ask every view of `budget` images, which spends `views` budgets
     repeats: int = 3  # of an image (repeat_average), or noisy copies of it (near_record)
-    accounts: int = 10  # (many_accounts)
+    accounts: int = 10  # (many_accounts, two_accounts)
     true_labels: int = 100  # images whose true label the attacker bought (remap)
     warm_up: int = 1000  # benign images asked first (warm_up)
+    provoking: int = 100  # noise images sent first (provoked_alarm)
+    honest_anchors: int = 12  # its first images, answered before any alarm (path)
+    labelled_anchors: int = 30  # benign images with known labels (path_labelled)
+    path_steps: int = 12  # from an image to an anchor, at least two
+    small_steps: int = 60  # from an image to the next (small_steps)
     ask_batch: int = 256  # images per request
 
 
@@ -57,9 +62,10 @@ class Knowledge:
     `make_thief` builds the network it trains, by `schedule`. `simulate` is the defense's map (`Endpoint.simulate`),
     `keeps_label` what the defense declares. `clean` answers without the defense: an oracle that no real attacker has.
     `benign` are images like those the victim was trained on, and their labels. `rebuild` sets up the same defense
-    around a model of the attacker's own. `on_epoch` belongs to whoever watches the attack, not to the attacker.
-    `cache` stores networks that several attacks train alike, under names made of `key`, which identifies the pool,
-    and `seed`, which tells runs apart.
+    around a model of the attacker's own. `encoder` is the victim's network without its head, which gives features
+    (n, D): known where a public encoder got a new head. `on_epoch` belongs to whoever watches the attack, not to the
+    attacker. `cache` stores networks that several attacks train alike, under names made of `key`, which identifies the
+    pool, and `seed`, which tells runs apart.
     """
 
     classes: int
@@ -73,6 +79,7 @@ class Knowledge:
     clean: Oracle | None = None
     benign: tuple[Tensor, Tensor] | None = None
     rebuild: Callable[[nn.Module, Tensor, Tensor, torch.Generator], Endpoint] | None = None
+    encoder: nn.Module | None = None
     on_epoch: Callable[[nn.Module], None] | None = None
     cache: Cache | None = None
     key: str = ""
@@ -164,7 +171,8 @@ class Attack:
     the number of budgets the attack spends: 1, except where a published attack counts differently, which results flag.
     `choose` picks rows of the pool in place of the query strategy. `queries` names the query strategies it works with.
     `knows` names what it knows that no real attacker does ("prior": clean answers; "defense": the defender's own
-    networks) or only a rich one ("benign": images like the victim's). `adaptive`: made against our own policies.
+    networks) or only a lucky or rich one ("encoder": the victim's network up to its head, where that is a public one;
+    "benign": images like the victim's). `adaptive`: made against our own policies.
     """
 
     ask: Ask = ask_from_one_account

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from queen.attacks import ATTACKS
 from queen.attacks.base import Transcript
+from queen.attacks.strategies.cleaning import rounding_error
 from queen.bench.flags import HONEST, flag_answers, flag_thief
 from queen.bench.protectee import Protectee
 from queen.bench.spec import VERSION, as_json, digest
@@ -97,8 +98,9 @@ def _compare(transcript: Transcript, clean: Tensor) -> dict[str, float]:
     """How far the attacker's answers are from the clean ones."""
     if len(transcript) == 0:
         return {"honest": 0.0, "label_kept": 0.0}
+    same = SAME[clean.device.type] + rounding_error(transcript.answers)
     return {
-        "honest": _share((transcript.answers - clean).abs().amax(1) <= SAME[clean.device.type]),
+        "honest": _share((transcript.answers - clean).abs().amax(1) <= same),
         "label_kept": _share(transcript.answers.argmax(1) == clean.argmax(1)),
         **distances(clean, transcript.answers),
     }

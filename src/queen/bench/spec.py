@@ -161,14 +161,18 @@ class Cell:
 
     @property
     def config(self) -> dict[str, Any]:
-        """All that the result depends on, except the images themselves and the machine, which the result names."""
+        """All that the result depends on, except the images themselves and the machine, which the result names.
+
+        Of the sizes only those that are not the published ones: a new attack brings new ones, on which no older result
+        depends.
+        """
         spec = self.spec
         return {
             "version": spec.version,
             "protectee": as_json(spec.protectee),
             "thief": as_json(spec.thief),
             "budget": spec.budget,
-            "sizes": as_json(spec.sizes),
+            "sizes": {name: size for name, size in as_json(spec.sizes).items() if size != as_json(Sizes())[name]},
             "utility": as_json(spec.utility),
             "defense": self.defense,
             "options": self.options,

@@ -96,8 +96,9 @@ def guard_ratios(effort: Effort) -> dict[str, Any]:
     model = untrained_network(generator, effort.network)
     heads, networks = _protect_twice(model, effort, generator)
     benign = _mostly_inside(heads, patterned_images(160, generator)[0])
-    watched = benign.fresh(policy="sentinel", limits=Limits(extra_answers=10**9))
-    decoys = heads.fresh(policy="sentinel", on_spent="decoy", limits=Limits(threshold=0.0, extra_answers=0))
+    for_ever = {"policy": "sentinel", "on_alarm": "decoy", "after_alarm": None}  # a refusal would end the measurement
+    watched = benign.fresh(**for_ever, limits=Limits(extra_answers=10**9))
+    decoys = heads.fresh(**for_ever, on_spent="decoy", limits=Limits(threshold=0.0, extra_answers=0))
     cases = {
         "benign_b32": (benign, 32, 40),
         "benign_b1": (benign, 1, 300),

@@ -101,10 +101,6 @@ def _train_once(believed: Transcript, knowledge: Knowledge, trial: Trial, protec
 
     @torch.inference_mode()
     def look(thief: nn.Module) -> None:
-        nonlocal epoch
-        epoch += 1
-        if epoch % stride and epoch < total:
-            return
         with torch.autocast("cuda", torch.bfloat16, enabled=x.is_cuda):
             logits = torch.cat([run_model(thief, part).float() for part in x.split(1024)])  # type: ignore[no-untyped-call]
         last[:] = [logits]
@@ -113,9 +109,18 @@ def _train_once(believed: Transcript, knowledge: Knowledge, trial: Trial, protec
         epochs["accuracy"].append((guess == y).double().mean().item())
         epochs["agreement"].append((guess == original).double().mean().item())
 
+    def look_now_and_then(thief: nn.Module) -> None:
+        nonlocal epoch
+        epoch += 1
+        if epoch % stride == 0:
+            look(thief)
+
     start = time.perf_counter()
-    ATTACKS[trial.attack].learn(believed, replace(knowledge, on_epoch=look), trial.generator("thief"))
+    watched = replace(knowledge, on_epoch=look_now_and_then)
+    thief = ATTACKS[trial.attack].learn(believed, watched, trial.generator("thief"))
     seconds = time.perf_counter() - start
+    if epochs["epoch"][-1:] != [epoch]:
+        look(thief)
     [logits] = last
     return {
         "accuracy": epochs["accuracy"][-1],

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import CountedOracle, Knowledge, Sizes, Transcript
+from queen.attacks.strategies.heads import encoder_of
 from queen.bench.protectee import Protectee
 from queen.bench.spec import Cell, Utility, digest
 from queen.defenses import DEFENSES
 from queen.defenses.base import Endpoint
+from queen.errors import HeadError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +81,19 @@ def make_knowledge(trial: Trial, protectee: Protectee, endpoint: Endpoint) -> Kn
         clean=protectee.victim.clean,
         benign=protectee.benign,
         rebuild=rebuild,
+        encoder=_victims_encoder(protectee),
         cache=protectee.victim.cache,
         key=protectee.key,
         seed=trial.seed,
     )
+
+
+def _victims_encoder(protectee: Protectee) -> nn.Module | None:
+    """The victim without its head; None where it has none that can be taken off."""
+    try:
+        return encoder_of(protectee.victim.model, protectee.pool[:2])
+    except HeadError:
+        return None
 
 
 @dataclass(frozen=True)

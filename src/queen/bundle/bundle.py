@@ -32,7 +32,8 @@ NO_CALIBRATION = (
     "policy 'sentinel' needs held-out images that did not train the model: protect(..., calibration=x), or "
     "calibration='train' to go without a certificate"
 )
-SHORTCUTS = ("alpha", "on_alarm", "on_spent", "groups")  # of `Sentinel`, as options of their own
+# Fields of `Sentinel` that are options of their own.
+SHORTCUTS = ("alpha", "on_alarm", "on_spent", "after_alarm", "digits", "groups")
 OPTIONS = ("policy", "observe", "limits", "keep_label", "draw", "input_range", "sentinel", *SHORTCUTS)
 
 
@@ -110,6 +111,11 @@ class Bundle:
         if self.calibration is None:
             raise CalibrationError("there is no evidence without calibration images")
         return self.calibration
+
+    @property
+    def digits(self) -> int | None:
+        """To how many decimals answers are rounded; None: not at all. Only the sentinel rounds, unless it observes."""
+        return self.sentinel.digits if self.policy == "sentinel" and not self.observe else None
 
     @property
     def statement(self) -> str:
@@ -202,7 +208,7 @@ def guard_tensors(bundle: Bundle) -> dict[str, Tensor]:
     parts |= {"probe.features": bundle.probe.features, "probe.logits": bundle.probe.logits}
     parts |= {"reference.axes": bundle.reference.axes, "reference.coordinates": bundle.reference.coordinates}
     if bundle.calibration:
-        for name in ("labels", "points", "scores", "spreads", "condition"):
+        for name in ("labels", "points", "scores", "spreads", "condition", "answers"):
             parts[f"calibration.{name}"] = getattr(bundle.calibration, name)
         if foreign := bundle.calibration.foreign:
             parts |= {"calibration.foreign.labels": foreign.labels, "calibration.foreign.scores": foreign.scores}

@@ -56,6 +56,7 @@ class Calibration:
 
     Predicted `labels` (n,), relative `points` (n, 2), `scores` (n, 4) in the order of `SCORES` and their `spreads`
     (classes, 4), and `condition` (n,), an index into `conditions`: every image is here once, under a random condition.
+    `answers` (m, classes) are the honest ones to some of the images, whose numbers decoys show.
     Not `certified`: these images trained the model. `account` names the account that alpha is spent from.
     """
 
@@ -64,8 +65,8 @@ class Calibration:
     scores: Tensor
     spreads: Tensor
     condition: Tensor
-    tolerance: float  # see `sentinel.sketch.measure_scales`
-    cell: float
+    answers: Tensor
+    tolerance: float  # see `sentinel.sketch.measure_tolerance`
     conditions: tuple[str, ...] = (CLEAN,)
     certified: bool = True
     repeated: int = 0  # images left out because they repeat others
@@ -76,11 +77,10 @@ class Calibration:
     def __post_init__(self) -> None:
         if not self.conditions or not isinstance(self.certified, bool):
             raise CalibrationError("a calibration needs conditions, and must say whether it is certified")
-        for length in (self.tolerance, self.cell):
-            if not isinstance(length, float) or not 0 < length < math.inf:
-                raise CalibrationError(f"tolerance and cell must be positive lengths, got {length!r}")
-        if len(self.labels) == 0 or (self.foreign is not None and len(self.foreign.labels) == 0):
-            raise CalibrationError("a calibration needs images, also as foreign ones")
+        if not isinstance(self.tolerance, float) or not 0 < self.tolerance < math.inf:
+            raise CalibrationError(f"the tolerance must be a positive length, got {self.tolerance!r}")
+        if not len(self.labels) or not len(self.answers) or (self.foreign is not None and not len(self.foreign.labels)):
+            raise CalibrationError("a calibration needs images, answers to some of them, and images as foreign ones")
         if not isinstance(self.account, str):
             raise CalibrationError(f"the name of an account must be text, got {self.account!r}")
 

@@ -45,7 +45,7 @@ MANIFEST = "bundle.json"
 FILE_NAME = re.compile(r"(model|guard)-[0-9a-f]{16}\.safetensors")
 PLAIN = ("policy", "observe", "keep_label", "draw", "report")  # fields that are JSON as they are
 DAMAGED = (OSError, SafetensorError, KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError)
-FACTS = ("tolerance", "cell", "conditions", "certified", "repeated", "account")  # of a calibration, beside its tensors
+FACTS = ("tolerance", "conditions", "certified", "repeated", "account")  # of a calibration, beside its tensors
 TUPLES = ("class_names", "pixel_mean", "pixel_std", "input_range")
 
 
@@ -218,6 +218,7 @@ def _check_shapes(bundle: Bundle, guard: dict[str, Tensor]) -> None:
         expected |= {f"calibration.{name}": (count,) for name in ("labels", "condition")}
         expected |= {"calibration.points": (count, 2), "calibration.scores": (count, len(SCORES))}
         expected["calibration.spreads"] = (classes, len(SCORES))
+        expected["calibration.answers"] = (len(bundle.calibration.answers), classes)
         if foreign := bundle.calibration.foreign:
             expected["calibration.foreign.scores"] = (len(foreign.labels), len(SCORES))
     for name, shape in expected.items():
@@ -229,13 +230,21 @@ def _check_shapes(bundle: Bundle, guard: dict[str, Tensor]) -> None:
     if not (bundle.geometry.spreads > 0).all():
         raise BundleError("the bundle's spreads must be positive")
     if bundle.calibration:
-        ranges = {"labels": classes, "condition": len(bundle.calibration.conditions)}
-        if bundle.calibration.foreign:
-            ranges["foreign.labels"] = classes
-        for name, count in ranges.items():
-            numbers = guard[f"calibration.{name}"]
-            if numbers.is_floating_point() or numbers.min() < 0 or numbers.max() >= count:
-                raise BundleError(f"the bundle's calibration.{name} must be whole numbers from 0 to {count - 1}")
+        _check_calibration(bundle.calibration, guard, classes)
+
+
+def _check_calibration(calibration: Calibration, guard: dict[str, Tensor], classes: int) -> None:
+    """Labels must be classes, conditions must have a name, answers must be probabilities."""
+    ranges = {"labels": classes, "condition": len(calibration.conditions)}
+    if calibration.foreign:
+        ranges["foreign.labels"] = classes
+    for name, count in ranges.items():
+        numbers = guard[f"calibration.{name}"]
+        if numbers.is_floating_point() or numbers.min() < 0 or numbers.max() >= count:
+            raise BundleError(f"the bundle's calibration.{name} must be whole numbers from 0 to {count - 1}")
+    answers = guard["calibration.answers"]
+    if answers.dtype != torch.float32 or answers.min() < 0 or not torch.allclose(answers.sum(1), torch.ones(())):
+        raise BundleError("the bundle's calibration.answers must be probabilities in float32")
 
 
 def _under(prefix: str, guard: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -42,9 +42,11 @@ def ask(
             store.close()
     honest = guard.fresh(observe=True).answer(x, client=client).probabilities if explain else None
     if as_json:
+        numbers = reply.probabilities.double()
+        numbers = numbers if guard.digits is None else numbers.round(decimals=guard.digits)
         result: dict[str, Any] = {
             "labels": reply.probabilities.argmax(1).tolist(),
-            "probabilities": reply.probabilities.tolist(),
+            "probabilities": numbers.tolist(),
             "verdicts": [verdict.value for verdict in reply.verdicts],
             "alarmed": reply.alarmed.tolist(),
             "refused": reply.refused.tolist(),

@@ -198,7 +198,8 @@ def _actor(name: str | None) -> str:
 
 def _standing_line(standing: Standing) -> tuple[str, ...]:
     covered = max(standing.coverage.items(), key=lambda item: item[1], default=None)
-    state = "allowed" if standing.allowed else "accused" if standing.alarmed else ""
+    accused = f"accused, {standing.after_alarm} since" if standing.after_alarm else "accused"
+    state = "allowed" if standing.allowed else accused if standing.alarmed else ""
     return (
         standing.name,
         "group" if standing.group else "client",

@@ -33,11 +33,15 @@ def protect(
     ] = None,
     alpha: Annotated[float, typer.Option(help="Sentinel: chance to ever accuse a benign client.")] = 1e-3,
     on_alarm: Annotated[
-        str, typer.Option(help="Sentinel: decoy, reverse, label-only, refuse or observe accused clients.")
-    ] = "decoy",
+        str, typer.Option(help="Sentinel: refuse, decoy, reverse, label-only or observe accused clients.")
+    ] = "refuse",
     on_spent: Annotated[
         str, typer.Option(help="Sentinel: refuse, decoy or reverse for clients without budget.")
     ] = "refuse",
+    after_alarm: Annotated[
+        int, typer.Option(min=-1, help="Sentinel: queries of an accused client after which it is refused; -1: never.")
+    ] = 2000,
+    digits: Annotated[int, typer.Option(min=0, help="Sentinel: decimals of answers; 0: all of them.")] = 2,
     observe: Annotated[bool, typer.Option("--observe", help="Decide and count, but answer honestly.")] = False,
     radius: Annotated[float, typer.Option(help="Radius of a query, relative to its class's spread.")] = 0.02,
     threshold: Annotated[float, typer.Option(help="Share of a disc after which a class is spent.")] = 0.2,
@@ -81,7 +85,13 @@ def protect(
             weak=weak,
             head=head,
             policy=policy,
-            sentinel=Sentinel(alpha=alpha, on_alarm=on_alarm, on_spent=on_spent),
+            sentinel=Sentinel(
+                alpha=alpha,
+                on_alarm=on_alarm,
+                on_spent=on_spent,
+                after_alarm=None if after_alarm == -1 else after_alarm,
+                digits=digits or None,
+            ),
             observe=observe,
             limits=Limits(radius=radius, threshold=threshold, extra_answers=extra_answers),
             shadows=ShadowRecipe(kind=shadows),  # type: ignore[arg-type]  # protect() says which kinds there are

@@ -40,7 +40,8 @@ class GuardedEndpoint:
 
     @property
     def verdicts(self) -> Mapping[str, int]:
-        """How many queries got each verdict so far, by its letter; also how many were "alarmed" and "refused"."""
+        """How many queries got each verdict so far, by its letter; also how many were "alarmed", "refused" and
+        "honest"."""
         return dict(sorted(self._verdicts.items()))
 
     def client(self, name: str) -> Oracle:
@@ -59,12 +60,14 @@ class GuardedEndpoint:
 
     def _count(self, reply: Reply) -> None:
         self._verdicts.update(verdict.value for verdict in reply.verdicts)
-        self._verdicts.update({"alarmed": int(reply.alarmed.sum()), "refused": int(reply.refused.sum())})
+        masks = {"alarmed": reply.alarmed, "refused": reply.refused, "honest": reply.honest}
+        self._verdicts.update({name: int(mask.sum()) for name, mask in masks.items()})
 
     def simulate(self, clean: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Answers to a new client, under another secret; for the sentinel, also those to an accused client."""
-        has_accused = self._guard.bundle.policy == "sentinel"
-        guard = Guard(_without_refusals(self._guard.bundle), secret=draw_secret(generator))
+        """Answers to a new client, under another secret; also those to an accused client, where the accused get any."""
+        bundle = self._guard.bundle
+        has_accused = bundle.policy == "sentinel" and bundle.sentinel.on_alarm != "refuse"
+        guard = Guard(_without_refusals(bundle), secret=draw_secret(generator))
         states: list[list[Tensor]] = [[], []] if has_accused else [[]]
         for part_clean, part in zip(clean.split(BATCH), x.split(BATCH), strict=True):  # type: ignore[no-untyped-call]
             batch = guard.measure(part, said=part_clean)
@@ -113,8 +116,10 @@ def _builder(policy: str) -> Callable[..., Endpoint]:
         threshold: float = 0.2,
         extra_answers: int = 2000,
         alpha: float = 1e-3,
-        on_alarm: str = "decoy",
+        on_alarm: str = "refuse",
         on_spent: str = "refuse",
+        after_alarm: int | None = Sentinel.after_alarm,
+        digits: int | None = Sentinel.digits,
         map_epochs: int = 100,
         map_batch: int | None = None,
         shadow_models: int = 10,
@@ -124,7 +129,9 @@ def _builder(policy: str) -> Callable[..., Endpoint]:
         bundle = load_or_fit(victim, **recipe).with_options(
             policy=policy,
             limits=Limits(radius=radius, threshold=threshold, extra_answers=extra_answers),
-            sentinel=Sentinel(alpha=alpha, on_alarm=on_alarm, on_spent=on_spent),
+            sentinel=Sentinel(
+                alpha=alpha, on_alarm=on_alarm, on_spent=on_spent, after_alarm=after_alarm, digits=digits
+            ),
         )
         return GuardedEndpoint(bundle, draw_secret(generator))
 

@@ -100,8 +100,7 @@ def _count_honest(guard: Guard, pool: Tensor, accounts: int, groups: tuple[str, 
     batch = guard.measure(pool)
     judgement = guard.judge_rows(batch, names, owner, [guard.groups(groups)] * len(names))
     reply = guard.reply(batch, judgement, [names[i] for i in owner])
-    # Decoys keep the numbers and refusals are flat: an answer that equals the honest one is honest.
-    return int(((reply.probabilities == batch.honest).all(1).numpy() & ~reply.refused).sum())
+    return int(reply.honest.sum())
 
 
 def cost_by_queries(guard: Guard, x: Tensor, y: Tensor) -> dict[str, list[float]]:

@@ -65,9 +65,11 @@ def demo_spec(seed: int, *, adaptive: bool = False) -> Spec:
     content: Any = read_yaml(DEMO)
     if adaptive:
         content |= read_yaml(ADAPTIVE)
+        content["defenses"]["decoys"] = content["defenses"]["sentinel"] | {"on_alarm": "decoy", "after_alarm": None}
     content["protectee"]["seed"] = seed
-    for policy in EPSILON:
-        content["defenses"][policy]["seed"] = seed
+    for options in content["defenses"].values():
+        if options["defense"] != "none":
+            options["seed"] = seed
     return make_spec(content, DEMO.name)
 
 
@@ -101,6 +103,7 @@ def run_demo(folder: Path, *, seed: int = 0, adaptive: bool = False, progress: b
         if adaptive:
             attacks = list(dict.fromkeys(cell.attack for cell in wanted["adaptive"].cells()))
             results["adaptive"] = {
+                "seeds": list(wanted["adaptive"].seeds),
                 "thieves": summarise_adaptive(cells["adaptive"], attacks),
                 "accounts": measure.count_honest_by_accounts(guard, protectee.pool),
                 "alarms": measure.alarms_by_score(guard, protectee.pool, wanted["adaptive"].budget),

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 Result = Mapping[str, Any]
 KINDS = ("direct", "label_only")
+COLUMNS = ("undefended", "sentinel", "decoys")  # that attackers who know the sentinel run against
+KINDS_OF_THIEVES = ("foreign", "own_kind", "many_accounts")
+MANY_ACCOUNTS = ("many_accounts", "two_accounts")
 
 
 def summarise_policy(pools: Mapping[str, Sequence[Result]], policy: str) -> dict[str, Any]:
@@ -21,33 +25,67 @@ def summarise_policy(pools: Mapping[str, Sequence[Result]], policy: str) -> dict
         "flags": [f"{pool.replace('_', ' ')}: {flag}" for pool in attacks for flag in attacks[pool]["flags"]],
         **{f"benign_{name}": _mean(client[name] for client in benign) for name in ("accuracy", "refused", "l1")},
     }
-    honest_only = _pick(pools["foreign"], policy, "drop_after_alarm")
-    if honest_only:
-        summary |= {key: foreign[key] for key in ("alarm_at", "honest_answers")}
-        summary["foreign_honest_only"] = {
-            "answers": foreign["honest_answers"],
-            **_summarise_thieves({"direct": honest_only}),
-        }
-    return summary
+    return summary | {key: foreign[key] for key in ("alarm_at", "honest_answers")}
 
 
 def summarise_adaptive(results: Sequence[Result], attacks: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What attackers who know the sentinel got from it: attack -> figures."""
+    """What attackers who know the sentinel got: attack -> what it knows, its queries, and column -> figures."""
     summaries = {}
     for attack in attacks:
-        cells, undefended = _pick(results, "sentinel", attack), _pick(results, "undefended", attack)
-        thieves = _summarise_thieves({"direct": cells})
+        columns = {column: _pick(results, column, attack) for column in COLUMNS}
+        cells = {column: listed for column, listed in columns.items() if listed}
+        one = next(iter(cells.values()))[0]
         summaries[attack] = {
-            "queries": cells[0]["queries"]["sent"],
-            "honest_answers": _mean(map(_sentinel_answers, cells)),
-            "alarmed": _mean(cell["verdicts"]["alarmed"] for cell in cells),
-            "knows": list(cells[0]["knows"]),
-            "thief_accuracy": thieves["thief_direct"],
-            "thief_runs": thieves["thief_direct_runs"],
-            "thief_undefended": _summarise_thieves({"direct": undefended})["thief_direct"],
-            "flags": thieves["flags"],
+            "queries": one["queries"]["sent"],
+            "knows": list(one["knows"]),
+            "columns": {column: _summarise_column(listed) for column, listed in cells.items()},
         }
     return summaries
+
+
+def _summarise_column(cells: Sequence[Result]) -> dict[str, Any]:
+    thieves = _summarise_thieves({"direct": cells})
+    return {
+        "thief": thieves["thief_direct"],
+        "runs": thieves["thief_direct_runs"],
+        "honest_answers": _mean(map(_honest_answers, cells)),
+        "alarmed": _mean(cell["verdicts"].get("alarmed", 0.0) for cell in cells),
+        "labels_right": _mean(cell["believed"]["label_right"] for cell in cells),
+        "flags": thieves["flags"],
+    }
+
+
+@dataclass(frozen=True)
+class BestThief:
+    """The best of some attackers: its name, the accuracy of its copy, and how many attackers were tried."""
+
+    attack: str
+    accuracy: float
+    tried: int
+
+
+def best_thieves(results: Mapping[str, Any], policy: str) -> dict[str, BestThief | None]:
+    """The best thief that a policy met, by what thieves have: foreign images alone, own-kind ones, many accounts.
+
+    Attackers who know the victim's clean answers, or own its encoder, are not counted: they have a model already.
+    """
+    figures = results["policies"][policy]
+    accuracies: dict[str, dict[str, float | None]] = {kind: {} for kind in KINDS_OF_THIEVES}
+    for pool in ("foreign", "own_kind"):
+        accuracies[pool] |= {f"{kind} ({pool})": figures[pool][f"thief_{kind}"] for kind in KINDS}
+    for attack, row in results.get("adaptive", {}).get("thieves", {}).items():
+        if policy in row["columns"] and not {"prior", "defense", "encoder"} & set(row["knows"]):
+            has = "own_kind" if "benign" in row["knows"] else "foreign"
+            accuracies["many_accounts" if attack in MANY_ACCOUNTS else has][attack] = row["columns"][policy]["thief"]
+    return {kind: _best(listed) for kind, listed in accuracies.items()}
+
+
+def _best(accuracies: Mapping[str, float | None]) -> BestThief | None:
+    valid = {attack: accuracy for attack, accuracy in accuracies.items() if accuracy is not None}
+    if not valid:
+        return None
+    attack = max(valid, key=lambda name: valid[name])
+    return BestThief(attack.partition(" ")[0], valid[attack], len(valid))
 
 
 def best_thief(attack: Mapping[str, Any]) -> float | None:
@@ -94,15 +132,8 @@ def _figures(cells: Sequence[Result], name: str) -> list[float]:
 
 
 def _honest_answers(cell: Result) -> int:
-    """How many of the answers equal the victim's own."""
-    return round(float(cell["answers"]["honest"]) * int(cell["queries"]["answered"]))
-
-
-def _sentinel_answers(cell: Result) -> int:
-    """Honest answers of the sentinel, whatever the attack made of them: all to accounts that stood neither accused nor
-    without budget."""
-    verdicts = cell["verdicts"]
-    return round(int(cell["queries"]["sent"]) * (1 - float(verdicts["alarmed"]) - float(verdicts["refused"])))
+    """How many of the answers were the victim's own, as a guard counts them; without one, all were."""
+    return round(float(cell["verdicts"].get("honest", 1.0)) * int(cell["queries"]["sent"]))
 
 
 def _alarm_at(cell: Result) -> int | None:

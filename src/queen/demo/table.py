@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from queen.bench.render.markdown import markdown_table
-from queen.bench.render.table import FLAG, ORACLE, OWN_KIND
-from queen.demo.summary import best_thief
+from queen.bench.render.table import EXPLAINED, FLAG, MARKS
+from queen.demo.summary import COLUMNS, BestThief, best_thief, best_thieves
 
 Results = Mapping[str, Any]
 HEADER = (
@@ -23,9 +24,20 @@ HEADER = (
     "L1",
     "time ratio",
 )
-THIEVES_HEADER = ("attacker", "queries", "honest answers", "accused", "thief undefended", "thief sentinel")
+BEST_HEADER = (
+    "policy",
+    "best thief, foreign images",
+    "with images of the victim's kind",
+    "with many accounts",
+    "benign right",
+    "heavy benign client right",
+    "of its queries answered",
+)
+THIEVES_HEADER = (
+    "attacker", "queries", "honest answers", "accused", "undefended", "sentinel", "decoys", "labels right",
+)  # fmt: skip
 ACCOUNTS_HEADER = ("accounts", "honest answers alone", "pooled in a group")
-MARKS = {"prior": ORACLE, "benign": OWN_KIND}
+REFUSALS, DECOYS = "sentinel", "decoys"  # columns of the attackers who know the sentinel
 
 
 @dataclass(frozen=True)
@@ -98,10 +110,6 @@ def rows(results: Results) -> Iterator[tuple[str, ...]]:
                 f"{policy['benign_l1']:.2f}" if first else "",
                 f"{policy['time_ratio']:.2f}" if first else "",
             )
-        if "foreign_honest_only" in policy:
-            honest = policy["foreign_honest_only"]
-            direct = _percent(honest["thief_direct"]) + _star(honest, "direct")
-            yield "", "(honest)", f"{honest['answers']:.0f}", direct, "", _percent(honest["agreement"]), "", "", "", ""
 
 
 def notes(results: Results) -> Iterator[str]:
@@ -115,8 +123,7 @@ def notes(results: Results) -> Iterator[str]:
     yield (
         f"foreign: {images['pool_foreign']} scikit-learn digits. own kind: {images['pool_own_kind']} held-out MNIST "
         "digits. Benign: one client sending all test images, and the share it gets right; L1 is the mean distance of "
-        "its answers from the honest ones (0 to 2). A/B/C/D: share of the thief's queries by verdict. (honest): the "
-        "foreign thief that keeps only its honest answers."
+        "its answers from the honest ones (0 to 2). A/B/C/D: share of the thief's queries by verdict."
     )
     plain = results["policies"]["undefended"]
     for name, policy in results["policies"].items():
@@ -133,15 +140,15 @@ def notes(results: Results) -> Iterator[str]:
 
 def _sentinel_notes(results: Results) -> Iterator[str]:
     watched, policy = results["sentinel"], results["policies"]["sentinel"]
-    honest, orders = policy["foreign_honest_only"], watched["foreign_orders"]
+    orders = watched["foreign_orders"]
     when = f"accused in {orders['accused']} of {orders['orders']} random orders"
     if orders["accused"]:
         when += f" (median at query {orders['median']:.0f}, 95 % by {orders['p95']:.0f}, the last at {orders['worst']})"
     here = "never" if policy["alarm_at"] is None else f"at query {policy['alarm_at']:.0f} in the median"
     yield (
-        f"sentinel: the foreign thief is {when}, in the runs above {here}, and gets decoys from then on. A thief "
-        f"that throws those away and keeps its {honest['answers']:.0f} honest answers reaches {_best(honest)}: "
-        "digits are easy. The own-kind thief looks like any benign client and is bounded by the budget alone: at most "
+        f"sentinel: the foreign thief is {when}, in the runs above {here}, and gets no answer from then on. Its "
+        f"{policy['honest_answers']:.0f} honest answers before that make a copy of {_best(policy['foreign'])}: digits "
+        "are easy. The own-kind thief looks like any benign client and is bounded by the budget alone: at most "
         f"{watched['honest_answers_bound']} honest answers."
     )
     clients = watched["benign_clients"]
@@ -153,13 +160,16 @@ def _sentinel_notes(results: Results) -> Iterator[str]:
 
 
 def _thief_row(name: str, row: Results) -> tuple[str, ...]:
+    columns = row["columns"]
+    watched = columns.get(REFUSALS) or columns[DECOYS]
+    flagged = any(column["flags"] for column in columns.values())
     return (
-        name + "".join(mark for knowledge, mark in MARKS.items() if knowledge in row["knows"]),
+        name + "".join(mark for knowledge, mark in MARKS.items() if knowledge in row["knows"]) + FLAG * flagged,
         str(row["queries"]),
-        f"{row['honest_answers']:.0f}",
-        f"{row['alarmed']:.0%}",
-        _percent(row["thief_undefended"]),
-        _percent(row["thief_accuracy"]) + (FLAG if row["flags"] else ""),
+        f"{watched['honest_answers']:.0f}",
+        f"{watched['alarmed']:.0%}",
+        *(_percent(columns[column]["thief"]) if column in columns else "-" for column in COLUMNS),
+        _percent(columns[DECOYS]["labels_right"]) if DECOYS in columns else "-",
     )
 
 
@@ -167,13 +177,17 @@ def _thief_notes(results: Results) -> Iterator[str]:
     thieves = results["adaptive"]["thieves"]
     yield (
         "Attacks, named as in docs/attacks.md, with foreign images. honest answers: to all queries, cover included; "
-        "accused: share of the queries that were sent while accused; thief: accuracy of a copy trained on all answers, "
-        f"without a defense and under the sentinel, means over seeds {results['seeds']}; chance: "
-        f"{_percent(results['chance'])}."
+        "accused: share of the queries that were sent while accused; then the accuracy of a copy trained on all that "
+        "the attacker believes: without a defense, under the sentinel that refuses the accused (the default), and "
+        "under one that gives them decoys for ever (on_alarm decoy, after_alarm None); labels right: share of the "
+        "labels it believes then that are the victim's, honest answers before the alarm included. Means over seeds "
+        f"{results['adaptive']['seeds']}; chance: {_percent(results['chance'])}."
     )
-    yield f"{ORACLE} knows the victim's clean answers, which no real attacker does."
-    yield f"{OWN_KIND} owns images of the victim's own kind, and trains on the answers to them too."
-    yield from (f"{FLAG} {name}: {flag}" for name, row in thieves.items() for flag in row["flags"])
+    known = {MARKS[knowledge] for row in thieves.values() for knowledge in row["knows"] if knowledge in MARKS}
+    yield from (f"{mark} {meaning}" for mark, meaning in EXPLAINED.items() if mark in known)
+    for name, row in thieves.items():
+        for column, figures in row["columns"].items():
+            yield from (f"{FLAG} {name}, {column}: {flag}" for flag in figures["flags"])
 
 
 def _alarm(row: Results) -> str:
@@ -181,8 +195,58 @@ def _alarm(row: Results) -> str:
     return f"{row['accused']} of {row['orders']}{at}"
 
 
+def best_table(results: Results) -> DemoTable:
+    """What the best of all thieves got from every policy, and beside it what benign clients got."""
+    cost = results["sentinel"]["cost"]
+    rows = []
+    for policy, figures in results["policies"].items():
+        thieves = [_name_best(best) for best in best_thieves(results, policy).values()]
+        heavy = cost.get(policy)
+        right, answered = (_percent(statistics.mean(heavy[key])) if heavy else "" for key in ("right", "answered"))
+        plain = _percent(results["victim_accuracy"]), _percent(1.0)
+        rows.append((policy, *thieves, _percent(figures["benign_accuracy"]), *((right, answered) if heavy else plain)))
+    heaviest = max(curve["queries"][-1] for curve in cost.values())
+    return DemoTable("", BEST_HEADER, tuple(rows), tuple(_best_notes(results, heaviest)))
+
+
+def _name_best(best: BestThief | None) -> str:
+    return "-" if best is None else f"{best.accuracy:.1%} ({best.attack}, best of {best.tried})"
+
+
+def _best_notes(results: Results, heaviest: int) -> Iterator[str]:
+    images, clients = results["images"], results["sentinel"]["benign_clients"]
+    yield (
+        f"Accuracy of the best copy on {images['test']} held-out digits; the victim has "
+        f"{results['victim_accuracy']:.1%}, always guessing one class {results['chance']:.1%}. In brackets the attack "
+        "and out of how many; foreign: images of another scanner, one account."
+    )
+    yield (
+        f"Benign right: one client that sends {images['test']} held-out digits, and the share it gets right. Heavy: "
+        f"one that sends {heaviest}; what is not answered counts as wrong."
+    )
+    accused, total = (sum(one[key] for one in clients.values()) for key in ("accused", "clients"))
+    yield f"Benign clients accused by the sentinel: {accused} of {total} simulated."
+    if "adaptive" in results:
+        accounts, thieves = results["adaptive"]["accounts"], results["adaptive"]["thieves"]
+        yield from (
+            f"Not counted, since it owns the victim's encoder and needs only the head: {name}, "
+            f"{_percent(row['columns'][REFUSALS]['thief'])} under the sentinel."
+            for name, row in thieves.items()
+            if "encoder" in row["knows"] and REFUSALS in row["columns"]
+        )
+        yield (
+            f"Many accounts: each is watched on its own, so a hundred of them get {accounts['100']['alone']} honest "
+            f"answers where one gets {accounts['1']['alone']}; pooled in a group they get {accounts['100']['pooled']}."
+        )
+
+
+def best_markdown(results: Results) -> str:
+    """The table of the best thieves in Markdown, as the README shows it."""
+    return _markdown([best_table(results)])
+
+
 def markdown(results: Results) -> str:
-    """The table of policies and its notes in Markdown, as the README shows them."""
+    """The table of policies and its notes in Markdown, as the docs show them."""
     return _markdown(demo_tables(results)[:1])
 
 

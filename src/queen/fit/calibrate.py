@@ -24,15 +24,16 @@ from queen.fit.features import ModelOutputs, View, extract_features
 from queen.fit.foreign import MOST as FOREIGN
 from queen.fit.foreign import Sample, made_foreign, own_foreign
 from queen.fit.traffic import TrustedSplit, all_batches, replay, split_clients
-from queen.fit.views import apply_condition, jitter, pixel_range
+from queen.fit.views import apply_condition, pixel_range
 from queen.guard import Guard
 from queen.options import SCORES, Sentinel
 from queen.progress import Progress
 from queen.sentinel.bets import Bets
 from queen.sentinel.conditions import CLEAN, check_condition
+from queen.sentinel.decoy import BANK
 from queen.sentinel.ranks import robust_spreads
 from queen.sentinel.scores import all_scores
-from queen.sentinel.sketch import measure_scales, repeats
+from queen.sentinel.sketch import measure_tolerance, repeats
 from queen.sentinel.wealth import Winnings, place_bets
 
 ENOUGH = 20  # images per class, from which on evidence is worth having
@@ -136,10 +137,8 @@ def calibrate_bundle(
     pixels = pixel_range(bundle, data) if len(conditions) > 1 else None
     sample = Sample(FOREIGN, other_generator)
     cameras: list[View] = [sample, *(partial(apply_condition, name, pixels, generator) for name in conditions[1:])]
-    *outputs, jittered = extract_features(
-        bundle.split, data, bundle.probe.x, show, "calibration", labelled=False, views=[*cameras, jitter]
-    )
-    views = summarise(outputs, jittered, bundle, conditions, generator, certified=certified)
+    outputs = extract_features(bundle.split, data, bundle.probe.x, show, "calibration", labelled=False, views=cameras)
+    views = summarise(outputs, bundle, conditions, generator, certified=certified)
     if foreign is not None:
         thief = own_foreign(bundle, foreign, show, other_generator)
     else:
@@ -171,18 +170,17 @@ class Views:
 
 def summarise(
     outputs: Sequence[ModelOutputs],
-    jittered: ModelOutputs,
     bundle: Bundle,
     names: Sequence[str],
     generator: torch.Generator,
     *,
     certified: bool = True,
 ) -> Views:
-    """From one pass under every condition (and a jittered one) to the `Calibration` that the guard stores."""
+    """From one pass under every condition to the `Calibration` that the guard stores."""
     geometry = bundle.geometry
     if len(outputs[0].labels):  # they are not needed, but wrong ones show that something is wrong with the data
         check_range(outputs[0].labels, geometry.classes)
-    tolerance, cell = measure_scales(outputs[0].features, outputs[0].logits.argmax(1), jittered.features)
+    tolerance = measure_tolerance(outputs[0].features, outputs[0].logits.argmax(1))
     # A client's repeats place no bet, so what is usual must be measured without repeats too.
     new = ~repeats(outputs[0].features, outputs[0].logits.argmax(1), tolerance)
     features, logits = [one.features[new] for one in outputs], [one.logits[new] for one in outputs]
@@ -193,13 +191,15 @@ def summarise(
         scores = [all_scores(u, one, p, bundle.reference) for u, one, p in parts]
     count = len(labels[0])
     chosen = torch.randint(len(names), (count,), generator=generator)
-    rows = torch.arange(count)
+    everyone = torch.arange(count)
 
-    def pick(views: list[Tensor]) -> Tensor:
-        stacked = torch.stack(views)
-        return stacked[chosen.to(stacked.device), rows.to(stacked.device)].clone()
+    def pick(views: list[Tensor], rows: Tensor = everyone) -> Tensor:
+        stacked = torch.stack([view[rows.to(view.device)] for view in views])
+        return stacked[chosen[rows].to(stacked.device), torch.arange(len(rows)).to(stacked.device)].clone()
 
     picked_labels, picked_scores = pick(labels), pick(scores)
+    # Evenly spread, since data may be sorted by class.
+    bank = torch.linspace(0, count - 1, min(BANK, count)).long()
     spreads = robust_spreads(picked_labels.cpu().numpy(), picked_scores.double().cpu().numpy(), geometry.classes)
     calibration = Calibration(
         labels=picked_labels,
@@ -207,8 +207,8 @@ def summarise(
         scores=picked_scores,
         spreads=torch.from_numpy(spreads).to(labels[0].device),
         condition=chosen.to(labels[0].device),
+        answers=pick(logits, bank).float().softmax(1),
         tolerance=tolerance,
-        cell=cell,
         conditions=tuple(names),
         certified=certified,
         repeated=int((~new).sum()),

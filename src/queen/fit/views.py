@@ -1,8 +1,6 @@
-"""The same images in other ways: re-encoded, or under a condition, in the units that the model takes."""
+"""The same images under a condition, in the units that the model takes."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -11,21 +9,7 @@ from queen.bundle.bundle import Bundle
 from queen.errors import CalibrationError, ShapeError
 from queen.fit.data import Images, image_batches
 from queen.sentinel.conditions import CLEAN, apply
-from queen.sentinel.sketch import JITTER
 from queen.types import Inputs
-
-
-def jitter(x: Inputs) -> Inputs:
-    """A batch as re-encoding might change it: uniform noise of a thousandth of its range; token ids stay."""
-    generator = torch.Generator().manual_seed(0)
-
-    def shake(t: Tensor) -> Tensor:
-        if not t.is_floating_point():
-            return t
-        noise = 2 * torch.rand(t.shape, generator=generator) - 1
-        return t + (JITTER * (t.max() - t.min()) * noise.to(t.device)).to(t.dtype)
-
-    return {name: shake(t) for name, t in x.items()} if isinstance(x, Mapping) else shake(x)
 
 
 def pixel_range(bundle: Bundle, data: Images) -> tuple[Tensor, Tensor]:

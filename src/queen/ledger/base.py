@@ -27,7 +27,10 @@ class Judgement:
     Without bets `spent` says that the row's class was spent before it came; with them, that no budget is left for it.
     `trusted` rows are those of clients on the allow-list. `failed` rows may not be answered: part of the store failed,
     so it is not certain that they are on record; their letter is B and they count as spent. (If all failed, the ledger
-    raises `LedgerError` instead.) `alarms` holds the standing of each newly accused scope, and the client who asked.
+    raises `LedgerError` instead.) Of alarmed rows, `repeated` ones were answered honestly before the alarm and are so
+    again; `cut_off` ones get no answer, whatever others get: the client has asked too much since, or it was a group
+    that was accused, or one of its groups does not remember what the client's own scope would answer again.
+    `alarms` holds the standing of each newly accused scope, and the client who asked.
     """
 
     letters: str
@@ -35,11 +38,14 @@ class Judgement:
     alarmed: NDArray[np.bool_]
     trusted: NDArray[np.bool_]
     failed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    repeated: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    cut_off: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     alarms: tuple[tuple[Standing, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.failed) != len(self.letters):  # not given: none failed
-            object.__setattr__(self, "failed", np.zeros(len(self.letters), np.bool_))
+        for name in ("failed", "repeated", "cut_off"):  # not given: none
+            if len(getattr(self, name)) != len(self.letters):
+                object.__setattr__(self, name, np.zeros(len(self.letters), np.bool_))
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -91,7 +97,8 @@ class Budget:
 class Standing:
     """Where a client or group stands; `queries` counts all that were charged to it, under any policy.
 
-    Wealth and extra answers are counted under the sentinel only.
+    Wealth and extra answers are counted under the sentinel only. `after_alarm` counts the queries since the alarm, the
+    one that raised it included, as long as the alarm has consequences.
     """
 
     name: str
@@ -101,6 +108,7 @@ class Standing:
     alarmed: bool = False
     allowed: bool = False
     extra_answers: int = 0
+    after_alarm: int = 0
     budget: Budget | None = None  # its own, if an operator has given it one
     coverage: Mapping[int, float] = field(default_factory=dict)
 
@@ -172,7 +180,10 @@ class Ledger(Protocol):
         ...
 
     def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
-        """Clear the alarm, the wealth in every test and the homes of a client (or group), never coverage or records."""
+        """Clear the alarm, what was counted since, the wealth in every test and the homes of a client (or group).
+
+        Coverage, records and the memory of queries stay.
+        """
         ...
 
     def allow(self, client: str, actor: str, *, allowed: bool = True) -> None:

@@ -9,7 +9,9 @@ In one scope, a query of class k at the relative point p meets the records R_k a
 
 Under the sentinel a query unlike all earlier ones also places a bet, and a scope is accused when its wealth reaches the
 bar. Letters A and D cost one extra answer each; a query whose class is spent, or for which no extra answer is left, is
-denied. Exact repeats of answered queries are free, and a trusted client is never denied.
+denied. Exact repeats of answered queries are free, and a trusted client is never denied. Whatever an accused scope is
+asked is counted and denied, except exact repeats of what it was answered before: a changed answer would prove the
+alarm, and the same one tells nothing new. Beyond a cap on that count these are denied too.
 
 Scopes are asked in stages, the clients first and then their groups, kind by kind; what one denies is not passed on. In
 a stage the bets of all rows are placed first, then the rows are charged one by one. `judge.lua` is the same procedure
@@ -68,7 +70,7 @@ def decide(rows: Rows, state_of: Callable[[Scope], ScopeState], journal: Journal
         for i, scopes in enumerate(rows.scopes)
     ]
     count = len(rows.owner)
-    verdicts = _Verdicts([""] * count, [False] * count, [False] * count)
+    verdicts = _Verdicts([""] * count, *([False] * count for _ in range(4)))
     open_rows: Sequence[int] = range(count)
     for stage in sorted({scope.stage for scopes in rows.scopes for scope in scopes}):
         at_stage = [next((seat for seat in of if seat.scope.stage == stage), None) for of in seats]
@@ -80,19 +82,27 @@ def decide(rows: Rows, state_of: Callable[[Scope], ScopeState], journal: Journal
             closed = _charge_with_bets(rows, rows.bets, asked, bar_of(bar, group=stage[0]), verdicts, journal)
         open_rows = [row for row in open_rows if row not in closed]
     trusted = [seats[owner][0].state.allowed for owner in rows.owner]
-    masks = [np.array(flags, np.bool_) for flags in (verdicts.spent, verdicts.alarmed, trusted)]
     journal.alarms.sort(key=lambda alarm: alarm[0])
-    alarms = tuple((standing, client) for _, standing, client in journal.alarms)
-    return Judgement("".join(verdicts.letters), masks[0], masks[1], masks[2], alarms=alarms)
+    return Judgement(
+        "".join(verdicts.letters),
+        np.array(verdicts.spent, np.bool_),
+        np.array(verdicts.alarmed, np.bool_),
+        np.array(trusted, np.bool_),
+        repeated=np.array(verdicts.repeated, np.bool_),
+        cut_off=np.array(verdicts.cut_off, np.bool_),
+        alarms=tuple((standing, client) for _, standing, client in journal.alarms),
+    )
 
 
 @dataclass(slots=True)
 class _Verdicts:
-    """What is known of every row so far: the letter of its client's own scope, whether it is spent, or alarmed."""
+    """What is known of every row so far: the letter of its client's own scope, and the masks of a `Judgement`."""
 
     letters: list[str]
     spent: list[bool]
     alarmed: list[bool]
+    repeated: list[bool]
+    cut_off: list[bool]
 
 
 @dataclass(slots=True)
@@ -165,16 +175,22 @@ def _charge_with_bets(
         if not seat.scope.group or is_accused:
             verdicts.alarmed[row] = state.alarmed
         if is_accused:
-            closed.add(row)
+            verdicts.repeated[row], verdicts.cut_off[row] = _ask_accused(seat, bets, row)
+            if not verdicts.repeated[row]:
+                closed.add(row)
             continue
         known = near.get(row)
         if known is None:  # nothing was bet on it, since the alarm was raised before
             known = _recognise(state, bets.sketches[row])
         same = known and state.memory.was_answered(bets.digests[row])
+        if verdicts.repeated[row] and not same:  # an earlier scope remembers it, but this one may have denied it then
+            verdicts.repeated[row], verdicts.cut_off[row] = False, True
+            closed.add(row)
+            continue
         charge = letter in "AD" and not same
         is_spent = of_class.cqs > limits.threshold or (charge and state.extra >= limits.extra_answers)
         if is_spent and not same and not state.allowed:
-            verdicts.spent[row] = True
+            verdicts.spent[row], verdicts.repeated[row] = True, False  # though another scope would answer it again
             closed.add(row)
             continue
         if letter == "C":
@@ -186,6 +202,17 @@ def _charge_with_bets(
         if state.allowed:
             closed.add(row)
     return closed
+
+
+def _ask_accused(seat: Seat, bets: Bets, row: int) -> tuple[bool, bool]:
+    """Count a row of an accused scope: whether it is answered as it was before the alarm, and whether it is cut off.
+
+    What a group denies is cut off, so that no member gets a decoy for what others have done.
+    """
+    seat.state.after_alarm += 1
+    in_time = seat.state.after_alarm <= bets.after_alarm
+    repeated = in_time and seat.state.memory.was_answered(bets.digests[row])
+    return repeated, not repeated and (seat.scope.group or not in_time)
 
 
 def _recognise(state: ScopeState, sketch: tuple[float, ...]) -> bool:

@@ -7,14 +7,16 @@
 -- ARGV  1 settings, 2 id of the test (8 bytes), 3 name, 4 per row <I4dddd: label, x, y, radius, area,
 --       5 per row what the sentinel adds: digest (8 bytes), sketch (<8f), code (4), how many codes to search (1), those
 --       codes (16 * 4), and the bet (<I4 each): sizes by clock, then total, bet and count of every lane,
---       6 per row a byte: whether an alarm has consequences, 7 the groups whose alarms would, as NAME\0NAME\0...
+--       6 per row a byte: 1 if an alarm has consequences, 2 more if an accused scope answers the row again, as it did
+--       before its alarm: then this scope must remember it too, or denies it; 7 the groups whose alarms would, as NAME\0NAME\0...
 -- Returns one byte per row (a letter and flags, see redis.py), a byte for each of those groups (whether it is home) and
 -- then, for every alarm, where the scope stood.
 --
 -- The hash has the fields s (counters), w (for every test, the one used last at the end: a byte, its id, its wealth), b
--- (its own budget), h (the groups that are home), n (its name), and for every class with records its label (<I4) with
--- CQS, the radius that its squares were made for, and the number of records. The byte of a test is 0 or 1 for the string
--- of its evidence, and 2 more for every test that has come and gone since this one was used.
+-- (its own budget), h (the groups that are home), a (how often it asked while accused, in digits; none before that), n
+-- (its name), and for every class with records its label (<I4) with CQS, the radius that its squares were made for, and
+-- the number of records. The byte of a test is 0 or 1 for the string of its evidence, and 2 more for every test that has
+-- come and gone since this one was used.
 -- Squares of the grid are twice the radius wide and list (number, x, y).
 -- The memory has a power of two of slots, `room`: the codes of all pictures, the digests of all answered inputs, the
 -- sketches of all pictures. A code names the box that a sketch lies in; what is near has one of the codes to search.
@@ -22,19 +24,21 @@
 -- the counts of each (see `Winnings`).
 local scope, squares, memory = KEYS[1], KEYS[2], KEYS[3]
 local call, pack, parse, sub, floor, rep = redis.call, struct.pack, struct.unpack, string.sub, math.floor, string.rep
-local WATCH, GROUP, SCORES, CAPACITY, threshold, extra_answers, BAR = parse('<BBBI4ddd', ARGV[1])
+local WATCH, GROUP, SCORES, CAPACITY, threshold, extra_answers, BAR, AFTER_ALARM =
+  parse('<BBBI4dddd', ARGV[1])
 local TEST, POINTS, QUERIES, ENFORCE = ARGV[2], ARGV[4], ARGV[5], ARGV[6]
 local STATE, STATE_SIZE = '<Bdddd', 33
 local SHAPES, LANES, STAKE_1, STAKE_2 = 3, 5, 0.2, 0.6 -- as in sentinel/bets.py
 local MOST = 2 ^ 28 - 1 -- as in sentinel/wealth.py
 local OUTLASTED, HOMES = 16, 16 -- as in ledger/state.py and ledger/rows.py
+local SPENT, DENIED, ALARMED, TRUSTED, REPEATED, CUT_OFF = 4, 8, 16, 32, 64, 128 -- as in ledger/redis.py
 local POINT, HEAD, CODES = 36, 109, 45 -- bytes per point, per query before its bet, and before its codes to search
 local NUMBERS = 1 + SCORES + 3 * LANES * SCORES
 local ROWS, QUERY = #POINTS / POINT, HEAD + 4 * NUMBERS
 
 -- Read from the scope, in one call, all that this batch is sure to need
 
-local fields, labels = { 's', 'b', 'w', 'h' }, {}
+local fields, labels = { 's', 'b', 'w', 'h', 'a' }, {}
 for row = 0, math.min(ROWS, 100) - 1 do
   local label = sub(POINTS, POINT * row + 1, POINT * row + 4)
   if not labels[label] then
@@ -51,6 +55,7 @@ if stored_fields[1] then
   flags, queries, extra, pictures_before, answered_before = parse(STATE, stored_fields[1])
 end
 local alarmed, allowed = flags % 2 == 1, flags % 4 >= 2
+local after_alarm = tonumber(stored_fields[5] or 0)
 if stored_fields[2] then
   local which, own_threshold, own_extra = parse('<Bdd', stored_fields[2])
   if which % 2 == 1 then threshold = own_threshold end
@@ -371,10 +376,19 @@ local function note_alarm(row)
   alarms[#alarms + 1] = { pack('<I4dd', row, queries, highest_wealth()), table.concat(coverage) }
 end
 
--- Judge a row under the sentinel and charge for it: whether it is spent, whether it is accused.
+-- Count a row of an accused scope; returns flags. What was answered before is answered again, and nobody pays for it.
+local function judge_accused(row)
+  after_alarm = after_alarm + 1
+  local in_time = after_alarm <= AFTER_ALARM
+  if in_time and was_answered(sub(QUERIES, QUERY * row + 1, QUERY * row + 8)) then return REPEATED end
+  return DENIED + ((GROUP == 1 or not in_time) and CUT_OFF or 0)
+end
+
+-- Judge a row under the sentinel and charge for it; returns flags.
 local function judge_with_bets(row, class, label, x, y, area, letter)
-  local enforce, query = string.byte(ENFORCE, row + 1) == 1 and not allowed, QUERY * row
-  if alarmed and enforce then return false, true end
+  local flags_of_row, query = string.byte(ENFORCE, row + 1), QUERY * row
+  local enforce = flags_of_row % 2 == 1 and not allowed
+  if alarmed and enforce then return judge_accused(row) end
   local digest, sketch = sub(QUERIES, query + 1, query + 8), sub(QUERIES, query + 9, query + 40)
   local codes_to_search = string.byte(QUERIES, query + 45)
   local near = has_near(sketch, sub(QUERIES, query + CODES + 1, query + CODES + 4 * codes_to_search))
@@ -383,17 +397,18 @@ local function judge_with_bets(row, class, label, x, y, area, letter)
     if not alarmed and place_bet(row, label) then
       alarmed = true
       note_alarm(row)
-      if enforce then return false, true end
+      if enforce then return judge_accused(row) end
     end
   end
   local same = near and was_answered(digest)
+  if flags_of_row >= 2 and not same then return DENIED + CUT_OFF end
   local charge = (letter == 0 or letter == 3) and not same
   local closed = class.cqs > threshold or (charge and extra >= extra_answers)
-  if closed and not same and not allowed then return true, false end
+  if closed and not same and not allowed then return SPENT end
   if letter == 2 then record(class, label, x, y, area) end
   if charge then extra = extra + 1 end
   if not same then add_answered(digest) end
-  return false, false
+  return 0
 end
 
 local verdicts = {}
@@ -401,15 +416,15 @@ for row = 0, ROWS - 1 do
   local _, x, y, radius, area = parse('<I4dddd', POINTS, POINT * row + 1)
   local label = sub(POINTS, POINT * row + 1, POINT * row + 4)
   local class = class_of(label)
-  local letter, spent, accused = letter_of(class, label, x, y, radius), class.cqs > threshold, false
+  local letter, verdict = letter_of(class, label, x, y, radius), class.cqs > threshold and SPENT or 0
   queries = queries + 1
   if WATCH == 1 then
-    spent, accused = judge_with_bets(row, class, label, x, y, area, letter)
+    verdict = judge_with_bets(row, class, label, x, y, area, letter)
   elseif letter == 2 then
     record(class, label, x, y, area)
   end
-  verdicts[row + 1] = string.char(letter + (spent and 4 or 0) + (accused and 8 or 0)
-    + (WATCH == 1 and alarmed and 16 or 0) + (allowed and 32 or 0))
+  verdicts[row + 1] = string.char(letter + verdict + (WATCH == 1 and alarmed and ALARMED or 0)
+    + (allowed and TRUSTED or 0))
 end
 
 -- The first groups of a kind whose alarms would have consequences are home; the alarms of others of that kind have none.
@@ -435,6 +450,7 @@ local values = { 's', pack(STATE, flags, queries, extra, pictures.count, answere
 local function set_field(name, value) values[#values + 1], values[#values + 2] = name, value end
 if not stored_fields[1] then set_field('n', ARGV[3]) end
 if homes ~= (stored_fields[4] or '') then set_field('h', homes) end
+if after_alarm > 0 then set_field('a', string.format('%.0f', after_alarm)) end
 if place then
   set_field('w', table.concat(others) .. string.char(place) .. TEST .. pack('<d', wealth))
 end

@@ -15,7 +15,7 @@ local flags, queries, extra, pictures, answered = 4 * group, 0, 0, 0, 0
 if stored then flags, queries, extra, pictures, answered = struct.unpack(STATE, stored) end
 local alarmed, allowed = flags % 2, math.floor(flags / 2) % 2
 if order == 'pardon' then
-  redis.call('HDEL', scope, 'w', 'h')
+  redis.call('HDEL', scope, 'w', 'h', 'a')
   redis.call('DEL', KEYS[2], KEYS[3])
   alarmed = 0
 elseif order == 'budget' then

@@ -18,7 +18,9 @@ from queen.ledger.rows import Rows, Scope, bar_of
 
 JUDGE = Script("judge.lua")
 LETTERS = "ABCD"
-LETTER, SPENT, ACCUSED, ALARMED, TRUSTED = 3, 4, 8, 16, 32  # the bits of the byte that the script returns per row
+# The bits of the byte that the script returns per row. Under an alarm with consequences a row is either denied or
+# repeated; if it is cut off, it is denied as well.
+LETTER, SPENT, DENIED, ALARMED, TRUSTED, REPEATED, CUT_OFF = 3, 4, 8, 16, 32, 64, 128
 FAILED = LETTERS.index("B")
 ALARM = struct.Struct("<Idd")  # row, number of queries and wealth
 
@@ -71,7 +73,7 @@ class _Replies:
         self._own = [0] * len(rows.owner)  # from the client's own scope
         self._all = [0] * len(rows.owner)  # from all scopes asked
         self._is_open = [True] * len(rows.owner)  # whether the next scopes are asked about a row too
-        self._closing = TRUSTED if rows.bets is None else TRUSTED | SPENT | ACCUSED
+        self._closing = TRUSTED if rows.bets is None else TRUSTED | SPENT | DENIED
         self._home: set[tuple[int, str]] = set()  # clients by number, and the groups whose alarms concern them
         self._alarms: list[tuple[int, Standing, str]] = []
         self.errors: dict[int, object] = {}
@@ -96,11 +98,13 @@ class _Replies:
         return [other.name for other in self._rows.scopes[self._rows.owner[rows[0]]] if other.group and other.enforce]
 
     def enforce(self, scope: Scope, rows: list[int]) -> bytes:
-        """For every row whether the scope's alarm has consequences: a group's only for clients at home there."""
+        """For every row whether the scope's alarm has consequences, a group's only for clients at home there (1), and
+        whether an earlier scope, which is accused, answers it again (2)."""
         if not scope.group:
             return bytes([scope.enforce]) * len(rows)
-        owner = self._rows.owner
-        return bytes([scope.enforce and (owner[row], scope.name) in self._home for row in rows])
+        owner, again = self._rows.owner, [2 * (self._all[row] & REPEATED > 0) for row in rows]
+        at_home = [scope.enforce and (owner[row], scope.name) in self._home for row in rows]
+        return bytes([home + more for home, more in zip(at_home, again, strict=True)])
 
     def add(self, scope: Scope, rows: list[int], reply: list[Any]) -> None:
         """Note what the script returned for these rows."""
@@ -139,8 +143,10 @@ class _Replies:
         return Judgement(
             "".join([LETTERS[bits & LETTER] for bits in self._own]),
             (every & SPENT) > 0,
-            ((every & ACCUSED) > 0) | ((own & ALARMED) > 0),
+            ((every & (DENIED | REPEATED)) > 0) | ((own & ALARMED) > 0),
             (own & TRUSTED) > 0,
             failed,
-            self.alarms(),
+            repeated=(every & (REPEATED | SPENT | DENIED)) == REPEATED,  # and no other scope has denied it
+            cut_off=(every & CUT_OFF) > 0,
+            alarms=self.alarms(),
         )

@@ -19,7 +19,7 @@ from queen.options import Limits
 from queen.sentinel.bets import LANES, Bets, Test
 from queen.sentinel.sketch import SIZE, Memory
 
-SETTINGS = struct.Struct("<BBBIddd")
+SETTINGS = struct.Struct("<BBBIdddd")
 POINT = struct.Struct("<Idddd")
 STATE = struct.Struct("<Bdddd")
 BUDGET = struct.Struct("<Bdd")
@@ -56,7 +56,7 @@ class PackedRows:
     ) -> tuple[bytes, ...]:
         """The arguments of the script for these rows of a scope.
 
-        `enforce` has a byte per row: whether an alarm has consequences for it. `groups` are those of the client whose
+        `enforce` has a byte of flags per row, see judge.lua. `groups` are those of the client whose
         alarms would; `bar` is what the largest of the scores' sums of purses must reach to accuse the scope.
         """
         bets, limits = self._rows.bets, scope.limits
@@ -71,6 +71,7 @@ class PackedRows:
             limits.threshold,
             limits.extra_answers,
             bar,
+            bets.after_alarm if bets else 0.0,
         )
         test = TEST.pack(bets.test.id) if bets else b""
         queries = b"".join([self._queries[row] for row in rows]) if bets else b""
@@ -155,6 +156,7 @@ def unpack_standing(fields: Mapping[bytes, bytes], name: str, *, group: bool) ->
         bool(flags & 1),
         bool(flags & 2),
         extra,
+        int(fields.get(b"a", 0)),
         _unpack_budget(fields[b"b"]) if b"b" in fields else None,
         unpack_coverage(b"".join(key + value[:8] for key, value in fields.items() if len(key) == 4)),
     )

@@ -1,4 +1,4 @@
-"""How the SQLite ledger's file is made, recognised, refused, and brought from the last version to this one."""
+"""How the SQLite ledger's file is made, recognised, refused, and brought from an older version to this one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from queen.errors import LedgerError
 from queen.ledger.sqlite_schema import SCHEMA, SCOPE, SENTINEL, number
 
-SCHEMA_VERSION = 4
-LAST_VERSION = 3  # a file of it is migrated when it is opened
-TABLE_OF = {SCHEMA_VERSION: "winnings", LAST_VERSION: "seen"}  # which no other version has
+SCHEMA_VERSION = 5
+# What each version that we read has and no older one has; the newest comes first.
+COLUMNS_OF = {5: {"winnings.id", "scope.after_alarm"}, 4: {"winnings.id"}, 3: {"seen.id"}}
 APPLICATION_ID = 0x5145454E  # "QEEN", so that another program's database is refused by name
 PATIENCE = 600.0  # seconds that another process may take to migrate the file
 # Version 3 had one ring of 1,024 rows a scope, `seen`: pictures, and the digest of each that was answered (else 0). Its
 # pictures stay in their slots; digests are numbered anew, from the oldest. Wealth was that of another kind of test.
-FROM_LAST = """
+FROM_3 = """
 INSERT INTO picture SELECT id, sketch FROM seen ORDER BY id;
 INSERT INTO answered
     SELECT scope * 1024 + row_number() OVER (PARTITION BY scope ORDER BY age) - 1, digest FROM (
@@ -25,30 +25,33 @@ INSERT INTO answered
         FROM seen JOIN scope ON scope.id = seen.id / 1024 WHERE digest != 0
     ) ORDER BY scope, age;
 INSERT INTO new_scope
-    SELECT scope.id, queries, extra, alarmed, allowed, seen, count(answered.id), 0, 0, budget, NULL
+    SELECT scope.id, queries, extra, alarmed, allowed, seen, count(answered.id), 0, 0, budget, NULL, 0
     FROM scope LEFT JOIN answered ON answered.id >= scope.id * 1024 AND answered.id < (scope.id + 1) * 1024
     GROUP BY scope.id ORDER BY scope.id;
 DROP TABLE seen;
 DROP TABLE scope;
 ALTER TABLE new_scope RENAME TO scope
 """
+FROM_4 = "ALTER TABLE scope ADD COLUMN after_alarm INTEGER NOT NULL DEFAULT 0"  # version 4 did not count them
+MIGRATIONS = {3: SCOPE.replace("TABLE scope", "TABLE new_scope") + SENTINEL + FROM_3, 4: FROM_4}
 
 
 def prepare(db: sqlite3.Connection, path: str, timeout: float) -> None:
-    """Make the tables of a new file, or migrate one of the last version; refuse any other, and leave it alone."""
+    """Make the tables of a new file, or migrate one of an older version; refuse any other, and leave it alone."""
     db.execute("PRAGMA synchronous = FULL")
     db.execute("PRAGMA foreign_keys = OFF")  # a migration replaces a table that others refer to
     _refuse_others(db, path)  # before anything is changed in a file that may not be ours
     _use_log(db, path, timeout)
-    if _version(db) == LAST_VERSION:  # another process may be at it, which can take long
+    if _version(db) in MIGRATIONS:  # another process may be at it, which can take long
         db.execute(f"PRAGMA busy_timeout = {int(1000 * max(timeout, PATIENCE))}")
     db.execute("BEGIN IMMEDIATE")
     try:
         if number(db, "SELECT count(*) FROM sqlite_master") == 0:
             _run(db, f"{SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}")
         else:
-            if _refuse_others(db, path) == LAST_VERSION:
-                _run(db, SCOPE.replace("TABLE scope", "TABLE new_scope") + SENTINEL + FROM_LAST)
+            version = _refuse_others(db, path)
+            if version in MIGRATIONS:
+                _run(db, MIGRATIONS[version])
             if number(db, "PRAGMA user_version") != SCHEMA_VERSION:
                 db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     except BaseException:
@@ -71,14 +74,15 @@ def stored_version(path: Path) -> int | None:
 def _version(db: sqlite3.Connection) -> int | None:
     """The version of the schema; None if the file says that it is one of those we read, but has the tables of none.
 
-    Tables decide, not the number: a server of the last version that still runs on a migrated file writes its own number
+    Tables decide, not the number: a server of an older version that still runs on a migrated file writes its own number
     back whenever it is asked whether it can write.
     """
     version = number(db, "PRAGMA user_version")
-    if version not in TABLE_OF:
+    if version not in COLUMNS_OF:
         return version
-    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    return next((one for one, table in TABLE_OF.items() if table in tables), None)
+    listed = "SELECT t.name || '.' || c.name FROM sqlite_master t, pragma_table_info(t.name) c WHERE t.type = 'table'"
+    columns = {name for (name,) in db.execute(listed)}
+    return next((one for one, needed in COLUMNS_OF.items() if needed <= columns), None)
 
 
 def _run(db: sqlite3.Connection, statements: str) -> None:
@@ -96,11 +100,12 @@ def _refuse_others(db: sqlite3.Connection, path: str) -> int:
     version = _version(db)
     if version is None:
         raise LedgerError(f"ledger '{path}' is damaged, it lacks tables: restore it from a backup, or begin a new file")
-    if version in TABLE_OF:
+    if version in COLUMNS_OF:
         return version
     way_out = "update queen" if version > SCHEMA_VERSION else "open it once with the version of queen that reads both"
     raise LedgerError(
-        f"ledger '{path}' has schema {version}, this version reads {SCHEMA_VERSION} and migrates {LAST_VERSION}: "
+        f"ledger '{path}' has schema {version}, this version reads {SCHEMA_VERSION} and migrates "
+        f"{' and '.join(map(str, MIGRATIONS))}: "
         f"{way_out}, or begin a new file"
     )
 

@@ -20,7 +20,7 @@ SCOPE = """
 CREATE TABLE scope (
     id INTEGER PRIMARY KEY, queries INTEGER NOT NULL, extra INTEGER NOT NULL, alarmed INTEGER NOT NULL,
     allowed INTEGER NOT NULL, pictures INTEGER NOT NULL, answered INTEGER NOT NULL, newest INTEGER NOT NULL,
-    outlasted INTEGER NOT NULL, budget TEXT, homes TEXT
+    outlasted INTEGER NOT NULL, budget TEXT, homes TEXT, after_alarm INTEGER NOT NULL DEFAULT 0
 );
 """
 SENTINEL = """
@@ -71,8 +71,8 @@ def load(db: sqlite3.Connection, name: str, *, group: bool, to_judge: bool = Tru
     """
     state = ScopeState()
     row = db.execute(
-        "SELECT id, queries, extra, alarmed, allowed, pictures, answered, newest, outlasted, budget, homes "
-        "FROM name JOIN scope ON scope.id = name.scope WHERE name = ? AND is_group = ?",
+        "SELECT id, queries, extra, alarmed, allowed, pictures, answered, newest, outlasted, budget, homes, "
+        "after_alarm FROM name JOIN scope ON scope.id = name.scope WHERE name = ? AND is_group = ?",
         (name, group),
     ).fetchone()
     if row is not None:
@@ -96,8 +96,8 @@ def each_standing(db: sqlite3.Connection) -> Iterator[Standing]:
 
 def _fill(db: sqlite3.Connection, state: ScopeState, row: tuple[Any, ...], *, to_judge: bool) -> None:
     """Fill a new state from its row in `scope` and its rows in the other tables."""
-    scope, state.queries, state.extra, alarmed, allowed, pictures, answered, newest, state.outlasted, *texts = row
-    budget, homes = texts
+    scope, state.queries, state.extra, alarmed, allowed, pictures, answered, newest, state.outlasted, *rest = row
+    budget, homes, state.after_alarm = rest
     state.id, state.alarmed, state.allowed = scope, bool(alarmed), bool(allowed)
     state.budget = Budget(**json.loads(budget)) if budget else None
     state.homes = {kind: list(names) for kind, names in json.loads(homes).items()} if homes else {}
@@ -156,7 +156,7 @@ def write(db: sqlite3.Connection, touched: Touched, journal: Journal, test: Test
     if test is not None:
         _write_winnings(db, journal, test)
     if fresh:
-        db.executemany("INSERT INTO scope VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [
+        db.executemany("INSERT INTO scope VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [
             (state.id, *_columns(state)) for state in fresh.values()
         ])  # fmt: skip
         db.executemany("INSERT INTO name VALUES (?, ?, ?)", [(name, group, s.id) for (group, name), s in fresh.items()])
@@ -174,7 +174,7 @@ def write_scopes(db: sqlite3.Connection, stored: Iterable[ScopeState]) -> None:
     """Store what is one number for each state; these states have a row already."""
     db.executemany(
         "UPDATE scope SET queries = ?, extra = ?, alarmed = ?, allowed = ?, pictures = ?, answered = ?, newest = ?, "
-        "outlasted = ?, budget = ?, homes = ? WHERE id = ?",
+        "outlasted = ?, budget = ?, homes = ?, after_alarm = ? WHERE id = ?",
         [(*_columns(state), state.id) for state in stored],
     )
 
@@ -191,6 +191,7 @@ def _columns(state: ScopeState) -> tuple[object, ...]:
         state.outlasted,
         json.dumps(vars(state.budget)) if state.budget else None,
         json.dumps(state.homes) if state.homes else None,
+        state.after_alarm,
     )
 
 

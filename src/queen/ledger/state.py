@@ -80,8 +80,8 @@ class ScopeState:
     """
 
     __slots__ = (
-        "alarmed", "allowed", "budget", "classes", "extra", "homes", "id", "memory", "outlasted", "queries",
-        "slots", "winnings",
+        "after_alarm", "alarmed", "allowed", "budget", "classes", "extra", "homes", "id", "memory", "outlasted",
+        "queries", "slots", "winnings",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -94,6 +94,7 @@ class ScopeState:
         self.homes: dict[str, list[str]] = {}  # by kind
         self.extra = 0  # extra answers given
         self.alarmed = False
+        self.after_alarm = 0  # queries while an alarm with consequences stood, the one that raised it included
         self.allowed = False
         self.budget: Budget | None = None
         self.memory = Memory()
@@ -138,7 +139,8 @@ class ScopeState:
     def obey(self, order: str, budget: Budget | None) -> None:
         """Carry out an operator's order, as `operate.lua` does; a pardon leaves coverage, records and memory alone."""
         if order == "pardon":
-            self.alarmed, self.winnings, self.outlasted, self.homes = False, {}, 0, {}
+            self.alarmed, self.after_alarm = False, 0
+            self.winnings, self.outlasted, self.homes = {}, 0, {}
         elif order == "budget":
             self.budget = budget
         else:
@@ -160,5 +162,14 @@ class ScopeState:
     def standing(self, name: str, *, group: bool) -> Standing:
         """Where it stands, as operators see it."""
         return Standing(
-            name, group, self.queries, self.wealth, self.alarmed, self.allowed, self.extra, self.budget, self.coverage()
+            name,
+            group,
+            self.queries,
+            self.wealth,
+            self.alarmed,
+            self.allowed,
+            self.extra,
+            self.after_alarm,
+            self.budget,
+            self.coverage(),
         )

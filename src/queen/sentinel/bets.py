@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
@@ -101,7 +101,7 @@ class Bets:
 
     Arrays (n, lanes), lane by lane for each score: `size` is n + 1 of the row's class, 0 where no bet is placed;
     `total` is Q; `bet` is q of the rank to bet with, `count` q of the one to remember, which prices later bets.
-    `enforce`: whether an alarm has consequences.
+    `enforce`: whether an alarm has consequences. `after_alarm`: queries of an accused client until it is cut off.
     """
 
     size: Ints
@@ -112,6 +112,7 @@ class Bets:
     sketches: list[Sketch]
     test: Test
     enforce: bool
+    after_alarm: float = inf
 
     def take(self, rows: list[int]) -> Bets:
         """The bets of the chosen rows."""

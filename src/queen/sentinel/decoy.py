@@ -1,38 +1,33 @@
-"""Answers that say next to nothing about the class: the honest numbers, shuffled by a secret.
+"""Answers that say nothing about the question: numbers of calibration images, shuffled by a secret.
 
-The feature space is cut into coarse boxes, and every box has its own random order of the classes. A query stays in its
-box when it is repeated or jittered, so it keeps its answer; different images mostly fall into different boxes, so no
-fixed exchange of classes undoes the shuffling (images that share a box share an order, and reveal that much). The
-numbers themselves are honest, so they look as natural as ever.
+A decoy is a function of the secret and of the exact input alone: no label, no feature and no honest number enters, so
+nothing about the input can be read from one, and nothing from how decoys change along a path between two inputs. The
+same input has the same decoy, whoever asks.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Sequence
-from math import floor
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from queen.sentinel.sketch import BOX_NUMBERS, Sketch
+BANK = 1000  # answers to calibration images that lend their numbers: enough that few decoys show the same ones
+Answers = NDArray[np.float32]
 
 
-def decoy(honest: Tensor, labels: Sequence[int], sketches: Sequence[Sketch], key: bytes, side: float) -> Tensor:
-    """(n, K) honest rows, each in the order of its predicted class and box; boxes are `side` sketch units wide.
+def draw_decoys(digests: Sequence[int], key: bytes, bank: Answers) -> Answers:
+    """(n, K) decoys for the digests (n,) of inputs: each a row of the bank (m, K), with its numbers in a random order.
 
-    The 2-D points would be the obvious thing to cut into boxes, but the map stretches differences: on the demo, jitter
-    of a thousandth of the input range moves one point in a hundred by half the radius of a query.
+    Both are drawn by a keyed hash of the digest; `key` has a fixed length and is used for nothing else.
     """
-    boxes = [[floor(s / side) for s in sketch[:BOX_NUMBERS]] for sketch in sketches]
-    drawn = b"".join([_draw(key, k, box, 8 * honest.shape[1]) for k, box in zip(labels, boxes, strict=True)])
-    orders = np.frombuffer(drawn, np.uint64).reshape(honest.shape).argsort(axis=1, kind="stable")
-    return honest.gather(1, torch.from_numpy(orders).to(honest.device))
-
-
-def _draw(key: bytes, label: int, box: Sequence[int], size: int) -> bytes:
-    """The random bytes of a predicted class and box."""
-    digest = hmac.digest(key, ",".join(map(str, (label, *box))).encode(), "sha256")
-    return hashlib.shake_256(digest).digest(size)
+    classes = bank.shape[1]
+    size = 4 * (1 + classes)
+    drawn = b"".join(
+        [hashlib.shake_256(key + digest.to_bytes(8, "little", signed=True)).digest(size) for digest in digests]
+    )
+    numbers = np.frombuffer(drawn, "<u4").reshape(-1, 1 + classes)
+    orders = numbers[:, 1:].argsort(axis=1, kind="stable")
+    decoys: Answers = bank[numbers[:, :1] % len(bank), orders]
+    return decoys

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from queen.bundle.bundle import Bundle
 from queen.core.inputs import is_finite
 from queen.core.sensitivity import Floats
-from queen.errors import NotFiniteError, OptionError
+from queen.errors import CalibrationError, NotFiniteError, OptionError
 from queen.ledger.rows import check_client
 from queen.options import Group
 from queen.secret import derive, query_numbers
 from queen.sentinel.bets import Bets
-from queen.sentinel.decoy import decoy
+from queen.sentinel.decoy import Answers, draw_decoys
+from queen.sentinel.rounding import round_answers
 from queen.sentinel.scores import measure_scores
 from queen.sentinel.sketch import Sketch, directions
 from queen.types import Inputs
@@ -32,10 +35,11 @@ class SentinelRuntime:
         watching = bundle.policy == "sentinel"
         self._betting, self._test = bundle.betting if watching else None, bundle.test if watching else None
         self._key = derive(secret, f"sentinel {bundle.identity}")
+        self._decoy_key = derive(secret, f"decoys {bundle.identity}")
+        self._bank = _bank(bundle) if watching else None
         centres = bundle.geometry.feature_centres
-        tolerance, cell = (bundle.calibration.tolerance, bundle.calibration.cell) if bundle.calibration else (1.0, 1.0)
+        tolerance = bundle.calibration.tolerance if bundle.calibration else 1.0
         self._directions = directions(self._key, centres.shape[1], tolerance).to(centres.device)
-        self._cell = cell / tolerance
 
     def group_limits(self, names: Sequence[str]) -> dict[str, Group]:
         """The limits of every named group; an error unless the operator has set some for its kind."""
@@ -70,14 +74,26 @@ class SentinelRuntime:
             sketches=self._sketch(features),
             test=self._test,
             enforce=self._enforce,
+            after_alarm=inf if self._settings.after_alarm is None else self._settings.after_alarm,
         )
 
-    def decoys(self, honest: Tensor, labels: list[int], sketches: list[Sketch]) -> Tensor:
-        """The honest rows (n, K), each in a secret order."""
-        return decoy(honest, labels, sketches, self._key, self._cell)
+    def decoys(self, bets: Bets) -> Tensor:
+        """An answer (n, K) for every row of a batch that says nothing about it; already rounded, and on the CPU."""
+        if self._bank is None:
+            raise CalibrationError("only the policy 'sentinel' has decoys")
+        return torch.from_numpy(draw_decoys(bets.digests, self._decoy_key, self._bank))
 
     def _sketch(self, features: Tensor) -> list[Sketch]:
         sketches = features @ self._directions
         if not is_finite(sketches):  # said now, it is this batch's error; in the ledger it would be everybody's
             raise NotFiniteError("the model's features are too large for this input")
         return [tuple(row) for row in sketches.tolist()]
+
+
+def _bank(bundle: Bundle) -> Answers | None:
+    """The numbers of decoys (m, K), rounded like honest answers."""
+    if bundle.calibration is None:
+        return None
+    answers, digits = bundle.calibration.answers.cpu(), bundle.digits
+    rounded: Answers = (answers if digits is None else round_answers(answers, digits)).numpy()
+    return rounded

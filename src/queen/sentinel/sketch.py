@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 SIZE = 8
-BOX_NUMBERS = 4  # of a sketch that choose a decoy's box: more separate images better, but jitter leaves a box sooner
 Sketch = tuple[float, ...]
 """`SIZE` projections of a feature in units of the tolerance: two queries are the same if all differ by less than 1.
 Float32 numbers, so that a store needs only four bytes for each."""
@@ -25,19 +24,14 @@ def directions(key: bytes, dims: int, tolerance: float) -> Tensor:
 
 
 COPY = 2e-3  # of the median distance: nearer images are the same picture up to rounding
-JITTER = 1e-3  # of the input's range: what re-encoding changes in a picture
-LEAVING = 0.005  # share of jittered queries that may leave their decoy's box; wider boxes separate images less
 
 
-def measure_scales(features: Tensor, labels: Tensor, jittered: Tensor, rows: int = 4000) -> tuple[float, float]:
-    """Two lengths in feature space: the tolerance, and the side of a decoy's box.
+def measure_tolerance(features: Tensor, labels: Tensor, rows: int = 4000) -> float:
+    """The length in feature space within which two queries count as the same picture sent again.
 
-    Two queries within the tolerance count as the same picture sent again. It is half of the distance that all but one
-    in a hundred images keep from the nearest other image of their predicted class. A box is as wide as jitter requires
-    (`jittered`: features of the same images, jittered), but never wider than the median distance between images of one
-    class, so that most of them fall into different boxes.
+    It is half of the distance that all but one in a hundred images keep from the nearest other image of their predicted
+    class.
     """
-    moved = torch.linalg.vector_norm(features - jittered, dim=1).mean().item()
     # Evenly spread rows, not the first ones, since data may be sorted by class.
     spread = torch.linspace(0, len(labels) - 1, min(rows, len(labels))).long().to(labels.device)
     features, labels = features[spread].double(), labels[spread]
@@ -48,16 +42,12 @@ def measure_scales(features: Tensor, labels: Tensor, jittered: Tensor, rows: int
             apart = torch.cdist(same, same)
             distances.append(apart[apart > 0])
             nearest.append(apart.fill_diagonal_(torch.inf).amin(1))
-    widest = torch.cat(distances).median().item() if distances and len(torch.cat(distances)) else 0.0
+    usual = torch.cat(distances).median().item() if distances and len(torch.cat(distances)) else 0.0
     nearest_all = torch.cat(nearest) if nearest else features.new_empty(0)
-    nearest_all = nearest_all[nearest_all > COPY * widest]  # copies say nothing about different images
+    nearest_all = nearest_all[nearest_all > COPY * usual]  # copies say nothing about different images
     if len(nearest_all) == 0:  # nothing to compare: only equal features are the same picture
-        size = max(1e-30, features.abs().mean().item())
-        return 1e-6 * size, 0.1 * size
-    tolerance = 0.5 * nearest_all.quantile(0.01).item()
-    # A projection of a move of length m crosses a border of boxes w wide with probability .8 m / w.
-    wanted = 0.8 * BOX_NUMBERS * moved / LEAVING
-    return tolerance, min(max(wanted, 2 * tolerance), widest)
+        return 1e-6 * max(1e-30, features.abs().mean().item())
+    return 0.5 * nearest_all.quantile(0.01).item()
 
 
 def repeats(features: Tensor, labels: Tensor, tolerance: float) -> Tensor:

@@ -27,6 +27,7 @@ from queen.serve.access.key_store import KeyStore, open_keys
 from queen.serve.access.key_watcher import KeyWatcher
 from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.ledger_health import LedgerHealth
+from queen.serve.neighbours import refuse_neighbours
 from queen.serve.querylog.writer import QueryLog
 from queen.serve.release_clock import ReleaseClock
 from queen.serve.settings import Settings
@@ -53,8 +54,11 @@ class Service:
     version = __version__
 
     def __init__(self, settings: Settings, guard: Guard, keys: KeyStore) -> None:
+        guard, self.notices = refuse_neighbours(guard, anonymous=settings.anonymous)
+        for notice in self.notices:
+            log("neighbours are refused", level="warning", why=notice)
         self.settings, self.guard, self.keys = settings, guard, keys
-        self.spec = describe(guard.bundle, settings.model_name)
+        self.spec = describe(guard.bundle, settings.model_name, digits=guard.digits)
         self.metrics, self.series = Metrics(model=self.spec.name, policy=guard.policy.name), Series()
         keys_with_budgets = KeysWithBudgets(keys, guard.ledger)
         self.auth = Authenticator(
@@ -206,8 +210,11 @@ class Service:
 
 def load_guard(settings: Settings, **where: Any) -> Guard:
     """The bundle's guard with the options of the settings; `where` is passed on to `queen.load`."""
-    names = ("policy", "observe", "alpha", "on_alarm", "on_spent")
+    names = ("policy", "observe", "alpha", "on_alarm", "on_spent", "after_alarm", "digits")
     changes = {name: value for name in names if (value := getattr(settings, name)) is not None}
+    for name, endless in (("after_alarm", -1), ("digits", 0)):
+        if changes.get(name) == endless:
+            changes[name] = None
     unprotected = changes.get("policy") == "none"
     if unprotected:
         del changes["policy"]

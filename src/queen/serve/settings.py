@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from queen.errors import OptionError
 from queen.ledger.open import SERVERS
-from queen.options import Group, Limits
+from queen.options import MAX_DIGITS, Group, Limits
 
 MIB = 1 << 20
 
@@ -69,8 +69,12 @@ class Settings(BaseSettings):
     threshold: float | None = Field(None, description="Share of a class's disc after which it is spent.")
     extra_answers: int | None = Field(None, description="Honest answers outside the discs or near a record.")
     alpha: float | None = Field(None, description="Probability with which a benign client may ever be accused.")
-    on_alarm: str | None = Field(None, description="decoy, reverse, label-only, refuse or observe.")
+    on_alarm: str | None = Field(None, description="refuse, decoy, reverse, label-only or observe.")
     on_spent: str | None = Field(None, description="refuse, decoy or reverse.")
+    after_alarm: int | None = Field(
+        None, ge=-1, description="Queries of an accused client after which it is refused in any case; -1: never."
+    )
+    digits: int | None = Field(None, ge=0, le=MAX_DIGITS, description="Decimals of the sentinel's answers; 0: all.")
     weak: bool = Field(False, description="Serve a sentinel even if it would not catch plain foreign queries.")
     groups: Mapping[str, GroupLimits] = Field(
         default_factory=dict,

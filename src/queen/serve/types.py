@@ -47,6 +47,7 @@ class ModelSpec:
     inputs: tuple[TensorSpec, ...]
     classes: int
     class_names: tuple[str, ...] | None = None
+    digits: int | None = None  # decimals of every answer, if they are rounded
 
     @property
     def output(self) -> TensorSpec:
@@ -54,8 +55,8 @@ class ModelSpec:
         return TensorSpec(OUTPUT, "FP32", (-1, self.classes))
 
 
-def describe(bundle: Bundle, name: str, version: str = "1") -> ModelSpec:
-    """The bundle's model as clients see it: floats as FP32, token ids as INT64 of any length."""
+def describe(bundle: Bundle, name: str, version: str = "1", *, digits: int | None = None) -> ModelSpec:
+    """The bundle's model as clients see it: floats as FP32, token ids as INT64 of any length; `digits` of answers."""
     parts = inputs.tensors(bundle.probe.x)
     single = not isinstance(bundle.probe.x, Mapping)
     tensors = tuple(
@@ -66,7 +67,7 @@ def describe(bundle: Bundle, name: str, version: str = "1") -> ModelSpec:
         )
         for key, t in parts.items()
     )
-    return ModelSpec(name, version, tensors, bundle.probe.logits.shape[1], bundle.class_names)
+    return ModelSpec(name, version, tensors, bundle.probe.logits.shape[1], bundle.class_names, digits)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Unprotected(Guard):
     """Answers everybody honestly, maps nothing and remembers nothing."""
 
     policy = NO_POLICY
+    digits = None
 
     def measure(self, x: Inputs, *, said: Tensor | None = None) -> MeasuredBatch:
         """The model's answers and nothing else."""
@@ -56,4 +57,5 @@ class Unprotected(Guard):
         self, batch: MeasuredBatch, judgement: Judgement, clients: Sequence[str], *, uniform: bool = False
     ) -> Reply:
         """The model's own probabilities, unchanged."""
-        return Reply(batch.honest, judgement.verdicts, judgement.alarmed, np.zeros(len(batch.honest), np.bool_))
+        none = np.zeros(len(batch.honest), np.bool_)
+        return Reply(batch.honest, judgement.verdicts, judgement.alarmed, none, ~none)

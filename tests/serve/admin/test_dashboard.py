@@ -484,7 +484,7 @@ def test_nothing_moves_for_those_who_do_not_want_it(quiet, new_page):
 
 
 def test_the_real_server_shows_who_asked_it(tmp_path, new_page):
-    with served_in_thread(tmp_path, ledger=f"sqlite:///{tmp_path / 'ledger.sqlite'}") as server:
+    with served_in_thread(tmp_path, on_alarm="decoy", ledger=f"sqlite:///{tmp_path / 'ledger.sqlite'}") as server:
         tensor = {"name": "input", "datatype": "FP32", "shape": [150, 1, 8, 8], "data": noise().flatten().tolist()}
         ask_url = f"{server.url}/v2/models/digits/infer"
         assert httpx.post(ask_url, json={"inputs": [tensor]}, headers=server.bearer, timeout=60).status_code == 200

@@ -102,7 +102,8 @@ def test_overview_tells_model_policy_server_and_totals(stub, http):
     bundle, sentinel = content["bundle"], content["bundle"]["sentinel"]
     assert (bundle["model"], bundle["version"], bundle["classes"], bundle["policy"]) == ("digits", "1", 10, "sentinel")
     assert bundle["limits"] == {"radius": 0.12, "threshold": 0.08, "extra_answers": 150}
-    assert (sentinel["alpha"], sentinel["bar"], sentinel["on_alarm"]) == (1e-3, pytest.approx(BAR), "decoy")
+    assert (sentinel["alpha"], sentinel["bar"], sentinel["on_alarm"]) == (1e-3, pytest.approx(BAR), "refuse")
+    assert (sentinel["on_spent"], sentinel["after_alarm"], sentinel["digits"]) == ("refuse", 2000, None)
     assert sentinel["groups"]["tenant"] == {**bundle["limits"], "extra_answers": 900, "enforce_alarm": False}
     assert bundle["answers"]["A"] == ["honest", "refuse"]
     assert bundle["certified"] is True

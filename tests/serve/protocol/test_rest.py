@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from queen.sentinel.rounding import round_answers
 from queen.serve.protocol.rest_read import read_query
 from queen.serve.protocol.rest_write import clean, error_body, model_metadata, server_metadata, to_json, write_answer
 from queen.serve.types import AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
@@ -160,6 +161,21 @@ def test_all_answers_of_one_form_have_one_length(spec: ModelSpec, wanted: Answer
         assert len({len(body) for body, _ in answers}) == 1
         assert len({split for _, split in answers}) == 1
         assert len({body for body, _ in answers}) > 10  # though they differ
+
+
+@pytest.mark.parametrize("wanted", FORMS, ids=str)
+@pytest.mark.parametrize("decimals", [1, 3, 6])
+def test_rounded_answers_are_written_with_their_decimals_and_all_as_long(wanted: AnswerFormat, decimals: int) -> None:
+    spec, query = replace(NAMED, digits=decimals), Query(torch.zeros(1), 2, "", wanted)
+    rows = [round_answers(torch.from_numpy(_simplex(2, 10, 7 * seed)), decimals) for seed in range(30)]
+    rows += [torch.eye(10)[:2]]
+    bodies = [write_answer(query, clean(row.numpy()), spec)[0] for row in rows]
+    assert len({len(body) for body in bodies}) == 1
+    if wanted == AnswerFormat():
+        for row, body in zip(rows, bodies, strict=True):
+            assert np.array_equal(np.array(json.loads(body)["outputs"][0]["data"], np.float32), row.numpy().ravel())
+            numbers = body.partition(b"[[")[0].rpartition(b"[")[2].rstrip(b"]}").split(b",")
+            assert {len(number) for number in numbers} == {2 + decimals}
 
 
 def test_plain_json_would_tell_by_its_length() -> None:

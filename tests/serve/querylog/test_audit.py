@@ -82,7 +82,7 @@ def test_the_thief_is_found_and_nobody_else(report):
 
 def test_it_is_what_the_live_sentinel_would_have_said(report, traffic):
     """Accused at the same query, with the same wealth, coverage and honest answers before."""
-    guard = small_guard()
+    guard = small_guard(on_alarm="decoy")
     asked: dict[str, int] = {}
     accused: dict[str, tuple[int, float]] = {}
     for entry in traffic:

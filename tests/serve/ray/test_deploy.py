@@ -81,7 +81,8 @@ def keys(redis) -> dict[str, str]:
 def server(nodes, redis, keys, tmp_path_factory) -> Iterator[Server]:
     """`queen serve --ray` beside the cluster; it pools clients by network, too."""
     folder = tmp_path_factory.mktemp("server")
-    with started(folder, patience=START, ledger=redis, ray=True, replicas=2, groups='{"net": {}}') as server:
+    options = {"ray": True, "replicas": 2, "on_alarm": "decoy", "groups": '{"net": {}}'}
+    with started(folder, patience=START, ledger=redis, **options) as server:
         assert len(counted(server, "queen_rows_total")) == 2  # the second proxy may listen a moment later
         yield server
 
@@ -172,7 +173,7 @@ def test_there_is_one_replica_on_each_node_and_both_answer(server, keys):
 
 def test_decisions_are_those_of_one_guard_and_an_alarm_is_one_for_all(server, keys, ledger):
     """Digits and then noise, one after the other: whichever replica answers, it says what a lone guard would."""
-    guard = small_guard(groups={"net": Group(limits=WIDE)})
+    guard = small_guard(on_alarm="decoy", groups={"net": Group(limits=WIDE)})
     x = torch.cat([digits()[:30], noise(120)])
     client = RestClient(server, keys["thief"])
     before = counted(server, "queen_alarmed_rows_total")

@@ -51,7 +51,7 @@ def test_a_batch_is_in_both():
     counted = Counted()
     alarmed, refused = np.array([True, True, False]), np.array([False, True, False])
     judgement = Judgement("AAC", np.zeros(3, bool), alarmed, np.zeros(3, bool))
-    reply = Reply(torch.zeros(3, 2), judgement.verdicts, alarmed, refused)
+    reply = Reply(torch.zeros(3, 2), judgement.verdicts, alarmed, refused, ~alarmed & ~refused)
     counted.counter.batch(judgement, reply, model_seconds=0.002, ledger_seconds=0.001)
     assert counted.total("queen_rows_total") == 3
     assert counted.total("queen_alarmed_rows_total") == 2

@@ -11,6 +11,7 @@ from queen.attacks.base import Knowledge, Transcript
 from queen.attacks.strategies.labels import train_first_thief
 from queen.attacks.strategies.requirements import require
 from queen.defenses import emdp
+from queen.options import MAX_DIGITS
 from queen.training import predict
 
 LOGITS_BELOW, LOGITS_ABOVE = -0.5, 1.5  # no rounded or perturbed probability is this far off
@@ -18,6 +19,7 @@ EXPLAINED = 1e-5  # largest difference of an entry
 TIED = 0.05  # difference of the two largest entries
 # On a GPU an answer changes a little with the batch it is computed in.
 EQUAL: Mapping[str, float] = {"cpu": 1e-6, "cuda": 1e-4}
+ROUNDED = 2  # units: rounding that keeps the sum and the label moves a number by less
 
 
 def to_simplex(answers: Tensor) -> Tensor:
@@ -53,10 +55,33 @@ def keep_agreed(transcript: Transcript, knowledge: Knowledge, generator: torch.G
 
 
 def keep_honest(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Keep only answers that equal the model's own: an attacker who would know at once that it was accused."""
+    """Keep only answers that equal the model's own, up to rounding: an attacker who knows at once that it was accused.
+
+    Where the accused are refused, all answers are honest, and everybody knows as much.
+    """
     clean = require(knowledge.clean, "clean")(transcript.x)
-    keep = (transcript.answers - clean).abs().amax(1) <= EQUAL[clean.device.type]
-    return _keep_rows(transcript, keep)
+    allowed = EQUAL[clean.device.type] + rounding_error(transcript.answers)
+    return _keep_rows(transcript, (transcript.answers - clean).abs().amax(1) <= allowed)
+
+
+def rounding_error(answers: Tensor) -> float:
+    """How far rounding may have moved a number of the answers (n, K); 0 where they are not rounded, or labels."""
+    unit = rounding_unit(answers)
+    return ROUNDED * unit if unit < 1 else 0.0
+
+
+def rounding_unit(answers: Tensor) -> float:
+    """The unit that answers (n, K) in 0..1 are rounded to: .001 if three decimals are enough to write all of them down.
+
+    1 where answers are labels; 0 where they are not rounded, to `MAX_DIGITS` decimals or fewer.
+    """
+    if len(answers) == 0:
+        return 0.0
+    exact = answers.double()
+    for digits in range(MAX_DIGITS + 1):
+        if (exact - exact.round(decimals=digits)).abs().max() <= 1e-7:
+            return float(10.0**-digits)
+    return 0.0
 
 
 def _keep_rows(transcript: Transcript, keep: Tensor) -> Transcript:

@@ -10,16 +10,23 @@ from queen.attacks.strategies.labels import train_first_thief
 from queen.attacks.strategies.pairs import answers_prior, draw_pairs
 from queen.attacks.strategies.pbayes import recover_transcript
 from queen.attacks.strategies.requirements import require
+from queen.errors import QueenError
 from queen.training import probabilities
 
 FEW = 5  # images of each class, at least, to build a defense on
 
 
 def informed_proxy(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Train a model on the answers, build the same defense around it, and recover by what that defense does."""
+    """Train a model on the answers, build the same defense around it, and recover by what that defense does.
+
+    Who was refused soon has too few answers for a model that a defense can be built around, and believes those few.
+    """
     rebuild = require(knowledge.rebuild, "rebuild")
     model = train_first_thief(transcript, knowledge, generator)
-    endpoint = rebuild(model, transcript.x, label_every_class(model, transcript.x), generator)
+    try:
+        endpoint = rebuild(model, transcript.x, label_every_class(model, transcript.x), generator)
+    except QueenError:
+        return transcript
     prior = answers_prior(transcript, knowledge)
     pairs = draw_pairs(transcript, prior, endpoint.simulate, knowledge.sizes, generator)
     return recover_transcript(transcript, pairs, knowledge)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queen.bench.render.markdown import markdown_table
@@ -11,6 +11,7 @@ from queen.plots import png
 
 WAYS = {"plain": "plain", "1:1": "1:1", "3:1": "3:1", "10:1": "10:1", "10:1 central": "10:1 central", "warm-up": "late"}
 MARGINS = ("0", "0.1", "0.2", "0.3")
+REMEDIES = {"mixed": "mixed in", "own": "alone", "bar": "alone, and the bar", "again": "again and again"}
 COLOURS = ("#e8a33d", "#b07aa1", "#7a7a85", "#c8102e")
 Result = Mapping[str, Any]
 
@@ -77,6 +78,76 @@ def tolerance_markdown(tolerance: Result, evidence: Result) -> str:
         + markdown_table(header, rows)
         + "\n"
     )
+
+
+def odd_markdown(odd: Result) -> str:
+    """Benign but odd clients who are accused, and after every remedy; then what the remedy costs against thieves."""
+    victims = list(odd["victims"].values())
+    kinds = {name: [one["kinds"][name] for one in victims] for name in victims[0]["kinds"]}
+    default = f"{Sentinel().margin:g}"
+    margins = (default, "0.3", "0.5")
+    usual, retry = kinds["cascade"][0], victims[0]["retry"]
+    accused = [
+        (
+            _words(name),
+            *(_numbers(str(one["margins"][margin]["accused"]) for one in kind) for margin in margins),
+            *(_numbers(str(one["accused"]) if one else None for one in _after(kind, remedy)) for remedy in REMEDIES),
+        )
+        for name, kind in kinds.items()
+    ]
+    thieves = [
+        (
+            _words(name),
+            *(
+                _numbers(_median(one["thieves"][way]) if one else None for one in _after(kind, remedy))
+                for way in ("plain", "3:1")
+                for remedy in REMEDIES
+            ),
+        )
+        for name, kind in kinds.items()
+        if any(one["margins"][default]["accused"] for one in kind)
+    ]
+    shorter = [
+        f"{_words(name)}, {one['about']}: {kind['queries']:,}"
+        for one in victims
+        for name, kind in one["kinds"].items()
+        if kind["queries"] < retry["queries"]
+    ]
+    wrongly = [
+        f"{_words(name)}, {words}: {_numbers(str(one['usual_accused']) if one else None for one in after)}"
+        for name, kind in kinds.items()
+        for after, words in ((_after(kind, remedy), words) for remedy, words in REMEDIES.items())
+        if any(one["usual_accused"] for one in after if one)
+    ]
+    plain, hidden = (_numbers(_median(one["thieves"][way]) for one in victims) for way in ("plain", "3:1"))
+    parts = [
+        f"Accused of {usual['clients']} benign clients of {retry['queries']:,} queries"
+        + (f" ({'; '.join(shorter)})" if shorter else "")
+        + f". A cell has one number for each victim: {'; '.join(one['about'] for one in victims)}.\n",
+        markdown_table(("client", *(f"margin {margin}" for margin in margins), *REMEDIES.values()), accused),
+        '"None" where no bar is above what such clients reach. '
+        f"Of retry loops, the {retry['clients']} oddest inputs sent {retry['queries']:,} times each at margin 0, "
+        f"{_numbers(str(one['retry']['accused']) for one in victims)} are accused. Of {usual['clients']} usual clients "
+        f"under these calibrations nobody is{' but with ' + '; '.join(wrongly) if wrongly else ''}.\n",
+        "The price, for kinds that need a remedy: the median attack query at which a thief is accused, or the share "
+        f"caught within {odd['queries']:,} queries, cover counted in. With the usual calibration it is {plain} for a "
+        f"plain thief and {hidden} for one with 3:1 cover.\n",
+        markdown_table(
+            ("calibrated on", *(f"{way}: {words}" for way in ("plain", "3:1") for words in REMEDIES.values())), thieves
+        ),
+    ]
+    return "\n".join(parts)
+
+
+def _after(kind: Sequence[Result], remedy: str) -> list[Result | None]:
+    """What a remedy did for clients of a kind, for each victim; None where there is no such remedy."""
+    return [one["remedies"].get(remedy) for one in kind]
+
+
+def _numbers(texts: Iterable[str | None]) -> str:
+    """One text for each victim; "none" where a remedy does not exist, nothing where it does for nobody."""
+    listed = list(texts)
+    return " / ".join(text or "none" for text in listed) if any(listed) else ""
 
 
 def threshold_markdown(result: Result) -> str:
@@ -165,7 +236,7 @@ def _accused(row: Result, usual: int) -> str:
 
 
 def _words(change: str) -> str:
-    return "JPEG quality " + change.removeprefix("jpeg ") if change.startswith("jpeg") else change
+    return change.replace("jpeg", "JPEG quality")
 
 
 def _first(results: Result) -> Any:

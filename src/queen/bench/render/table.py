@@ -13,7 +13,13 @@ from queen.defenses import DEFENSES
 from queen.errors import OptionError
 
 METRICS = ("accuracy", "best_accuracy", "agreement", "best_agreement")
-FLAG, ORACLE, OWN_KIND = "*", "°", "†"
+FLAG, ORACLE, OWN_KIND, ENCODER = "*", "°", "†", "‡"
+MARKS = {"prior": ORACLE, "benign": OWN_KIND, "encoder": ENCODER}  # of what an attack knows
+EXPLAINED = {
+    ORACLE: "knows the victim's clean answers, which no real attacker does.",
+    OWN_KIND: "owns images of the victim's own kind, and trains on the answers to them too.",
+    ENCODER: "owns the victim's encoder, as where that is a public one with a new head.",
+}
 BEST, BEST_ADAPTIVE = "max", "max of adaptive"
 
 
@@ -104,8 +110,7 @@ def _attack_row(
         values = tuple(r["thief"][metric] for r in cells if r["thief"].get("accuracy") is not None)
         flags = tuple(dict.fromkeys(flag for r in cells for flag in r["flags"]))
         entries.append(Entry(values, flags) if cells else None)
-    marks = {ORACLE: "prior", OWN_KIND: "benign"}
-    shown = "".join(mark for mark, knowledge in marks.items() if any(knowledge in r["knows"] for r in here))
+    shown = "".join(mark for knowledge, mark in MARKS.items() if any(knowledge in r["knows"] for r in here))
     return Row(query, attack + shown, tuple(entries))
 
 
@@ -137,16 +142,25 @@ def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
         f"{100 * victim['accuracy']:.1f} %; always guessing one class scores {100 * victim['chance']:.1f} %.",
         f"Images from {', '.join(victim['sources'])}; networks are trained from scratch, not from ImageNet weights.",
     ]
-    if any("prior" in r["knows"] for r in results):
-        notes.append(f"{ORACLE} knows the victim's clean answers, which no real attacker does.")
-    if any("benign" in r["knows"] for r in results):
-        notes.append(f"{OWN_KIND} owns images of the victim's own kind, and trains on the answers to them too.")
+    notes += [
+        f"{column}: one benign client that sends all {queries:,} test images gets no answer to {refused:.0%} of them, "
+        "as its budget is spent; what is not answered counts as wrong."
+        for column, queries, refused in sorted(_refusals(results))
+    ]
+    known = {MARKS[knowledge] for result in results for knowledge in result["knows"] if knowledge in MARKS}
+    notes += [f"{mark} {meaning}" for mark, meaning in EXPLAINED.items() if mark in known]
     flags: dict[str, int] = {}
     for result in results:
         for flag in result["flags"]:
             flags[flag] = flags.get(flag, 0) + 1
     notes += [f"{FLAG} {flag}: {count} of {len(results)} runs." for flag, count in sorted(flags.items())]
     return notes
+
+
+def _refusals(results: Sequence[Mapping[str, Any]]) -> set[tuple[str, int, float]]:
+    """Columns whose one benign client is refused something, with its queries and the share refused."""
+    clients = {result["column"]: result["utility"]["one_client"] for result in results}
+    return {(column, one["queries"], one["refused"]) for column, one in clients.items() if one.get("refused")}
 
 
 def to_json(table: Table) -> dict[str, Any]:
@@ -185,6 +199,7 @@ LATEX = {letter: f"\\{letter}" for letter in "_%&#${}"} | {
     "±": r"$\pm$",
     ORACLE: r"$^\circ$",
     OWN_KIND: r"$^\dagger$",
+    ENCODER: r"$^\ddagger$",
     FLAG: r"$^\ast$",
 }
 

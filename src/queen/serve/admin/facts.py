@@ -34,6 +34,8 @@ def bundle_facts(guard: Guard, spec: ModelSpec, bar: float | None) -> dict[str, 
             "bar": bar,
             "on_alarm": settings.on_alarm,
             "on_spent": settings.on_spent,
+            "after_alarm": settings.after_alarm,
+            "digits": guard.digits,
             "scores": settings.scores,
             "margin": settings.margin,
             "groups": {

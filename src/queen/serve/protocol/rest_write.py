@@ -1,8 +1,9 @@
 """Answers and other replies as bytes.
 
-Answers to requests of the same form all have the same length, whatever the probabilities: each number is written with
-nine significant digits (enough to read the same float32 back) in 14 characters. Where class names differ in length,
-spaces make up for it: after the end of a JSON reply, and at the end of each name where labels travel as raw bytes.
+Answers to requests of the same form all have the same length, whatever the probabilities: rounded ones are written with
+all their decimals and no more, others with nine significant digits (enough to read the same float32 back) in 14
+characters. Where class names differ in length, spaces make up for it: after the end of a JSON reply, and at the end of
+each name where labels travel as raw bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 from queen.serve.types import ModelSpec, Query, ServeError, TensorSpec
 
 EXTENSIONS = ("binary_tensor_data", "classification")
-NUMBER = "%.8e"
 PLATFORM = "queen"
 
 
@@ -28,7 +28,7 @@ def write_answer(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> 
         return _write_labels(query, answer, spec)
     shape = b"%d,%d" % answer.shape
     if not query.answer_format.binary:
-        numbers = ",".join([NUMBER] * answer.size) % tuple(answer.ravel().tolist())
+        numbers = ",".join([_number(spec)] * answer.size) % tuple(answer.ravel().tolist())
         return _head(query, spec, b"FP32", shape) + b'"data":[' + numbers.encode() + b"]}]}", None
     raw = answer.tobytes()
     head = _head(query, spec, b"FP32", shape) + b'"parameters":{"binary_data_size":%d}}]}' % len(raw)
@@ -54,7 +54,7 @@ def labels(answer: NDArray[np.float32], best: int, spec: ModelSpec) -> tuple[tup
     """
     names = [b":" + name.encode() for name in spec.class_names or ()]
     longest = max(map(len, names), default=0)
-    shape, pairs = _best(answer, best)
+    shape, pairs = _best(answer, best, spec)
     texts = [text.encode() + (names[index].ljust(longest) if names else b"") for text, index in pairs]
     return shape, b"".join(struct.pack("<I", len(text)) + text for text in texts)
 
@@ -67,19 +67,24 @@ def _write_labels(query: Query, answer: NDArray[np.float32], spec: ModelSpec) ->
         return head + raw, len(head)
     names = [b":" + orjson.dumps(name)[1:-1] for name in spec.class_names or ()]
     longest = max(map(len, names), default=0)
-    shape, pairs = _best(answer, best)
+    shape, pairs = _best(answer, best, spec)
     texts = [text.encode() + (names[index] if names else b"") for text, index in pairs]
     spaces = sum(longest - len(names[index]) for _, index in pairs) if names else 0
     data = b'"data":["' + b'","'.join(texts) + b'"]}]}' + b" " * spaces
     return _head(query, spec, b"BYTES", b"%d,%d" % shape) + data, None
 
 
-def _best(answer: NDArray[np.float32], best: int) -> tuple[tuple[int, int], list[tuple[str, int]]]:
+def _number(spec: ModelSpec) -> str:
+    """How one probability is written, always in the same number of characters."""
+    return "%.8e" if spec.digits is None else f"%.{spec.digits}f"
+
+
+def _best(answer: NDArray[np.float32], best: int, spec: ModelSpec) -> tuple[tuple[int, int], list[tuple[str, int]]]:
     """The shape (n, k), and each row's best classes as "score:index" and index, the best first, equal ones in order."""
     rows, classes = answer.shape
     order = np.argsort(-answer, axis=1, kind="stable")[:, :best]
     scores = np.take_along_axis(answer, order, axis=1)
-    form = f"{NUMBER}:%0{len(str(classes - 1))}d"
+    form = f"{_number(spec)}:%0{len(str(classes - 1))}d"
     pairs = zip(scores.ravel().tolist(), order.ravel().tolist(), strict=True)
     return (rows, order.shape[1]), [(form % (score, index), index) for score, index in pairs]
 

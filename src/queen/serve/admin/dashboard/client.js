@@ -172,7 +172,7 @@ function standingTiles(client) {
   return [
     wealth,
     share,
-    tile("Queries", count(client.queries), "judged"),
+    tile("Queries", count(client.queries), client.after_alarm ? `${count(client.after_alarm)} since the alarm` : "judged"),
     tile("Extra answers", count(client.extra_answers), `of ${small(client.extra_limit)}, ${own}`),
   ];
 }

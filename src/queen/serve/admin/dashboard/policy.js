@@ -47,8 +47,9 @@ function cards(bundle, server) {
     card("Policy", [
       ["Policy", bundle.policy],
       ["Mode", mode(bundle)],
-      ["Accused clients get", watches ? answer(sentinel.on_alarm) : null],
+      ["Accused clients get", watches ? accused(sentinel) : null],
       ["Clients without budget get", watches ? answer(sentinel.on_spent) : null],
+      ["Decimals of answers", watches ? (sentinel.digits ?? "all") : null],
       ["Accused at", watches ? `wealth ${small(sentinel.bar)} (alpha ${sentinel.alpha})` : null],
       ["Evidence", watches ? `${sentinel.scores.join(", ")}; margin ${sentinel.margin}` : null],
       ["Certificate", watches ? bundle.statement : null],
@@ -107,10 +108,16 @@ function mode(bundle) {
 }
 
 const ANSWERS = {
-  decoy: "a decoy: honest numbers in a secret order",
+  decoy: "a decoy: numbers that say nothing about the query",
   reverse: "reversed answers",
   "label-only": "the label alone",
   refuse: "no answer",
   observe: "the same as others: alarms are only reported",
 };
 const answer = (name) => ANSWERS[name] ?? name;
+
+/** What accused clients get, and for how long. */
+function accused({ on_alarm, after_alarm }) {
+  const ends = after_alarm !== null && !["refuse", "observe"].includes(on_alarm);
+  return answer(on_alarm) + (ends ? `; after ${count(after_alarm)} queries, no answer` : "");
+}

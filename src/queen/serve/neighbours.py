@@ -1,0 +1,35 @@
+"""Wrong answers are for the accused alone: whoever shares a name with them, or a group, is refused instead."""
+
+from __future__ import annotations
+
+from queen.guard import Guard
+
+WRONG_ANSWERS = ("decoy", "reverse")
+
+
+def refuse_neighbours(guard: Guard, *, anonymous: bool) -> tuple[Guard, list[str]]:
+    """The guard as it may be served, and what to tell the operator at the start, a sentence each.
+
+    Without keys (`anonymous`) a client is a network prefix, so accused and neighbours look alike: where the operator
+    chose wrong answers, everybody is refused. The ledger itself sees to it that an accused group is only refused.
+    """
+    notices: list[str] = []
+    if guard.policy.name != "sentinel" or guard.bundle.observe:
+        return guard, notices
+    if anonymous:
+        chosen = {name: getattr(guard.bundle.sentinel, name) for name in ("on_alarm", "on_spent")}
+        for name, choice in chosen.items():
+            if choice in WRONG_ANSWERS:
+                guard = guard.with_options(**{name: "refuse"})
+                notices.append(
+                    f"{name} is refuse, not {choice}: without keys a client is a network prefix, and neighbours there "
+                    "must not get wrong answers"
+                )
+    sentinel = guard.bundle.sentinel
+    enforcing = [kind for kind, group in sentinel.groups.items() if group.enforce_alarm]
+    if enforcing and sentinel.on_alarm not in ("refuse", "observe"):
+        notices.append(
+            f"members of an accused group ({', '.join(enforcing)}) are refused: on_alarm {sentinel.on_alarm} is for "
+            "clients who stand accused themselves"
+        )
+    return guard, notices
