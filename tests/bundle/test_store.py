@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -19,7 +20,7 @@ from queen import Guard, atomic, calibrate, protect
 from queen.bundle.calibration import Calibration
 from queen.bundle.store import FORMAT, MANIFEST, load_bundle, save_bundle
 from queen.core.mapping import MapRecipe
-from queen.errors import BundleError, BundleModelError, OptionError, PolicyError, SecretError
+from queen.errors import BundleError, BundleModelError, OptionError, PolicyError, RefusedError, SecretError
 from queen.options import Group, Limits, Sentinel
 from queen.secret import secret_path
 from queen.zoo import build
@@ -143,8 +144,14 @@ def test_the_sentinels_settings_survive_and_judge_alike(tmp_path):
     loaded = queen.load(tmp_path / "b")
     assert loaded.bundle.sentinel == settings
     assert loaded.bundle.limits.extra_answers == 99
-    one, two = (g.answer(queries(), client="a", groups=["tenant:7", "everyone"]) for g in (guard, loaded))
+    replies = []
+    for g in (guard, loaded):
+        with pytest.raises(RefusedError) as refusal:  # what groups have spent is refused, whatever on_spent says
+            g.answer(queries(), client="a", groups=["tenant:7", "everyone"])
+        replies.append(refusal.value.reply)
+    one, two = replies
     assert one.verdicts == two.verdicts
+    assert np.array_equal(one.refused, two.refused)
     assert torch.equal(one.probabilities, two.probabilities)
     assert guard.ledger.standings() == loaded.ledger.standings()
     assert guard.ledger.standing("a").wealth > 0
