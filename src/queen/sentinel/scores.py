@@ -16,8 +16,8 @@ from torch import Tensor
 from queen.core.sensitivity import Floats
 from queen.options import SCORES
 
-# Not the nearest alone, which may be an odd one, though some foreign images stand out best by it; and none far away: of a
-# hundred classes the reference holds twenty images each (results/sentinel/neighbours.json has the figures).
+# Not the nearest alone, which may be an odd one, though some foreign images stand out best by it; and none far away:
+# of a hundred classes the reference holds twenty images each (results/sentinel/neighbours.json has the figures).
 NEIGHBOURS = 2
 RANK = 128  # of the reference: more axes separated no better on CIFAR-10 and CIFAR-100
 SMALLEST = 1e-12  # before a logarithm: a point in its centre, a feature equal to one of the reference
