@@ -245,3 +245,12 @@ def test_a_client_that_only_operators_ever_named_is_not_on_record(ledger):
     ledger.set_budget("ghost", None, "op")
     assert ledger.standings() == []
     assert list(ledger.clients()) == []
+
+
+def test_a_fact_of_the_whole_ledger_is_said_once_or_replaced(ledger):
+    assert ledger.fact("owner") is None
+    assert ledger.set_fact("owner", "first", replace=False) == "first"
+    assert ledger.set_fact("owner", "second", replace=False) == "first" == ledger.fact("owner")
+    assert ledger.set_fact("owner", "third é") == "third é" == ledger.fact("owner")
+    assert ledger.fact("other") is None
+    assert ledger.standings() == []

@@ -310,7 +310,7 @@ def test_refusals_say_why(path):
         SqliteLedger(path)
     path.unlink()
     from_the_past(path)
-    with pytest.raises(LedgerError, match=r"schema 2, .*migrates 3 and 4: open it once with .*or begin a new file"):
+    with pytest.raises(LedgerError, match=r"schema 2, .*migrates 3, 4, 5: open it once with .*or begin a new file"):
         SqliteLedger(path)
 
 

@@ -16,7 +16,7 @@ from tests.reference.watch import Rules
 from tests.support.paths import ROOT
 from tests.support.queries import FOREIGN, PLENTY, USUAL, judge, picture
 
-DUMPS = {version: (ROOT / "tests" / "ledger" / f"schema_{version}.sql").read_text() for version in (3, 4)}
+DUMPS = {version: (ROOT / "tests" / "ledger" / f"schema_{version}.sql").read_text() for version in (3, 4, 5)}
 TEAM = {"team:1": Group(limits=PLENTY, enforce_alarm=True)}
 HISTORY_RULES = Rules(PLENTY, bar=5.0, groups={"alice": TEAM, "bob": TEAM})
 
@@ -32,7 +32,7 @@ def old_file(path: Path, version: int = 3, dump: str | None = None) -> Path:
 
 
 def history(ledger: Ledger) -> None:
-    """What happened in the file of schema 4, done again: an honest client, two accused ones, and operators' work."""
+    """What happened in the files of schema 4 and 5, done again: an honest client, two accused ones, and operators' work."""
     rules = HISTORY_RULES
     other = Rules(PLENTY, bar=5.0, test=2, groups=rules.groups)
     alice = [picture(i, point, client="alice") for i, point in enumerate([(0.0, 0.0), (0.5, 0.25), (2.0, 0.0)])]

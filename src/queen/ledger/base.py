@@ -194,6 +194,14 @@ class Ledger(Protocol):
         """Give a client its own budget, or (None) the guard's limits again."""
         ...
 
+    def fact(self, name: str) -> str | None:
+        """Something that is true of the whole ledger, by name: whose it is, how old; None if nobody has said it."""
+        ...
+
+    def set_fact(self, name: str, value: str, *, replace: bool = True) -> str:
+        """Say something of the whole ledger; unless it may `replace` it, only if nobody has. What holds is returned."""
+        ...
+
     def check(self) -> None:
         """Raise `LedgerError` if nothing can be written now, so that a server finds out before a client asks."""
         ...

@@ -24,6 +24,7 @@ class MemoryLedger(LedgerBase):
         self._states: dict[tuple[bool, str], ScopeState] = {}
         self._events: list[Event] = []
         self._tests: dict[str, list[int]] = {}  # ids by account, in the order in which they came
+        self._facts: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def judge_rows(self, rows: Rows) -> Judgement:
@@ -102,6 +103,18 @@ class MemoryLedger(LedgerBase):
             state = self._state(check_client(name), group=group)
             self._log(make_event(order, state.standing(name, group=group), actor=actor))
             state.obey(order, budget)
+
+    def fact(self, name: str) -> str | None:
+        """Something that is true of the whole ledger; see `Ledger`."""
+        with self._lock:
+            return self._facts.get(name)
+
+    def set_fact(self, name: str, value: str, *, replace: bool = True) -> str:
+        """Say something of the whole ledger, and return what holds."""
+        with self._lock:
+            if replace or name not in self._facts:
+                self._facts[name] = value
+            return self._facts[name]
 
     def check(self) -> None:
         """Memory can always be written."""

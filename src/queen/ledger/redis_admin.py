@@ -64,6 +64,22 @@ class RedisAdmin(LedgerBase):
             self._numbers[test.account, test.id] = number
         return number
 
+    def fact(self, name: str) -> str | None:
+        """Something that is true of the whole ledger; see `Ledger`."""
+        facts = f"{self._prefix}:facts"
+        with self._servers.named_errors():
+            value: bytes | None = self._servers.client_of(facts).hget(facts, name)
+        return None if value is None else value.decode()
+
+    def set_fact(self, name: str, value: str, *, replace: bool = True) -> str:
+        """Say something of the whole ledger, and return what holds."""
+        facts = f"{self._prefix}:facts"
+        with self._servers.named_errors():
+            client = self._servers.client_of(facts)
+            (client.hset if replace else client.hsetnx)(facts, name, value)
+            holds: bytes = client.hget(facts, name)
+        return holds.decode()
+
     def check(self) -> None:
         """Raise `LedgerError` if nothing can be written, or if it would not last."""
         self._servers.check(allow_volatile=self._allow_volatile, key=f"{self._prefix}:check")

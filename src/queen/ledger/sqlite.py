@@ -144,6 +144,16 @@ class SqliteLedger(LedgerBase):
                 tables.drop_winnings(self._db, state)
             tables.write_scopes(self._db, [state])
 
+    def fact(self, name: str) -> str | None:
+        """Something that is true of the whole ledger; see `Ledger`."""
+        with self._lock, self._named_errors():
+            return tables.read_fact(self._db, name)
+
+    def set_fact(self, name: str, value: str, *, replace: bool = True) -> str:
+        """Say something of the whole ledger, and return what holds."""
+        with self._writing():
+            return tables.write_fact(self._db, name, value, replace=replace)
+
     def check(self) -> None:
         """Commit something that changes nothing; raise `LedgerError` if that is not possible."""
         with self._writing():

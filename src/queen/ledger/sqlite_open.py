@@ -8,11 +8,16 @@ from contextlib import closing
 from pathlib import Path
 
 from queen.errors import LedgerError
-from queen.ledger.sqlite_schema import SCHEMA, SCOPE, SENTINEL, number
+from queen.ledger.sqlite_schema import FACT, SCHEMA, SCOPE, SENTINEL, number
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 # What each version that we read has and no older one has; the newest comes first.
-COLUMNS_OF = {5: {"winnings.id", "scope.after_alarm"}, 4: {"winnings.id"}, 3: {"seen.id"}}
+COLUMNS_OF = {
+    6: {"winnings.id", "scope.after_alarm", "fact.value"},
+    5: {"winnings.id", "scope.after_alarm"},
+    4: {"winnings.id"},
+    3: {"seen.id"},
+}
 APPLICATION_ID = 0x5145454E  # "QEEN", so that another program's database is refused by name
 PATIENCE = 600.0  # seconds that another process may take to migrate the file
 # Version 3 had one ring of 1,024 rows a scope, `seen`: pictures, and the digest of each that was answered (else 0). Its
@@ -33,7 +38,11 @@ DROP TABLE scope;
 ALTER TABLE new_scope RENAME TO scope
 """
 FROM_4 = "ALTER TABLE scope ADD COLUMN after_alarm INTEGER NOT NULL DEFAULT 0"  # version 4 did not count them
-MIGRATIONS = {3: SCOPE.replace("TABLE scope", "TABLE new_scope") + SENTINEL + FROM_3, 4: FROM_4}
+MIGRATIONS = {  # each to the newest version; version 5 had no facts
+    3: SCOPE.replace("TABLE scope", "TABLE new_scope") + SENTINEL + FACT + FROM_3,
+    4: FACT + FROM_4,
+    5: FACT,
+}
 
 
 def prepare(db: sqlite3.Connection, path: str, timeout: float) -> None:
@@ -105,7 +114,7 @@ def _refuse_others(db: sqlite3.Connection, path: str) -> int:
     way_out = "update queen" if version > SCHEMA_VERSION else "open it once with the version of queen that reads both"
     raise LedgerError(
         f"ledger '{path}' has schema {version}, this version reads {SCHEMA_VERSION} and migrates "
-        f"{' and '.join(map(str, MIGRATIONS))}: "
+        f"{', '.join(map(str, MIGRATIONS))}: "
         f"{way_out}, or begin a new file"
     )
 

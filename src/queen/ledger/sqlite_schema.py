@@ -32,6 +32,9 @@ CREATE TABLE counts (id INTEGER PRIMARY KEY, numbers BLOB NOT NULL);
 CREATE TABLE picture (id INTEGER PRIMARY KEY, sketch BLOB NOT NULL);
 CREATE TABLE answered (id INTEGER PRIMARY KEY, digest INTEGER NOT NULL);
 """
+FACT = """
+CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
 SCHEMA = f"""
 {SCOPE}
 CREATE TABLE name (
@@ -49,6 +52,7 @@ CREATE TABLE event (
     wealth REAL NOT NULL, queries INTEGER NOT NULL, coverage TEXT NOT NULL, actor TEXT NOT NULL, at REAL NOT NULL,
     acknowledged TEXT
 );
+{FACT}
 """
 # One number takes less room than two: rows of `picture` and `answered` are numbered scope * SLOTS + slot, those of
 # `winnings` scope * TESTS + place, and those of `counts` (number of the winnings) * BLOCKS + block of classes.
@@ -258,6 +262,20 @@ def number_test(db: sqlite3.Connection, test: Test, *, claim: bool = True) -> in
         if claim:
             db.execute("INSERT INTO test VALUES (?, ?, ?)", (*key, row[0]))
     return int(row[0])
+
+
+def read_fact(db: sqlite3.Connection, name: str) -> str | None:
+    """Something that is true of the whole ledger; None if nobody has said it."""
+    row: tuple[str] | None = db.execute("SELECT value FROM fact WHERE name = ?", (name,)).fetchone()
+    return row[0] if row else None
+
+
+def write_fact(db: sqlite3.Connection, name: str, value: str, *, replace: bool) -> str:
+    """Store a fact, unless there is one that may not be replaced; returns what holds."""
+    or_else = "REPLACE" if replace else "IGNORE"
+    db.execute(f"INSERT OR {or_else} INTO fact VALUES (?, ?)", (name, value))
+    row: tuple[str] = db.execute("SELECT value FROM fact WHERE name = ?", (name,)).fetchone()
+    return row[0]
 
 
 def write_event(db: sqlite3.Connection, event: Event) -> None:
