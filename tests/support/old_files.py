@@ -32,7 +32,7 @@ def old_file(path: Path, version: int = 3, dump: str | None = None) -> Path:
 
 
 def history(ledger: Ledger) -> None:
-    """What happened in the files of schema 4 and 5, done again: an honest client, two accused ones, and operators' work."""
+    """What happened in the files since schema 4, done again: an honest client, two accused ones, operators' work."""
     rules = HISTORY_RULES
     other = Rules(PLENTY, bar=5.0, test=2, groups=rules.groups)
     alice = [picture(i, point, client="alice") for i, point in enumerate([(0.0, 0.0), (0.5, 0.25), (2.0, 0.0)])]

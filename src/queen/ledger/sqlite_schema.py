@@ -272,8 +272,8 @@ def read_fact(db: sqlite3.Connection, name: str) -> str | None:
 
 def write_fact(db: sqlite3.Connection, name: str, value: str, *, replace: bool) -> str:
     """Store a fact, unless there is one that may not be replaced; returns what holds."""
-    or_else = "REPLACE" if replace else "IGNORE"
-    db.execute(f"INSERT OR {or_else} INTO fact VALUES (?, ?)", (name, value))
+    insert = "INSERT OR REPLACE INTO fact VALUES (?, ?)" if replace else "INSERT OR IGNORE INTO fact VALUES (?, ?)"
+    db.execute(insert, (name, value))
     row: tuple[str] = db.execute("SELECT value FROM fact WHERE name = ?", (name,)).fetchone()
     return row[0]
 
