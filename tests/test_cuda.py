@@ -36,7 +36,7 @@ def make_guard(device: str, kind: str = "head") -> queen.Guard:
 
 @pytest.mark.parametrize("kind", ["head", "network"])
 def test_a_guard_fits_answers_saves_and_loads_on_cuda(kind, tmp_path):
-    guard = make_guard("cuda", kind)
+    guard = make_guard("cuda", kind).fresh(on_alarm="decoy")  # the images are like none of those it was fitted on
     x = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     guard.save(tmp_path / "bundle")
     reply = guard.answer(x, client="a")
