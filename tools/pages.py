@@ -34,6 +34,7 @@ from queen.demo.plot import draw_cost
 from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
 from tools.reliability import goals_table, open_goals_table
+from tools.threats import remaining_markdown
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -288,6 +289,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "timing": answer_times,
         "settings": settings_table,
     },
+    "docs/threat-model.md": {"what remains": lambda: remaining_markdown(_read(DEMO), read_results(ACCUSED))},
     "docs/studies.md": {f"study {name}": partial(study_figures, name) for name in STUDIES},
 }
 

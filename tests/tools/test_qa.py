@@ -103,6 +103,7 @@ def test_some_may_be_chosen_by_number_or_name(scenarios):
         qa.choose(["63"])
 
 
+@pytest.mark.slow
 def test_ctrl_c_shows_what_was_done(scenarios):
     out = scenarios(goal_61_good=GOOD, goal_62_hung=ENDLESS)
     programs = {number: str(path) for number, path in qa.find_scenarios().items()}
