@@ -80,8 +80,8 @@ audit:                        ## known holes in the pinned packages; needs a net
 	$(PYTHON) -m venv build/audit
 	build/audit/bin/python -m pip install --quiet pip-audit==2.10.1 \
 	  || { echo "make audit needs a network: pip-audit could not be installed"; exit 1; }
-	build/audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off \
-	  || { echo "make audit: a package above has a known hole, or there was no network to ask (see above)"; exit 1; }
+	build/audit/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip --progress-spinner off \
+	  || { echo "make audit: a package above has a known hole, or the database of holes was out of reach"; exit 1; }
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "queen needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
