@@ -1,4 +1,4 @@
-"""The house as a picture: `python tools/house.py` draws docs/architecture.svg from the real imports.
+"""The house as a picture: `python -m tools.house` draws docs/architecture.svg from the real imports.
 
 Rows are the layers that import-linter enforces (pyproject.toml), upper ones import lower ones. A line is drawn where a
 room imports another and no third room between them does, so that the picture stays readable. `--check` only compares.
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str]) -> int:
     picture = draw()
     if "--check" in arguments:
         if not PICTURE.exists() or PICTURE.read_text() != picture:
-            print("docs/architecture.svg is not up to date: python tools/house.py", file=sys.stderr)
+            print("docs/architecture.svg is not up to date: python -m tools.house", file=sys.stderr)
             return 1
         return 0
     PICTURE.write_text(picture)

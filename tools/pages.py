@@ -1,4 +1,4 @@
-"""Fill the documents from the committed results and the settings: `python tools/pages.py`.
+"""Fill the documents from the committed results and the settings: `python -m tools.pages`.
 
 Between `<!-- name -->` and `<!-- /name -->` a document holds what the function of that name in `DOCUMENTS` returns.
 With `--check` nothing is written: stale documents are named, and the exit status is 1 if there are any.
@@ -33,6 +33,8 @@ from queen.bench.studies.run import read_study_result
 from queen.demo.plot import draw_cost
 from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
+from tools.reliability import goals_table, open_goals_table
+from tools.threats import remaining_markdown
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -268,6 +270,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "read back": lambda: read_back_markdown(read_back_reports()),
         "proof": lambda: proof_markdown(read_back_reports()),
     },
+    "docs/reliability.md": {"goals": goals_table, "open goals": open_goals_table},
     "docs/results.md": {
         "cifar table": partial(benchmark_table, CIFAR),
         "cifar story": cifar_story,
@@ -286,6 +289,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "timing": answer_times,
         "settings": settings_table,
     },
+    "docs/threat-model.md": {"what remains": lambda: remaining_markdown(_read(DEMO), read_results(ACCUSED))},
     "docs/studies.md": {f"study {name}": partial(study_figures, name) for name in STUDIES},
 }
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+
+import pytest
+
+SKIPPED = 77  # the exit code of a goal that cannot be run here, as other test programs have it
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,12 @@ def main(goal: str, run: Scenario, control: Scenario, arguments: Sequence[str] |
     quick = options.quick
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="queen-qa-") as folder:
-        checks = list(run(_make(Path(folder) / "run"), quick))
-        caught = failed(control(_make(Path(folder) / "control"), quick))
+        try:
+            checks = list(run(_make(Path(folder) / "run"), quick))
+            caught = failed(control(_make(Path(folder) / "control"), quick))
+        except pytest.skip.Exception as reason:  # raised where a program is missing that the tests need too
+            _print(f"{goal}: SKIPPED: {reason}")
+            sys.exit(SKIPPED)
         checks, caught = ([_without(folder, check) for check in part] for part in (checks, caught))
     _print(*checks, *(f"       control, caught: {check.name}: {check.found}" for check in caught))
     checks.append(Check("the control fails", bool(caught)))
@@ -62,6 +72,8 @@ def main(goal: str, run: Scenario, control: Scenario, arguments: Sequence[str] |
             "goal": goal,
             "quick": quick,
             "seconds": round(seconds, 1),
+            "machine": f"{os.cpu_count()} cores",
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
             "checks": [asdict(check) for check in checks],
             "control": [asdict(check) for check in caught],
         }

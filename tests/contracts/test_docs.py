@@ -13,12 +13,15 @@ from typer.main import get_command
 
 from queen.cli import app
 from queen.demo.run import demo_spec
+from queen.serve.settings import Settings
 from tests.support.paths import ROOT
 from tests.support.references import find_reference, references_in
+from tools.reliability import read_goals
 
 SOURCE = ROOT / "src" / "queen"
 README, PAPER = ROOT / "README.md", ROOT / "docs" / "paper.md"
-DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
+SECURITY, THREATS = ROOT / "SECURITY.md", ROOT / "docs" / "threat-model.md"
+DOCUMENTS = [README, SECURITY, *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def blocks(path: Path, *languages: str) -> list[str]:
@@ -116,6 +119,39 @@ def test_every_local_link_leads_to_a_file(path):
     links += re.findall(r"^\[[^\]]+\]:\s*(\S+)", text, re.MULTILINE)
     local = [link.partition("#")[0] for link in links if not re.match(r"[a-z]+:", link)]
     assert [link for link in local if link and not (path.parent / link).exists()] == []
+
+
+def anchors(path: Path) -> set[str]:
+    """Names by which links may lead to the headings of a document."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_local_link_to_a_heading_leads_to_one(path):
+    links = re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", path.read_text())
+    targets = [(path.parent / file if file else path, anchor) for file, anchor in links]
+    assert [f"{file.name}#{anchor}" for file, anchor in targets if anchor not in anchors(file)] == []
+
+
+@pytest.mark.parametrize("path", [SECURITY, THREATS], ids=lambda path: path.name)
+def test_what_stops_an_attack_exists_by_the_name_that_is_given(path):
+    named = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL))
+    files = [word for text in named for word in text.split() if re.fullmatch(r"(src|tests|qa|docs)/[\w./-]+", word)]
+    assert [file for file in files if not (ROOT / file).exists()] == []
+    flags = [word for text in named if text.startswith("--") for word in text.split()[:1]]
+    assert [flag for flag in flags if flag.removeprefix("--").replace("-", "_") not in Settings.model_fields] == []
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert [text for text in named if text.startswith("make ") and text.split()[1] not in targets] == []
+    known = get_command(app).commands
+    assert [text for text in named if text.startswith("queen ") and text.split()[1] not in known] == []
+    assert len(files) + len(flags) >= 5
+
+
+def test_every_goal_that_the_threat_model_names_has_a_row():
+    numbers = {goal.number for goal in read_goals()}
+    named = re.findall(r"[Gg]oals? ([\d, and]+)", THREATS.read_text())
+    assert {int(number) for part in named for number in re.findall(r"\d+", part)} <= numbers
 
 
 def tracked() -> list[Path]:
