@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 import queen.serve.service
-from queen.serve.release_clock import ReleaseClock
+from queen.serve.release.clock import ReleaseClock
 from queen.serve.types import Caller, Query, ServeError
 from tests.support.server import running_service
 from tests.support.serving import digits
