@@ -54,10 +54,7 @@ def test_defaults_bind_to_loopback_with_a_file_as_ledger():
         ({"digits": 7}, "digits"),
         ({"digits": -1}, "digits"),
         ({"after_alarm": -2}, "after_alarm"),
-        *(
-            ({"release_every": value}, "release_every.*expected auto, or seconds from 0")
-            for value in WRONG
-        ),
+        *(({"release_every": value}, "release_every.*expected auto, or seconds from 0") for value in WRONG),
         ({"groups": {"tenant": {"extra": 1}}}, "groups.tenant.extra"),
     ],
 )

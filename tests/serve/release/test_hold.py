@@ -9,7 +9,7 @@ import pytest
 import queen.serve.release.hold
 from queen.cli import serve as command
 from queen.serve.release.clock import ReleaseClock
-from queen.serve.release.hold import HEADROOM, LEAST, MOST, WINDOW, Hold
+from queen.serve.release.hold import HEADROOM, MOST, WINDOW, Hold
 from queen.serve.release.work import WorkTime
 from queen.serve.settings import read_settings
 from queen.serve.types import Caller, Query, ServeError
@@ -85,8 +85,8 @@ def test_a_slower_server_holds_answers_back_for_longer_in_coarse_steps_and_a_fas
     assert work(2 * at_first, 1) == 2
     assert work(at_first) == 2
     assert [work(100 * at_first) for _ in range(5)][-1] == MOST
-    assert [work(at_first / 3) for _ in range(8)][-1] == 1  # where half would no longer do for all
-    assert [work(at_first / 100) for _ in range(8)][-1] == LEAST
+    assert [work(at_first / 3) for _ in range(8)][-1] == 1  # half would no longer do for all
+    assert [work(at_first / 100) for _ in range(8)][-1] == WORK.median / WORK.one_row
 
 
 @pytest.mark.usefixtures("measured")

@@ -13,7 +13,7 @@ TICKS = 4  # for one such time, if the server may choose: more would cost work, 
 SHORTEST = 0.001  # seconds between two ticks
 WINDOW = 1000  # batches between two looks at whether the server has become slower or faster
 LATE = WINDOW // 100
-LEAST, MOST = 0.25, 16.0  # times as long as at the start
+MOST = 16.0  # times as long as at the start
 
 
 class Hold:
@@ -75,17 +75,17 @@ class Hold:
         self._late += seconds > limit
         self._far_from_late += seconds < limit / 4
         if self._batches == WINDOW:
-            self._adapt()
+            self._adapt(self._work)
             self._batches = self._late = self._far_from_late = 0
 
-    def _adapt(self) -> None:
+    def _adapt(self, work: WorkTime) -> None:
         before = self._factor
         if self._late > LATE:
             self._factor = min(2 * before, MOST * HEADROOM)
-        elif WINDOW - self._far_from_late <= LATE:
-            self._factor = max(before / 2, LEAST * HEADROOM)
+        elif WINDOW - self._far_from_late <= LATE:  # but batches are not all that a request waits for
+            self._factor = max(before / 2, HEADROOM * work.median / work.one_row)
         if self._factor != before:
-            log("release clock", hold_ms=_in_ms(self.seconds(1)), why=f"{self._late} of {WINDOW} were late")
+            log("release clock", hold_ms=_in_ms(self.seconds(1)), why=f"{self._late} of {WINDOW} batches were late")
 
 
 def _why_not(every: float | str, guard: Guard) -> str:
