@@ -254,11 +254,11 @@ def answer_times(path: Path = TIMING) -> str:
             cell["ledger"],
             f"`{cell['flags']}`",
             f"{cell['median_us'] / 1e3:.2f}",
-            *(f"{cell[kind]['tell']:.2f} ({cell[kind]['more_us']:+.0f})" for kind in ("again", "accused")),
+            *(f"{cell[kind]['tell']:.2f} ({cell[kind]['more_us']:+.0f})" for kind in ("near", "again", "accused")),
         )
         for cell in _read(path)["cells"]
     ]
-    return markdown_table(("ledger", "flags", "ms an answer", "asked again", "accused"), rows)
+    return markdown_table(("ledger", "flags", "ms per answer", "a bit changed", "asked again", "accused"), rows)
 
 
 DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {

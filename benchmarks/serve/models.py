@@ -60,7 +60,7 @@ def make_digits(folder: Path, questions: int) -> Served:
             optimiser.step()
         known, asked = _halves(*digits(HELD_OUT))
         _save(model.eval(), (x, y), known, folder / "digits", "models:digits_model")
-        fresh = _mixtures(*asked, questions)
+        fresh = mixtures(*asked, questions)
     file = folder / "digits.jsonl"
     file.write_bytes(b"\n".join(as_json(one) for one in fresh))
     return Served(folder / "digits", file)
@@ -85,7 +85,7 @@ def _halves(x: Tensor, y: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, 
     return (x[:half], y[:half]), (x[half:], y[half:])
 
 
-def _mixtures(x: Tensor, y: Tensor, count: int) -> Tensor:
+def mixtures(x: Tensor, y: Tensor, count: int) -> Tensor:
     """Images as natural as those given, and no two so alike that the sentinel takes them for repeats."""
     parts = []
     for k in y.unique():

@@ -46,13 +46,17 @@ console = Console(stderr=True)
 
 @dataclass(frozen=True)
 class Comparison:
-    """Servers of one model, asked in turn; `servers` are "policy ledger", or litserve."""
+    """Servers of one model, asked in turn; `servers` are "policy ledger", or litserve.
+
+    `release_every` is when answers leave: at once where the server itself is measured, else as it is by default.
+    """
 
     make: Callable[[Path, int], Served]
     questions: int
     servers: tuple[str, ...]
     connections: tuple[int, ...]
     threads: int
+    release_every: str
     seconds: float
 
 
@@ -63,6 +67,7 @@ COMPARISONS: Mapping[str, Comparison] = {
         ("none memory", "sentinel memory", "sentinel sqlite", "sentinel redis", "litserve"),
         connections=(32, 1),
         threads=1,  # for a network this small a second thread only waits
+        release_every="0",
         seconds=4.0,
     ),
     "vgg16_bn": Comparison(
@@ -71,6 +76,7 @@ COMPARISONS: Mapping[str, Comparison] = {
         ("none memory", "sentinel sqlite", "sentinel redis"),
         connections=(32,),
         threads=0,
+        release_every="auto",
         seconds=8.0,
     ),
 }
@@ -102,6 +108,7 @@ def compare(name: str, folder: Path, *, rounds: int, seconds: float | None) -> I
                     "model": name,
                     "server": side,
                     "connections": connections,
+                    "release_every": what.release_every if side.startswith("sentinel") else None,
                     "median": medians(each),
                     "wire_ms": wire if side != "litserve" else None,
                     "rounds": each,
@@ -133,7 +140,8 @@ def start(
     else:
         ledger = {"memory": "memory://", "sqlite": f"sqlite:///{own / 'ledger.sqlite'}"}[kind]
     clients = max(what.connections)
-    return queen_server(served, own, policy=policy, ledger=ledger, threads=what.threads, clients=clients)
+    options: dict[str, Any] = {"policy": policy, "ledger": ledger, "threads": what.threads, "clients": clients}
+    return queen_server(served, own, **options, flags=["--release-every", what.release_every])
 
 
 def measure(server: Server, served: Served, connections: int, seconds: float, first: int) -> dict[str, Any]:

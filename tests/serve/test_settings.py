@@ -10,6 +10,8 @@ from queen.errors import OptionError
 from queen.options import Limits
 from queen.serve.settings import Settings, read_settings
 
+WRONG = ("sometimes", "", "5 ms", "-0.1", "1.5", "nan", "inf", -1, 2.0, True)  # texts and numbers for release_every
+
 
 def read(config: Path | None = None, **given) -> Settings:
     return read_settings({"bundle": "b", **given}, config)
@@ -52,6 +54,7 @@ def test_defaults_bind_to_loopback_with_a_file_as_ledger():
         ({"digits": 7}, "digits"),
         ({"digits": -1}, "digits"),
         ({"after_alarm": -2}, "after_alarm"),
+        *(({"release_every": value}, "release_every.*expected auto, or seconds from 0") for value in WRONG),
         ({"groups": {"tenant": {"extra": 1}}}, "groups.tenant.extra"),
     ],
 )
@@ -60,6 +63,14 @@ def test_mistakes_are_one_line(given, says):
         read(**given, webhook_secret="do-not-show")
     assert "\n" not in str(error.value)
     assert "do-not-show" not in str(error.value)
+
+
+@pytest.mark.parametrize(("text", "meant"), [("auto", "auto"), ("0", 0.0), ("0.005", 0.005), ("1", 1.0)])
+def test_answers_leave_as_the_server_chooses_or_every_so_many_seconds(monkeypatch, text, meant):
+    assert read().release_every == "auto"
+    assert read(release_every=text).release_every == meant
+    monkeypatch.setenv("QUEEN_RELEASE_EVERY", text)
+    assert read().release_every == meant
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path):

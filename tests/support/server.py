@@ -1,4 +1,7 @@
-"""Real servers for tests that are their clients: in a process, in a thread, or on the event loop of the test."""
+"""Real servers for tests that are their clients: in a process, in a thread, or on the event loop of the test.
+
+Unless a test says otherwise, answers leave at once: to hold them back would cost every test time, and prove nothing.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +125,7 @@ def started(
     home = Path(settings.pop("home", folder / "home"))
     ledger = settings.pop("ledger", "memory://")
     key, admin = _make_keys(home, ledger)
-    flags = {"port": 0, "grpc_port": 0, "home": home, "ledger": ledger, "threads": 1, **settings}
+    flags = {"port": 0, "grpc_port": 0, "home": home, "ledger": ledger, "threads": 1, "release_every": 0, **settings}
     command = [sys.executable, "-m", module, "serve", str(bundle or small_bundle())]
     for name, value in flags.items():
         flag = f"--{name.replace('_', '-')}"
@@ -171,8 +174,8 @@ def _wait(server: Server, patience: float) -> None:
 @asynccontextmanager
 async def running_service(home: Path, **settings: Any) -> AsyncIterator[tuple[Service, Ports]]:
     """A server on this event loop, with a ledger in memory and no gRPC unless the settings say otherwise."""
-    given = {"bundle": small_bundle(), "home": home, "ledger": "memory://", "port": 0, "grpc_port": -1, **settings}
-    service = Service.open(read_settings(given))
+    given = {"bundle": small_bundle(), "home": home, "ledger": "memory://", "port": 0, "grpc_port": -1}
+    service = Service.open(read_settings({**given, "release_every": 0, **settings}))
     async with running(service) as ports:
         yield service, ports
 

@@ -121,10 +121,11 @@ def test_a_quick_run_is_called_rough_and_every_machine_has_its_tables(tmp_path):
 
 def test_times_become_a_table(tmp_path):
     kinds = {"again": {"tell": 0.612, "more_us": -26.6}, "accused": {"tell": 0.5, "more_us": 3.4}}
+    kinds["near"] = {"tell": 0.7, "more_us": 9.6}
     cell = {"ledger": "sqlite", "flags": "--uniform", "median_us": 1234.5, "answers_a_kind": 9, **kinds}
     (tmp_path / "timing.json").write_text(json.dumps({"cells": [cell]}))
     table = pages.answer_times(tmp_path / "timing.json")
-    assert table.splitlines()[-1] == "| sqlite | `--uniform` | 1.23 | 0.61 (-27) | 0.50 (+3) |"
+    assert table.splitlines()[-1] == "| sqlite | `--uniform` | 1.23 | 0.70 (+10) | 0.61 (-27) | 0.50 (+3) |"
 
 
 def test_the_capacity_plan_follows_from_what_was_measured(tmp_path):

@@ -59,6 +59,7 @@ def _print_addresses(service: Service, ports: Ports) -> None:
     if ports.grpc:
         err.print(f"gRPC       {settings.host}:{ports.grpc}")
     err.print(f"dashboard  {scheme}://{settings.host}:{ports.rest}/dashboard (key: queen keys new NAME --admin)")
+    err.print(f"time       {service.hold.notice}", soft_wrap=True)
     for notice in service.notices:
         err.print(notice, style="yellow", soft_wrap=True)
     if not service.auth.keys and not settings.anonymous:
@@ -69,7 +70,7 @@ def _parameters() -> list[inspect.Parameter]:
     """The settings as parameters that typer understands; unset ones are left to environment and file."""
     from queen.serve.settings import Settings
 
-    annotations: dict[str, Any] = {"groups": str | None, "trusted_proxy": list[str] | None}
+    annotations: dict[str, Any] = {"groups": str | None, "trusted_proxy": list[str] | None, "release_every": str | None}
     parameters = []
     for name, field in Settings.model_fields.items():
         own: Any = field.annotation

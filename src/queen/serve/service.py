@@ -29,7 +29,7 @@ from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.ledger_health import LedgerHealth
 from queen.serve.neighbours import refuse_neighbours
 from queen.serve.querylog.writer import QueryLog
-from queen.serve.release_clock import ReleaseClock
+from queen.serve.release.hold import Hold
 from queen.serve.settings import Settings
 from queen.serve.telemetry.counting import RequestCounter
 from queen.serve.telemetry.log import log
@@ -75,7 +75,7 @@ class Service:
         self._parses = 0  # large requests that are being parsed, or wait for it
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._release_clock = ReleaseClock(settings.release_every)
+        self.hold = Hold(settings, guard)
         self._webhook = _open_webhook(settings, self.metrics)
         self._query_log = _open_query_log(settings, self.metrics)
         self.batcher = Batcher(
@@ -122,7 +122,7 @@ class Service:
         self.batcher.start()
         if self._webhook:
             await self._webhook.start()
-        self._release_clock.start()
+        await self.hold.start()
         self._tasks = [asyncio.create_task(one.watch()) for one in (self.key_watcher, self.ledger_health)]
         self._show_ready()
 
@@ -134,7 +134,7 @@ class Service:
     async def stop(self) -> None:
         """Answer the requests that were accepted, then release everything."""
         self.drain()
-        self._release_clock.stop()
+        self.hold.stop()
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -164,16 +164,17 @@ class Service:
             self._parses -= 1
 
     async def infer(self, query: Query, caller: Caller) -> NDArray[np.float32]:
-        """Probabilities (n, K) for one request; raises `ServeError`."""
+        """Probabilities (n, K) for one request, once they may leave; raises `ServeError`."""
+        arrived = time.monotonic()
         try:
             answers = await self.batcher.submit(query, caller)
         except ServeError:
-            await self._release_clock.wait()
+            await self.hold.wait(arrived, query.rows)
             raise
         except OptionError as error:  # a group that has no limits must not be answered as if it were unlimited
             log("group without limits", level="error", client=caller.client, groups=list(caller.groups))
             raise ServeError(503, "the server has no limits for a group of this key; ask the operator") from error
-        await self._release_clock.wait()
+        await self.hold.wait(arrived, query.rows)
         return answers
 
     async def admin(self, request: Request) -> Caller:
@@ -191,6 +192,7 @@ class Service:
             model_seconds=outcome.model_seconds,
             ledger_seconds=outcome.ledger_seconds,
         )
+        self.hold.note_batch(len(outcome.judgement.letters), outcome.model_seconds + outcome.ledger_seconds)
         if self._query_log:
             now = time.time()
             for request in outcome.requests:

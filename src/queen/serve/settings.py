@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -17,6 +18,7 @@ from queen.ledger.open import SERVERS
 from queen.options import MAX_DIGITS, Group, Limits
 
 MIB = 1 << 20
+AUTO: Final = "auto"
 
 
 class GroupLimits(BaseModel):
@@ -82,11 +84,10 @@ class Settings(BaseSettings):
         "network prefixes.",
     )
     uniform: bool = Field(True, description="Compute every kind of answer for every row, so that time tells less.")
-    release_every: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Seconds between moments at which answers leave, so that time tells next to nothing; 0: at once.",
+    release_every: float | Literal["auto"] = Field(
+        AUTO,
+        description="Seconds between moments at which answers leave, so that time tells next to nothing; 0: at once; "
+        "auto: as the model needs under the sentinel, else at once.",
     )
 
     max_body: int = Field(16 * MIB, ge=1024, description="Largest request body in bytes, before and after inflating.")
@@ -132,6 +133,16 @@ class Settings(BaseSettings):
         for network in value:
             ipaddress.ip_network(network, strict=False)
         return value
+
+    @field_validator("release_every", mode="before")
+    @classmethod
+    def _check_release_every(cls, value: object) -> float | str:
+        if value == AUTO:
+            return AUTO
+        with contextlib.suppress(ValueError):
+            if 0 <= (seconds := float(str(value))) <= 1:
+                return seconds
+        raise ValueError("expected auto, or seconds from 0 (answers leave at once) to 1")
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Settings:
