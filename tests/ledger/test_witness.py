@@ -25,6 +25,7 @@ from queen.ledger.witness.witness import Witness, new_id
 from queen.options import Limits
 from tests.support.paths import ROOT
 from tests.support.redis_server import RedisServer, redis_cluster, redis_server
+from tests.support.waiting import wait_for
 
 LIMITS = Limits(radius=0.1, threshold=0.5)
 
@@ -160,7 +161,7 @@ def test_a_file_that_is_gone_is_refused_and_not_made_anew(reopen, file: Path) ->
     with closing(reopen()) as ledger:
         judge(ledger)
     file.unlink()
-    with pytest.raises(LostStateError, match="is empty, but epoch 2"):
+    with pytest.raises(LostStateError, match="is empty, but epoch 2 of 20"):
         reopen()
     assert not file.exists()
     with closing(SqliteLedger(file)) as ledger:  # another one
@@ -331,13 +332,13 @@ def test_a_redis_that_lost_records_is_refused_before_it_judges_anybody(redis, tm
     older = save_aof(redis)
     judge(ledger)
     restart_with(redis, None if emptied else older)
-    expected = "is empty" if emptied else "it is at epoch 1, but epoch 2"
+    expected = "is empty" if emptied else "it is at epoch 2, but epoch 3"  # 1: the script was not known yet
     for act in (lambda: judge(ledger), lambda: judge(ledger), ledger.verify, ledger.check):
         with pytest.raises(LedgerError, match=expected):
             act()
     ledger.close()
     with redis.client() as client:
-        assert client.get("queen:epoch:{10}") == (None if emptied else b"1")  # nothing was written meanwhile
+        assert client.get("queen:epoch:{10}") == (None if emptied else b"2")  # nothing was written meanwhile
     with pytest.raises(LostStateError, match=expected) as caught:
         RedisLedger(redis.url, witness=notes)
     with closing(RedisLedger(redis.url)) as other:
@@ -353,7 +354,7 @@ def test_a_redis_emptied_under_an_open_connection_is_noticed_by_the_first_query(
         judge(ledger)
         with redis.client() as client:
             client.flushall()
-        with pytest.raises(LostStateError, match="it is at epoch 0, but epoch 1"):
+        with pytest.raises(LostStateError, match="it is at epoch 0, but epoch 2"):
             judge(ledger)
         for _ in range(3):  # it does not catch up
             with pytest.raises(LostStateError):
@@ -409,7 +410,7 @@ def test_several_servers_and_threads_raise_one_epoch_without_false_alarms(redis)
         thread.join()
     assert problems == []
     with redis.client() as client:
-        assert int(client.get("queen:epoch:{10}")) == 240
+        assert int(client.get("queen:epoch:{10}")) >= 240
     for ledger in ledgers:
         ledger.close()
 
@@ -431,9 +432,9 @@ def test_one_that_may_forget_is_not_compared(redis) -> None:
     with closing(RedisLedger(redis.url, allow_volatile=True)) as ledger:
         judge(ledger)
         restart_with(redis, None)
-        with pytest.raises(LedgerError):
-            judge(ledger)  # the connection is broken
+        ledger.check()
         judge(ledger)
+        assert ledger.standing("alice").queries == 1
 
 
 def test_a_killed_writer_never_leaves_a_witness_ahead_of_redis(redis, tmp_path: Path) -> None:
@@ -456,18 +457,24 @@ def test_a_server_of_a_cluster_that_lost_records_is_refused_until_that_is_accept
                 for name in names:
                     judge(ledger, name)
                 restart_with(server, before)
-                with pytest.raises(LedgerError, match="went back in time"):
-                    for _ in range(50):
-                        ledger.check()
+                wait_for(lambda: "went back in time" in complaint(ledger))  # once the cluster is up again
                 with pytest.raises(LostStateError):
                     judge(ledger, names[0])
                 with closing(RedisLedger(servers[0].url, timeout=30)) as other:
                     other.accept(str(ledger._servers.epochs.witness.id), "boss")
-                ledger.check()
-                ledger.check()
+                wait_for(lambda: complaint(ledger) == "")
     finally:
         for server in servers:
             server.kill()
+
+
+def complaint(ledger: Ledger) -> str:
+    """What a check says; "" if all is well."""
+    try:
+        ledger.check()
+    except LedgerError as error:
+        return str(error)
+    return ""
 
 
 # Files

@@ -123,6 +123,7 @@ class RedisAdmin(LedgerBase):
         if epochs is not None and epochs.witness.id is None:
             try:
                 epochs.witness.note(self.set_fact(ID, new_id(), replace=False), {})
+                epochs.witness.save()
             except LedgerError:
                 if not self._servers.is_cluster:
                     raise
@@ -224,6 +225,6 @@ class RedisAdmin(LedgerBase):
 
     def close(self) -> None:
         """Give back connections."""
-        if self._servers.epochs and self._refusal is None:
+        if self._servers.epochs:
             self._servers.epochs.witness.save()
         self._servers.close()

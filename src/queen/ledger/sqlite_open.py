@@ -83,7 +83,7 @@ def file_at(path: str) -> tuple[int, int] | None:
 def stored_facts(path: str) -> dict[str, str]:
     """The facts in a file as it is without its log; none where it is no ledger, or is just being written."""
     try:
-        with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?immutable=1", uri=True)) as db:
+        with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
             return dict(db.execute("SELECT name, value FROM fact"))
     except sqlite3.Error:
         return {}

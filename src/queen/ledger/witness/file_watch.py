@@ -106,9 +106,9 @@ class FileWatch:
 
     def save(self, *, every: float = 0.0) -> None:
         """Write the witness, with the epoch that the file has without its log."""
-        if self._witness.path is None or self._witness.problem is not None:
+        if self._witness.path is None:
             return
         facts = stored_facts(self._path)
-        if facts.get(ID) == self._witness.id:
+        if self._witness.problem is None and facts.get(ID) == self._witness.id:
             self._witness.note(None, {WITHOUT_LOG: int(facts.get(EPOCH, 0))})
         self._witness.save(every=every)

@@ -39,8 +39,7 @@ class RedisEpochs:
     def __init__(self, redis: Any, prefix: str, witness: Witness) -> None:
         self.witness = witness
         self._facts, self._prefix = f"{prefix}:facts", prefix
-        errors = redis.exceptions
-        self._elsewhere = (errors.MovedError, errors.AskError, errors.ClusterDownError, errors.TryAgainError)
+        self._errors = redis.exceptions
         self._all = counters(redis.crc.key_slot)
 
     def key(self, part: str) -> str:
@@ -60,7 +59,9 @@ class RedisEpochs:
         for _ in self._questions(before):
             try:
                 replies.append(connection.read_response())
-            except self._elsewhere as error:
+            except self._errors.ResponseError as error:
+                if not self._is_elsewhere(error):
+                    raise  # it will not be used before we know
                 replies.append(error)
         try:
             self._compare(before, replies)
@@ -80,7 +81,7 @@ class RedisEpochs:
                 replies = pipeline.execute(raise_on_error=False)
             except errors:
                 continue
-            if all(isinstance(reply, self._elsewhere) for reply in replies if isinstance(reply, Exception)):
+            if all(self._is_elsewhere(reply) for reply in replies if isinstance(reply, Exception)):
                 answers.append((before, replies))
         for before, replies in sorted(answers, key=lambda answer: isinstance(answer[1][0], Exception)):  # facts first
             self._compare(before, replies)
@@ -90,21 +91,27 @@ class RedisEpochs:
             raise self.witness.problem
         self.witness.save()
 
+    def _is_elsewhere(self, reply: Any) -> bool:
+        """Whether another server of a cluster holds what was asked for, or, where its slots are lost, none."""
+        errors = self._errors
+        if isinstance(reply, errors.ClusterDownError):  # else the cluster is down, and this one will tell later
+            return "not served" in str(reply)
+        return isinstance(reply, errors.MovedError | errors.AskError | errors.TryAgainError)
+
     def _questions(self, parts: Iterable[str]) -> list[tuple[str, ...]]:
         return [("HMGET", self._facts, ID, ACCEPTED), *(("GET", self.key(part)) for part in parts)]
 
     def _compare(self, before: Mapping[str, int], replies: Sequence[Any]) -> None:
         """Compare the id and the counters that a server holds, and remember them; errors are those held elsewhere."""
         facts, *values = replies
-        ledger_id, known = None, self.witness.id
+        ledger_id = None
         if not isinstance(facts, Exception):
             ledger_id, accepted = (value and value.decode() for value in facts)
             self.witness.meet(ledger_id, accepted)
         numbers = {part: value for part, value in zip(before, values, strict=True) if not isinstance(value, Exception)}
         epochs = {part: int(value or 0) for part, value in numbers.items()}
-        if self.witness.id == known:  # else another ledger was accepted, whose epochs are as they are
-            for part, epoch in epochs.items():
-                self.witness.compare(part, epoch, before[part])
+        for part, epoch in epochs.items():
+            self.witness.compare(part, epoch, before[part])
         self.witness.note(ledger_id, epochs)
 
     def add_rise(self, pipeline: Any, part: str) -> int:
@@ -115,9 +122,9 @@ class RedisEpochs:
 
     def check_rise(self, part: str, before: int, reply: Any) -> bool:
         """Compare the reply to `add_rise`, and remember it; False if the counter is held elsewhere."""
-        if isinstance(reply, self._elsewhere):
-            return False
         if isinstance(reply, Exception):
+            if self._is_elsewhere(reply):
+                return False
             raise reply
         if reply <= 0:
             self.witness.compare(part, -reply, before)

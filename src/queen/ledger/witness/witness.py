@@ -79,8 +79,11 @@ class Witness:
         raise self._lost("is empty" if ledger_id is None else "is another one than before")
 
     def compare(self, part: str, epoch: int, before: int) -> None:
-        """Raise `LostStateError` if a part is at a lower epoch than it was `before` it was asked."""
-        if epoch < before:
+        """Raise `LostStateError` if a part is at a lower epoch than it was `before` it was asked.
+
+        Where another ledger was accepted meanwhile, its epochs are as they are.
+        """
+        if epoch < min(before, self.epoch(part)):
             raise self._lost(f"went back in time: it is at epoch {epoch}")
 
     def _lost(self, what: str) -> LostStateError:
