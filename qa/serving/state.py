@@ -50,7 +50,8 @@ class State:
 
 def state_of(server: Server, *files: Path, redis: str = "") -> State:
     """The state now; `files` are those of the ledger, `redis` is its address."""
-    paths = [*files, *sorted(path for path in server.home.rglob("*") if path.is_file())]
+    others = [path for path in server.home.rglob("*") if path.is_file() and path.suffix != ".witness"]  # says no names
+    paths = [*files, *sorted(others)]
     contents = {path.name: path.read_bytes() for path in paths if path.exists()} | (_dump(redis) if redis else {})
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     pages = {name: ask(server.rest, get(f"/admin/client?name={name}", server.admin)) for name in CLIENTS}

@@ -92,6 +92,10 @@ class LedgerError(QueenError):
     """The ledger could not record, so nothing may be answered."""
 
 
+class LostStateError(LedgerError):
+    """The ledger has lost records that it had acknowledged, or would not keep them; only an operator can help."""
+
+
 class CalibrationError(QueenError):
     """The sentinel cannot accuse anybody without held-out images to compare with."""
 

@@ -254,3 +254,19 @@ def test_a_fact_of_the_whole_ledger_is_said_once_or_replaced(ledger):
     assert ledger.set_fact("owner", "third é") == "third é" == ledger.fact("owner")
     assert ledger.fact("other") is None
     assert ledger.standings() == []
+
+
+def test_an_accepted_loss_gives_the_ledger_a_new_id_and_is_logged(ledger):
+    first, second = (number * 8 for number in ("ab", "cd"))
+    ids = [ledger.accept(lost, "boss") for lost in (first, second, first)]
+    assert ledger.fact("id") == ids[-1]
+    assert len(set(ids)) == 3
+    assert {first, second, *ids[:-1]} <= set(ledger.fact("accepted").split())
+    assert [(event.what, event.name, event.actor) for event in ledger.events()] == [("accept", "ledger", "boss")] * 3
+    with pytest.raises(OptionError, match="expected the id"):
+        ledger.accept("alice", "boss")
+    with pytest.raises(ClientError):
+        ledger.accept(first, "")
+    ledger.check()
+    ledger.verify()
+    assert ledger.standings() == []

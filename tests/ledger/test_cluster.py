@@ -182,4 +182,4 @@ def test_slots_that_move_are_followed(ledger, servers):
             assert home(ledger, client) == port
             with one if port == servers[0].port else two as holder:
                 assert ledger.standing(client).queries == 1
-                holder.flushall()
+                holder.delete(*ledger._keys(client))

@@ -36,7 +36,7 @@ def test_a_file(tmp_path, monkeypatch, form, place):
 
 def test_a_path_object_and_options(tmp_path):
     ledger = open_ledger(tmp_path / "clients.db", cache=3)
-    assert ledger._cache_size == 3
+    assert ledger._cache._limit == 3
     assert ask(ledger) == ["a"]
 
 

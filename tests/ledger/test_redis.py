@@ -16,7 +16,7 @@ import pytest
 
 from queen.errors import LedgerError, OptionError
 from queen.ledger import MemoryLedger, RedisLedger
-from queen.ledger.redis_client import DURABLE
+from queen.ledger.witness.durability import DURABLE
 from queen.options import Limits
 from queen.sentinel.bets import Test, shape_table
 from queen.sentinel.wealth import MOST, Winnings
@@ -240,7 +240,7 @@ def test_what_evidence_takes(redis_url):
     rng = np.random.default_rng(0)
     with closing(RedisLedger(redis_url)) as ledger, ledger._servers.client_of("") as client:
         for queries, classes in ((1, 1), (300, 10), (3000, 100), (3000, 1)):
-            client.flushall()
+            client.delete(*ledger._keys("a"))
             bets = [
                 tuple((int(rank), int(rank), bool(rank < 5)) for rank in ranks)
                 for ranks in rng.integers(0, 19, (queries, 3))

@@ -44,11 +44,41 @@ def test_a_failed_ledger_is_checked_until_it_works(monkeypatch):
             health = LedgerHealth(ledger, Metrics(), pool)
             task = asyncio.create_task(health.watch())
             await asyncio.sleep(0.05)
-            assert ledger.failures == 2  # one that works is left alone
+            assert ledger.failures == 2  # nothing is written to one that works
             health.report(LedgerError("disk full"))
             while not health.works:
                 await asyncio.sleep(0.01)
             task.cancel()
         assert ledger.failures == -1
+
+    asyncio.run(asyncio.wait_for(check(), 30))
+
+
+class Forgetful(MemoryLedger):
+    """Has lost state until somebody says that it has not."""
+
+    lost = False
+
+    def verify(self):
+        if self.lost:
+            raise LedgerError("went back in time")
+
+    check = verify
+
+
+def test_a_ledger_that_lost_state_is_noticed_without_a_request(monkeypatch):
+    monkeypatch.setattr(ledger_health, "CHECK_EVERY", 0.01)
+
+    async def check():
+        ledger, changes = Forgetful(), []
+        with ThreadPoolExecutor(1) as pool:
+            health = LedgerHealth(ledger, Metrics(), pool, lambda: changes.append(health.works))
+            task = asyncio.create_task(health.watch())
+            for lost in (True, False):
+                ledger.lost = lost
+                while health.works == lost:
+                    await asyncio.sleep(0.01)
+            task.cancel()
+        assert changes == [False, True]
 
     asyncio.run(asyncio.wait_for(check(), 30))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import time
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -23,6 +22,7 @@ from queen.cli.shared import (
     out,
     print_json,
     table,
+    this_actor,
 )
 from queen.errors import OptionError
 
@@ -60,7 +60,7 @@ def alarms(
     """Who was accused, when and on what evidence."""
     with _open_store(ledger, server, key, changes=acknowledge is not None) as store:
         if acknowledge is not None:
-            store.acknowledge(acknowledge, _actor(actor))
+            store.acknowledge(acknowledge, this_actor(actor))
         events = store.events()
     events = [e for e in events if everything or (e.what == "alarm" and e.acknowledged is None)]
     if as_json:
@@ -97,7 +97,7 @@ def pardon(
         if not store.standing(client, group=group).on_record:
             kind = "group" if group else "client"
             raise OptionError(f"no {kind} '{client}' in this ledger: queen clients lists them")
-        store.pardon(client, _actor(actor), group=group)
+        store.pardon(client, this_actor(actor), group=group)
     out.print(f"{client} is pardoned; what it has seen stays counted")
 
 
@@ -113,7 +113,7 @@ def allow(
     """Put a client on the allow-list: always answered honestly, never a weight on its groups."""
     with _open_store(ledger, server, key, changes=True) as store:
         new = "" if store.standing(client).on_record else " (never seen so far)"
-        store.allow(client, _actor(actor), allowed=not off)
+        store.allow(client, this_actor(actor), allowed=not off)
     out.print(f"{client}{new} is {'no longer ' if off else ''}on the allow-list")
 
 
@@ -138,7 +138,7 @@ def budget(
     own = None if off else Budget(extra_answers=extra_answers, threshold=threshold)
     with _open_store(ledger, server, key, changes=True) as store:
         new = "" if store.standing(client).on_record else " (never seen so far)"
-        store.set_budget(client, own, _actor(actor))
+        store.set_budget(client, own, this_actor(actor))
     out.print(f"{client}{new} has {'the budget of the guard' if off else 'a budget of its own'}")
 
 
@@ -190,10 +190,6 @@ def _require_key(key: str | None, address: str) -> str:
     if key is None:
         raise OptionError(f"the server at {address} wants an admin key: --key, or QUEEN_ADMIN_KEY in the environment")
     return key
-
-
-def _actor(name: str | None) -> str:
-    return getpass.getuser() if name is None else name
 
 
 def _standing_line(standing: Standing) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import sys
 from pathlib import Path
@@ -67,6 +68,11 @@ def open_existing(address: str) -> Ledger:
             "queen ask BUNDLE IMAGE --ledger FILE"
         )
     return open_ledger(address)
+
+
+def this_actor(name: str | None) -> str:
+    """Who does something, for the log: the one named, or who runs the command."""
+    return getpass.getuser() if name is None else name
 
 
 def print_json(result: object) -> None:

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from queen.core.sensitivity import Floats
 from queen.errors import LimitsError, OptionError
-from queen.ledger.rows import Rows, make_rows
+from queen.ledger.rows import Rows, check_client, make_rows
+from queen.ledger.witness.witness import ACCEPTED, ID, is_id, new_id
 from queen.options import Limits
 from queen.sentinel.bets import Test
 from queen.types import Verdict
@@ -57,9 +58,10 @@ class Judgement:
 class Event:
     """Something an operator should know: an alarm, or what an operator did.
 
-    `what` is alarm, pardon, allow, disallow or budget; `name` is the client or group it is about, `client` the one
-    whose query raised the alarm, `wealth` that of its best score in its best test (it accuses at the bar, see
-    `Test.bar`), `coverage` CQS by class. The numbers are from the alarm, or from just before the operator acted.
+    `what` is alarm, pardon, allow, disallow, budget, or accept (of a ledger that has lost state); `name` is the client
+    or group it is about, `client` the one whose query raised the alarm, `wealth` that of its best score in its best
+    test (it accuses at the bar, see `Test.bar`), `coverage` CQS by class. The numbers are from the alarm, or from just
+    before the operator acted.
     """
 
     id: int
@@ -202,8 +204,16 @@ class Ledger(Protocol):
         """Say something of the whole ledger; unless it may `replace` it, only if nobody has. What holds is returned."""
         ...
 
+    def accept(self, lost: str, actor: str) -> str:
+        """Go on although state was lost: whoever knew this ledger as `lost` believes it again. Returns its new id."""
+        ...
+
     def check(self) -> None:
         """Raise `LedgerError` if nothing can be written now, so that a server finds out before a client asks."""
+        ...
+
+    def verify(self) -> None:
+        """Raise `LedgerError` if this ledger has lost state, or would not keep it; quick, and writes nothing."""
         ...
 
     def close(self) -> None:
@@ -242,6 +252,23 @@ class LedgerBase:
     def set_budget(self, client: str, budget: Budget | None, actor: str) -> None:
         """Give a client its own budget, or the guard's limits again."""
         self._operate("budget", client, actor, budget=check_budget(budget))
+
+    def accept(self, lost: str, actor: str) -> str:
+        """Give the ledger a new id after the one that was `lost`, and log who did it."""
+        event = make_event("accept", Standing("ledger", group=False), actor=check_client(actor))
+        if not is_id(lost):
+            raise OptionError(f"expected the id that the error names, 16 digits and letters a to f, got {lost!r}")
+        earlier, own = ((self.fact(name) or "").split() for name in (ACCEPTED, ID))  # type: ignore[attr-defined]
+        self.set_fact(ACCEPTED, " ".join(dict.fromkeys([*earlier, *own, lost])))  # type: ignore[attr-defined]
+        self._add_event(event)
+        return str(self.set_fact(ID, new_id()))  # type: ignore[attr-defined]
+
+    def verify(self) -> None:
+        """What is only in memory cannot be lost while it is used."""
+
+    def _add_event(self, event: Event) -> None:
+        """Log an event."""
+        raise NotImplementedError(f"{type(self).__name__} logs no events")
 
     def _operate(self, order: str, name: str, actor: str, *, group: bool = False, budget: Budget | None = None) -> None:
         """Carry out an order (pardon, allow, disallow or budget) and log it, with the standing from before it."""

@@ -104,6 +104,10 @@ class MemoryLedger(LedgerBase):
             self._log(make_event(order, state.standing(name, group=group), actor=actor))
             state.obey(order, budget)
 
+    def _add_event(self, event: Event) -> None:
+        with self._lock:
+            self._log(event)
+
     def fact(self, name: str) -> str | None:
         """Something that is true of the whole ledger; see `Ledger`."""
         with self._lock:

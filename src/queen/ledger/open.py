@@ -12,10 +12,12 @@ from queen.errors import OptionError
 from queen.ledger.base import Ledger
 from queen.ledger.memory import MemoryLedger
 from queen.ledger.redis import RedisLedger
+from queen.ledger.redis_client import parse_address
 from queen.ledger.redis_layout import Migrated
 from queen.ledger.redis_layout import migrate as migrate_redis
 from queen.ledger.sqlite import SqliteLedger
 from queen.ledger.sqlite_open import stored_version
+from queen.ledger.witness.witness import witness_path
 
 FORMS = """a path, or sqlite:///PATH (sqlite:////PATH from the root): a file
   redis://HOST:PORT/NUMBER, rediss:// (with TLS), valkey://, valkeys://: a server that several may share
@@ -23,8 +25,8 @@ FORMS = """a path, or sqlite:///PATH (sqlite:////PATH from the root): a file
 SERVERS = ("redis", "rediss", "valkey", "valkeys")
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "memory": (),
-    "sqlite": ("cache", "timeout"),
-    **dict.fromkeys(SERVERS, ("allow_volatile", "prefix", "timeout")),
+    "sqlite": ("cache", "timeout", "witness"),
+    **dict.fromkeys(SERVERS, ("allow_volatile", "prefix", "timeout", "witness")),
 }
 
 
@@ -48,6 +50,14 @@ def open_ledger(url: str | PathLike[str], **options: Any) -> Ledger:
             known = ", ".join(OPTIONS[scheme]) or "none"
             raise OptionError(f"a ledger at {scheme}:// has no option '{name}'; known: {known}")
     return opener(**options)
+
+
+def witness_in(folder: Path, url: str) -> Path:
+    """The file in a folder in which a witness remembers the ledger at an address; no password gets there."""
+    scheme, separator, rest = url.partition("://")
+    if scheme in SERVERS:
+        return witness_path(folder, parse_address(url)[0])
+    return witness_path(folder, str(Path(rest[1:] if separator else url).absolute()))
 
 
 def migrate_ledger(

@@ -32,11 +32,14 @@ class RedisLedger(RedisAdmin):
     kind by kind with the rows that nobody has denied. A failure in between may charge for a query that nobody answered,
     never the other way round. Servers must be durable (`appendonly yes`, `appendfsync always`, `noeviction`) unless
     `allow_volatile`. Whatever is not answered within about `timeout` seconds is a `LedgerError`, or, where some servers
-    of a cluster answered, `Judgement.failed`; nothing is sent again, and the next call starts afresh.
+    of a cluster answered, `Judgement.failed`; nothing is sent again, and the next call starts afresh. A server that has
+    lost what it acknowledged is refused, too: as long as this ledger is open, and with a `witness` (a file to remember
+    it in) also when it is opened again.
     """
 
     def judge_rows(self, rows: Rows) -> Judgement:
         """Judge and record; see `Ledger`."""
+        self._refuse_lost()
         packed, replies = PackedRows(rows), _Replies(rows)
         bar = rows.bets.test.bar(self.number_of(rows.bets.test)) if rows.bets else inf
         for stage in sorted({scope.stage for scopes in rows.scopes for scope in scopes}):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from queen.core.sensitivity import Floats
-from queen.errors import LedgerError
+from queen.errors import LedgerError, LostStateError
 from queen.ledger import redis_layout
 from queen.ledger.base import Budget, Event, LedgerBase, Standing, check_event, make_event
-from queen.ledger.redis_client import RedisServers, Script, ScriptCall
+from queen.ledger.redis_client import RedisServers, Script, ScriptCall, parse_address
 from queen.ledger.redis_codec import (
     pack_budget,
     pack_event,
@@ -24,6 +26,7 @@ from queen.ledger.redis_codec import (
     unpack_state,
 )
 from queen.ledger.rows import check_client
+from queen.ledger.witness.witness import ID, Witness, new_id
 from queen.sentinel.bets import Test
 
 OPERATE = Script("operate.lua")
@@ -35,13 +38,23 @@ MAX_WAITING = 10_000  # events that wait for a server to come back
 class RedisAdmin(LedgerBase):
     """Standings, events and operators' orders; a scope is the hash `PREFIX:{TAG}`, where TAG is a hash of its name."""
 
-    def __init__(self, url: str, *, allow_volatile: bool = False, timeout: float = 2.0, prefix: str = "queen") -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        allow_volatile: bool = False,
+        timeout: float = 2.0,
+        prefix: str = "queen",
+        witness: str | PathLike[str] | None = None,
+    ) -> None:
         self._prefix = redis_layout.check_prefix(prefix)
         self._allow_volatile = allow_volatile
         self._waiting: list[bytes] = []
         self._numbers: dict[tuple[str, int], int] = {}  # of the tests used so far, by account and id
         self._lock = threading.Lock()
-        self._servers = RedisServers(url, timeout)
+        self._refusal: LostStateError | None = None  # why nobody may be answered, since `verify` said so
+        known = None if allow_volatile else Witness(parse_address(url)[0], None if witness is None else Path(witness))
+        self._servers = RedisServers(url, timeout, prefix=prefix, witness=known)
         try:
             redis_layout.claim(self._servers, prefix)
             self.check()
@@ -81,9 +94,39 @@ class RedisAdmin(LedgerBase):
         return holds.decode()
 
     def check(self) -> None:
-        """Raise `LedgerError` if nothing can be written, or if it would not last."""
-        self._servers.check(allow_volatile=self._allow_volatile, key=f"{self._prefix}:check")
+        """Raise `LedgerError` if nothing can be written, or what `verify` raises."""
+        self.verify()
+        self._servers.check(key=f"{self._prefix}:check")
+        self._introduce()
         self._log(())
+
+    def verify(self) -> None:
+        """Raise `LostStateError` if state was lost, or could be; then nobody is judged until this passes."""
+        try:
+            self._servers.verify(allow_volatile=self._allow_volatile)
+        except LostStateError as error:
+            self._refusal = error
+            raise
+        if self._refusal is not None:
+            self._refusal, self._numbers = None, {}  # of tests: another ledger may have been accepted
+
+    def _refuse_lost(self) -> None:
+        """Raise what `verify` or a connection has noticed."""
+        if self._servers.epochs is not None and self._refusal is None:
+            self._refusal = self._servers.epochs.witness.problem
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _introduce(self) -> None:
+        """Give a new ledger an id; in a cluster, as soon as the server is there that holds it."""
+        epochs = self._servers.epochs
+        if epochs is not None and epochs.witness.id is None:
+            try:
+                epochs.witness.note(self.set_fact(ID, new_id(), replace=False), {})
+                epochs.witness.save()
+            except LedgerError:
+                if not self._servers.is_cluster:
+                    raise
 
     def records(self, client: str) -> dict[int, Floats]:
         """Recorded points (m, 2) by class, oldest first."""
@@ -152,6 +195,10 @@ class RedisAdmin(LedgerBase):
         if not self._log([make_event(order, unpack_standing(fields, name, group=group), actor=actor)]):
             raise LedgerError(f"'{order}' of '{name}' was done, but could not be logged yet; see that the log is back")
 
+    def _add_event(self, event: Event) -> None:
+        if not self._log([event]):
+            raise LedgerError(f"'{event.what}' was done, but could not be logged yet; see that the log is back")
+
     def _log(self, events: Sequence[Event]) -> bool:
         """Append events to the log; those that cannot be written wait for the next call. Whether none waits."""
         with self._lock:
@@ -178,4 +225,6 @@ class RedisAdmin(LedgerBase):
 
     def close(self) -> None:
         """Give back connections."""
+        if self._servers.epochs:
+            self._servers.epochs.witness.save()
         self._servers.close()

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -14,13 +14,11 @@ from math import inf
 from typing import Any
 from urllib.parse import urlsplit
 
-from queen.errors import LedgerError, OptionError
+from queen.errors import LedgerError, LostStateError, OptionError
+from queen.ledger.witness.durability import volatile_settings
+from queen.ledger.witness.redis_epochs import RedisEpochs
+from queen.ledger.witness.witness import Witness
 
-DURABLE = {
-    "appendonly": ("yes", "nothing would survive a restart"),
-    "appendfsync": ("always", "a crash would lose queries that were answered"),
-    "maxmemory-policy": ("noeviction", "clients would be forgotten when memory is short"),
-}
 SCHEMES = {"valkey": "redis", "valkeys": "rediss"}
 WORKERS = 16  # servers of a cluster that are asked at the same time
 PAGE = 1000  # keys looked at per SCAN
@@ -57,6 +55,7 @@ def _import_redis() -> Any:
     try:
         import redis.backoff  # noqa: PLC0415
         import redis.cluster  # noqa: PLC0415
+        import redis.crc  # noqa: PLC0415
         import redis.exceptions  # noqa: PLC0415
         import redis.retry  # noqa: PLC0415
     except ImportError as error:
@@ -68,27 +67,38 @@ class RedisServers:
     """Sends scripts and commands to the server that holds their keys; nothing is ever resent automatically.
 
     A script whose reply was lost may have run, and then running it again would count another query. Broken connections
-    are opened anew, so that a server that comes back is used again.
+    are opened anew, so that a server that comes back is used again. With a witness, what a server holds under `prefix`
+    is compared on every new connection, and every batch of scripts raises its epoch.
     """
 
-    def __init__(self, url: str, timeout: float) -> None:
-        self.name, address = _parse(url)
+    def __init__(self, url: str, timeout: float, *, prefix: str = "", witness: Witness | None = None) -> None:
+        self.name, address = parse_address(url)
         self._redis = _import_redis()
         errors = self._redis.exceptions
-        self._errors = (errors.RedisError, errors.RedisClusterException, OSError)
+        self._errors = (errors.RedisError, errors.RedisClusterException, OSError, LedgerError)
         retry = self._redis.retry.Retry(self._redis.backoff.NoBackoff(), 0)
         options = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "retry": retry, "protocol": 2}
         self._cluster: Any = None
         self._is_closed = False
         self._is_stale, self._refreshed = False, -inf  # whether the map of slots may be wrong, and when it was read
         self._pool: ThreadPoolExecutor | None = None
+        self.epochs = RedisEpochs(self._redis, prefix, witness) if witness else None
+        self._counter_of: dict[int, str] = {}  # by connection, the counter that is raised there
         with self.named_errors():
-            self._one = self._redis.Redis.from_url(address, **options)
+            self._one = self._redis.Redis.from_url(address, redis_connect_func=self._greet, **options)
             if self._is_clustered():
                 self._one.close()
                 open_cluster = self._redis.cluster.RedisCluster.from_url
-                self._cluster = open_cluster(address, require_full_coverage=False, **options)
+                greet = self.epochs and self.epochs.greet  # after what redis-py itself does on a connection
+                options |= {"require_full_coverage": False, "redis_connect_func": greet}
+                self._cluster = open_cluster(address, **options)
                 self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="redis")
+
+    def _greet(self, connection: Any) -> None:
+        """Set up a connection to a single server as redis-py would, and compare what is there."""
+        connection.on_connect()
+        if self.epochs:
+            self.epochs.greet(connection)
 
     def _is_clustered(self) -> bool:
         try:
@@ -133,8 +143,12 @@ class RedisServers:
             pipeline = client.pipeline(transaction=False)
             for i in chosen:
                 pipeline.execute_command("EVALSHA", script.sha, len(calls[i].keys), *calls[i].keys, *calls[i].arguments)
+            part = self._counter_at(client)
+            before = self.epochs.add_rise(pipeline, part) if self.epochs and part else 0
             try:
                 answers: list[Any] = pipeline.execute(raise_on_error=False)
+                if self.epochs and part and not self.epochs.check_rise(part, before, answers.pop()):
+                    self._is_stale = True
             except self._errors as error:
                 answers = [error] * len(chosen)
             return answers
@@ -150,6 +164,18 @@ class RedisServers:
         if self._pool is None or len(asked) == 1:
             return [ask(*one) for one in asked]
         return list(self._pool.map(lambda one: ask(*one), asked))
+
+    def _counter_at(self, client: Any) -> str | None:
+        """The counter to raise on a server: the first that lies there; None where there is none."""
+        if self.epochs is None:
+            return None
+        if self._cluster is None:
+            return self.epochs.parts[0]
+        if not self._counter_of:
+            for part in reversed(self.epochs.parts):
+                with suppress(*self._errors):
+                    self._counter_of[id(self.client_of(self.epochs.key(part)))] = part
+        return self._counter_of.get(id(client))
 
     def is_error(self, reply: object) -> bool:
         """Whether a reply is an error."""
@@ -197,47 +223,58 @@ class RedisServers:
             self._refreshed = time.monotonic()
             try:
                 self._cluster.nodes_manager.initialize()
-                self._is_stale = False
+                self._is_stale, self._counter_of = False, {}
             except self._errors:
                 return
 
-    def check(self, *, allow_volatile: bool, key: str) -> None:
-        """Raise `LedgerError` if no server answers, or, unless allowed, if one could lose what it acknowledged.
+    def check(self, *, key: str) -> None:
+        """Raise `LedgerError` if nothing can be written.
 
         A single server is asked to write `key`; a cluster is of use as long as one of its servers answers.
         """
-        clients, problems, errors = self.clients(), [], []
+        clients, errors = self.clients(), []
         for client in clients:
             try:
-                problems.append("" if allow_volatile else self._problem_of(client))
                 client.ping()
                 if self._cluster is None:
                     client.set(key, 1)
             except self._errors as error:
                 errors.append(error)
-        if any(problems):
-            raise LedgerError(
-                f"ledger '{self.name}' is not durable: {'; '.join(dict.fromkeys(filter(None, problems)))}"
-            )
+        self._refuse_silence(clients, errors)
+
+    def _refuse_silence(self, clients: Sequence[Any], errors: Sequence[Exception]) -> None:
+        """Raise `LedgerError` if no server answers."""
         if len(errors) == len(clients):
             self._is_stale = True
             raise self.error(errors[0] if errors else "no primary is known")
 
-    def _problem_of(self, client: Any) -> str:
-        """What is wrong with a server's settings, and how to set them right."""
-        try:
-            settings = {name: client.config_get(name).get(name) for name in DURABLE}
-        except self._redis.exceptions.ResponseError as error:
-            names = ", ".join(f"{name} {wanted}" for name, (wanted, _) in DURABLE.items())
-            return f"its settings cannot be read ({error}); if you are sure of {names}, say allow_volatile"
-        return "; ".join(
-            f"{name} is '{settings[name]}', so {why}: CONFIG SET {name} {wanted} (or '{name} {wanted}' in redis.conf)"
-            for name, (wanted, why) in DURABLE.items()
-            if settings[name] != wanted
-        )
+    def verify(self, *, allow_volatile: bool) -> None:
+        """Raise `LostStateError` if a server has lost what it held or, unless allowed, could lose it; writes nothing.
+
+        `LedgerError` if no server answers.
+        """
+        if allow_volatile:
+            return
+        clients, problems, errors = self.clients(), list[str](), list[Exception]()
+        if self.epochs:
+            self.epochs.verify(clients, self._errors, is_cluster=self.is_cluster)
+        for client in clients:
+            try:
+                problems.append(volatile_settings(client, self._redis.exceptions.ResponseError))
+            except self._errors as error:
+                errors.append(error)
+        if any(problems):
+            raise LostStateError(
+                f"ledger '{self.name}' is not durable: {'; '.join(dict.fromkeys(filter(None, problems)))}"
+            )
+        self._refuse_silence(clients, errors)
 
     def error(self, error: object) -> LedgerError:
-        """The error for a client of the ledger, without the password in the address."""
+        """The error for a client of the ledger, without the password in the address; what was lost comes first."""
+        if self.epochs and self.epochs.witness.problem:
+            return self.epochs.witness.problem
+        if isinstance(error, LedgerError):
+            return error
         return LedgerError(
             f"ledger '{self.name}' failed: {error}. It is not certain what was recorded, so nothing may be answered"
         )
@@ -258,7 +295,7 @@ class RedisServers:
         (self._one if self._cluster is None else self._cluster).close()
 
 
-def _parse(url: str) -> tuple[str, str]:
+def parse_address(url: str) -> tuple[str, str]:
     """An address as it may be shown, without a password, and as redis-py takes it."""
     parts = urlsplit(url)
     scheme = SCHEMES.get(parts.scheme, parts.scheme)

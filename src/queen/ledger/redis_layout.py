@@ -96,7 +96,8 @@ def migrate(
     """
     check_prefix(prefix)
     with closing(RedisServers(url, timeout)) as servers:
-        servers.check(allow_volatile=allow_volatile, key=f"{prefix}:check")
+        servers.verify(allow_volatile=allow_volatile)
+        servers.check(key=f"{prefix}:check")
         total, migrated, key = 0, 0, f"{prefix}:layout"
         with servers.named_errors():
             _refuse_newer(servers, servers.client_of(key).get(key) or b"%d" % LAYOUT)

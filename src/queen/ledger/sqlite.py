@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from math import inf
-from os import PathLike, fspath, stat
-from os.path import abspath
+from os import PathLike, fspath
 from pathlib import Path
 
 from queen.core.sensitivity import Floats
-from queen.errors import LedgerError
+from queen.errors import LedgerError, LostStateError
 from queen.ledger import sqlite_schema as tables
 from queen.ledger.base import Budget, Event, Judgement, LedgerBase, Standing, check_event, make_event
 from queen.ledger.decide import Journal, decide
 from queen.ledger.rows import Rows, Scope, check_client
-from queen.ledger.sqlite_open import SCHEMA_VERSION, prepare
-from queen.ledger.sqlite_schema import Key, Touched, number
-from queen.ledger.state import ScopeState
+from queen.ledger.sqlite_open import SCHEMA_VERSION, make_private, prepare
+from queen.ledger.sqlite_schema import Touched, number
+from queen.ledger.state import ScopeState, StateCache
+from queen.ledger.witness.file_watch import FileWatch
 from queen.sentinel.bets import Test
+
+MIB = 1 << 20
 
 
 class SqliteLedger(LedgerBase):
@@ -29,28 +30,42 @@ class SqliteLedger(LedgerBase):
 
     Decisions are made by the same procedure as in memory. The file holds the records in order, and CQS is the sum of
     their areas in that order, so a reopened ledger continues bit for bit. Every batch is counted and committed,
-    whatever the verdicts, so that the time it takes reveals nothing. Up to `cache` clients stay in memory. Several
-    processes may share a file and stay exact (each call takes the write lock first and drops its cache when another
-    process has written), but only one at a time makes progress: for throughput let one process own the file.
+    whatever the verdicts, so that the time it takes reveals nothing. Clients that asked lately stay in memory, about
+    `cache` bytes of them. Several processes may share a file and stay exact (each call takes the write lock first and
+    drops its cache when another process has written), but only one at a time makes progress: for throughput let one
+    process own the file. With a `witness`, a file to remember it in, one that has lost records is refused when opened.
     """
 
-    def __init__(self, path: str | PathLike[str], *, cache: int = 100_000, timeout: float = 5.0) -> None:
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        cache: int = 256 * MIB,
+        timeout: float = 5.0,
+        witness: str | PathLike[str] | None = None,
+    ) -> None:
         try:
             self.path = fspath(path)
         except TypeError as error:
             raise LedgerError(f"expected the path of a file, got {type(path).__name__}") from error
-        self._cache_size, self._timeout = cache, timeout
-        self._cache: OrderedDict[Key, ScopeState] = OrderedDict()
+        self._timeout = timeout
+        self._cache = StateCache(cache)
         self._numbers: dict[tuple[str, int], int] = {}  # of tests, by account and id; they never change
         self._lock = threading.Lock()
+        self._watch = FileWatch(self.path, None if witness is None else Path(witness))
+        self._watch.refuse_older_file()
+        make_private(self.path)
         with self._named_errors():
             self._db = sqlite3.connect(self.path, timeout=timeout, isolation_level=None, check_same_thread=False)
         try:
             with self._named_errors():
                 prepare(self._db, self.path, timeout)
                 self._cached_version = self._data_version()
-            self._absolute_path = abspath(self.path)
-            self._file = _file_at(self._absolute_path)  # None: in memory
+            self._watch.begin()
+            if witness is not None:
+                with self._writing():
+                    pass  # its epoch rises, so that what comes now is not mistaken for what was before
+                self._watch.save()
         except BaseException:
             self._db.close()
             raise
@@ -71,7 +86,7 @@ class SqliteLedger(LedgerBase):
             tables.write(self._db, touched, journal, test)
             for standing, client in judgement.alarms:
                 tables.write_event(self._db, make_event("alarm", standing, client=client))
-        self._trim()
+            self._cache.measure(touched, (state for state, *_ in journal.records))
         return judgement
 
     def number_of(self, test: Test, *, claim: bool = True) -> int:
@@ -143,6 +158,7 @@ class SqliteLedger(LedgerBase):
             elif order == "pardon":
                 tables.drop_winnings(self._db, state)
             tables.write_scopes(self._db, [state])
+            self._cache.measure([(group, name)], ())
 
     def fact(self, name: str) -> str | None:
         """Something that is true of the whole ledger; see `Ledger`."""
@@ -159,11 +175,26 @@ class SqliteLedger(LedgerBase):
         with self._writing():
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
+    def verify(self) -> None:
+        """Raise `LedgerError` if the file or its log is another one, or older than it was."""
+        with self._lock, self._named_errors():
+            try:
+                self._watch.refuse_another_file()
+                self._watch.compare(self._db)
+            except LostStateError:
+                self._watch.fold_log(self._db)
+                raise
+            self._watch.save()
+
     def close(self) -> None:
         """Close the file; SQLite folds the log into it."""
+        if self._watch.rise_again():
+            with suppress(LedgerError), self._writing():
+                pass  # so that every copy from before is older
         with self._lock:
             self._cache.clear()
             self._db.close()
+            self._watch.save()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -175,25 +206,23 @@ class SqliteLedger(LedgerBase):
                 if version != self._cached_version:
                     self._cache.clear()
                     self._cached_version = version
-                self._refuse_another_file()
+                self._watch.refuse_another_file()
+                risen = self._watch.rise(self._db)
                 yield
                 self._db.execute("COMMIT")
-                self._refuse_another_file()  # it may have been replaced meanwhile
+                self._watch.refuse_another_file()  # it may have been replaced meanwhile
+                self._watch.note(risen)
             except BaseException:
                 self._cache.clear()  # it may hold records that are not in the file
                 self._numbers.clear()
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+                self._watch.fold_log(self._db)
                 raise
 
     def _connect_to_read(self) -> sqlite3.Connection:
         uri = f"{Path(self.path).absolute().as_uri()}?mode=ro"
         return sqlite3.connect(uri, uri=True, timeout=self._timeout)
-
-    def _refuse_another_file(self) -> None:
-        """If the file is no longer at its path, what was just written would be lost at the next start."""
-        if self._file is not None and _file_at(self._absolute_path) != self._file:
-            raise LedgerError(f"ledger '{self.path}' was moved or deleted while in use: put it back, or start anew")
 
     def _data_version(self) -> int:
         return number(self._db, "PRAGMA data_version")
@@ -201,19 +230,17 @@ class SqliteLedger(LedgerBase):
     def _state(self, name: str, *, group: bool) -> ScopeState:
         state = self._cache.get((group, name))
         if state is None:
-            state = self._cache[group, name] = tables.load(self._db, name, group=group)
-        else:
-            self._cache.move_to_end((group, name))
+            state = tables.load(self._db, name, group=group)
+            self._cache.add((group, name), state)
         return state
+
+    def _add_event(self, event: Event) -> None:
+        with self._writing():
+            tables.write_event(self._db, event)
 
     def _peek(self, name: str, *, group: bool = False) -> ScopeState:
         with self._lock, self._named_errors():
             return tables.load(self._db, check_client(name), group=group, to_judge=False)
-
-    def _trim(self) -> None:
-        with self._lock:
-            while len(self._cache) > self._cache_size:
-                self._cache.popitem(last=False)
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -227,12 +254,3 @@ class SqliteLedger(LedgerBase):
                 else "is the file locked, read-only or full"
             )
             raise LedgerError(f"ledger '{self.path}' failed: {error}. Nothing was recorded; {ask}?") from error
-
-
-def _file_at(path: str) -> tuple[int, int] | None:
-    """The identity of the file at a path, or None."""
-    try:
-        status = stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino

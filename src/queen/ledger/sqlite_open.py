@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
-from contextlib import closing
+import warnings
+from contextlib import closing, suppress
 from pathlib import Path
 
-from queen.errors import LedgerError
+from queen.errors import LedgerError, ProtectionWarning
 from queen.ledger.sqlite_schema import FACT, SCHEMA, SCOPE, SENTINEL, number
 
 SCHEMA_VERSION = 6
@@ -43,6 +45,48 @@ MIGRATIONS = {  # each to the newest version; version 5 had no facts
     4: FACT + FROM_4,
     5: FACT,
 }
+
+
+def make_private(path: str) -> None:
+    """Make a file that its owner alone may read, or make one private that is not; SQLite's log and index follow it.
+
+    Older versions left that to the umask, so a wider mode is hardly ever meant: what clients have asked is nobody
+    else's business. Where the file is somebody else's, they are told.
+    """
+    if path in ("", ":memory:"):
+        return
+    with suppress(OSError):  # SQLite will say what is wrong with the path
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    for file in (path, f"{path}-wal", f"{path}-shm"):
+        try:
+            if os.stat(file).st_mode & 0o077:
+                os.chmod(file, 0o600)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            warnings.warn(
+                f"others may read '{file}', and that cannot be changed ({error.strerror}): chmod 600 it",
+                ProtectionWarning,
+                stacklevel=4,
+            )
+
+
+def file_at(path: str) -> tuple[int, int] | None:
+    """The identity of the file at a path, or None."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def stored_facts(path: str) -> dict[str, str]:
+    """The facts in a file as it is without its log; none where it is no ledger, or is just being written."""
+    try:
+        with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+            return dict(db.execute("SELECT name, value FROM fact"))
+    except sqlite3.Error:
+        return {}
 
 
 def prepare(db: sqlite3.Connection, path: str, timeout: float) -> None:

@@ -1,4 +1,4 @@
-"""Whether the ledger records; one that failed is tried until it works again."""
+"""Whether the ledger records and has lost nothing; one that failed is tried until it works again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queen.ledger import Ledger
 from queen.serve.telemetry.log import log
 from queen.serve.telemetry.metrics import Metrics
 
-CHECK_EVERY = 0.5  # seconds between checks of a ledger that failed
+CHECK_EVERY = 0.5  # seconds between two looks at the ledger
 
 
 class LedgerHealth:
@@ -37,12 +37,19 @@ class LedgerHealth:
             log("ledger failed", level="error", error=str(error))
 
     async def watch(self) -> None:
-        """Notice for ever that a failed ledger has recovered, even when no request comes."""
+        """Notice for ever that the ledger has lost state, or that a failed one has recovered, even without requests.
+
+        One that works is only looked at, which writes nothing.
+        """
         while True:
             await asyncio.sleep(CHECK_EVERY)
-            if not self.works:
-                try:
-                    await asyncio.get_running_loop().run_in_executor(self._pool, self._ledger.check)
-                except LedgerError:
-                    continue
+            worked = self.works
+            look = self._ledger.verify if worked else self._ledger.check
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._pool, look)
+            except LedgerError as error:
+                if worked:
+                    self.report(error)
+                continue
+            if not worked:
                 self.report(None)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from warnings import warn
 
@@ -21,6 +23,7 @@ from queen import __version__
 from queen.errors import CalibrationError, OptionError, ProtectionWarning
 from queen.guard import Guard, load
 from queen.ledger import Event, Standing, open_ledger
+from queen.ledger.open import witness_in
 from queen.serve.access.auth import Authenticator
 from queen.serve.access.budgets import KeysWithBudgets
 from queen.serve.access.key_store import KeyStore, open_keys
@@ -96,8 +99,6 @@ class Service:
         """Load the bundle, open ledger and keys."""
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        if settings.ledger is None:
-            settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         ledger = open_ledger(settings.ledger_url, **_ledger_options(settings))
         try:
             ledger.check()  # a read-only file can be opened too
@@ -273,7 +274,20 @@ def _ledger_options(settings: Settings) -> dict[str, Any]:
     if settings.ledger_url == "memory://":
         return {}
     volatile = {"allow_volatile": settings.allow_volatile} if settings.shares_ledger else {}
-    return {"timeout": LEDGER_TIMEOUT, **volatile}
+    return {"timeout": LEDGER_TIMEOUT, "witness": _witness(settings), **volatile}
+
+
+def _witness(settings: Settings) -> Path | None:
+    """The file that remembers the ledger; None, and a warning, where it could not be written."""
+    try:
+        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(settings.home, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        why = f"{error.strerror}: a ledger that loses records while the server is stopped will not be noticed"
+        log("no witness", level="warning", home=str(settings.home), why=why)
+        return None
+    return witness_in(settings.home, settings.ledger_url)
 
 
 def process_name() -> str:

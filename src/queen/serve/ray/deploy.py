@@ -81,6 +81,7 @@ def _for_replicas(settings: Settings) -> Settings:
     return settings.model_copy(
         update={
             "bundle": settings.bundle.absolute(),
+            "home": settings.home.absolute(),  # for the witness of the ledger, which outlives Ray's own folders
             "record": settings.record and settings.record.absolute(),
             "device": worker_device(settings.device),
             "grpc_port": -1,
