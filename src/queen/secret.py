@@ -84,13 +84,23 @@ def write_secret(path: Path, secret: bytes, *, overwrite: bool = True) -> None:
     write_atomically(path, secret.hex() + "\n", private=True, overwrite=overwrite)
 
 
+def read_private(path: Path) -> str:
+    """The text of a file that nobody but its owner may read, without the end of its line."""
+    try:
+        with path.open() as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                raise SecretError(f"secret file '{path}' can be read by others: chmod 600 '{path}'")
+            return file.read().strip()
+    except (OSError, ValueError) as error:
+        raise SecretError(f"cannot read the secret file '{path}': {error}") from error
+
+
 def read_secret(path: Path) -> bytes:
     """The secret in a file, which nobody but its owner may read."""
+    text = read_private(path)
     try:
-        if path.stat().st_mode & 0o077:
-            raise SecretError(f"secret file '{path}' can be read by others: chmod 600 '{path}'")
-        secret = bytes.fromhex(path.read_text().strip())
-    except (OSError, ValueError) as error:
+        secret = bytes.fromhex(text)
+    except ValueError as error:
         raise SecretError(f"cannot read the secret file '{path}': {error}") from error
     if len(secret) < SECRET_BYTES:
         raise SecretError(

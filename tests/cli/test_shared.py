@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queen import cli
-from queen.cli.shared import visible
+from queen.cli.shared import secrets_told, visible
 from queen.errors import OptionError
 from queen.ledger import SqliteLedger
 from queen.serve.access.key import new_key, to_plain
-from tests.support.commands import as_json, invoke, run
+from tests.support.commands import as_json, invoke, mistake, run
 
 EVIL = "eve\x1b[2J\x1b]0;owned\x07\r\n\x7f\x9b1m\u202eecila\u200b\u2066\u2028"
 SPELLED = "eve<U+001B>[2J<U+001B>]0;owned<U+0007><U+000D><U+000A><U+007F><U+009B>1m<U+202E>ecila<U+200B>"
@@ -97,3 +97,62 @@ def test_new_keys_have_visible_names(tmp_path, monkeypatch, name):
 
 def test_keys_made_before_that_still_open_the_door(here):
     assert [key["name"] for key in as_json("keys", "list")] == [EVIL]
+
+
+KEY = "qk_0123456789abcdef_" + 43 * "s"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "instead"),
+    [
+        (["serve", "b", "--webhook-secret", "s"], "--webhook-secret-file"),
+        (["serve", "b", "--webhook-secret=s"], "QUEEN_WEBHOOK_SECRET"),
+        (["clients", "--server", "http://h", "--key", KEY], "QUEEN_ADMIN_KEY"),
+        (["clients", f"--key={KEY}"], "QUEEN_ADMIN_KEY"),
+        (["serve", "b", "--ledger", "redis://:hunter2@host:6379/0"], "QUEEN_LEDGER"),
+        (["migrate", "rediss://user:hunter2@host"], "QUEEN_LEDGER"),
+    ],
+    ids=str,
+)
+def test_secrets_on_the_command_line_are_noticed_and_not_repeated(arguments, instead):
+    [told] = secrets_told(arguments)
+    assert instead in told
+    assert "hunter2" not in told
+    assert KEY not in told
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["serve", "b", "--webhook-secret-file", "s", "--ledger", "redis://host:6379/0"],
+        ["serve", "b", "--ledger", "redis://user@host:6379/0", "--tls-key", "a.pem"],
+        ["revoke", KEY],  # a key that leaked is revoked by its text
+        ["keys", "new", "mail@host"],
+    ],
+    ids=str,
+)
+def test_other_command_lines_are_left_alone(arguments):
+    assert secrets_told(arguments) == []
+
+
+def test_whoever_starts_a_command_so_is_warned(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(sys, "argv", ["queen", "migrate", "redis://:hunter2@127.0.0.1:1"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    told = capsys.readouterr().err
+    assert told.startswith("warning: a secret on the command line can be read in the list of processes")
+    assert "hunter2" not in told
+
+
+def test_the_ledger_may_come_from_the_environment_and_the_command_line_wins(here, monkeypatch):
+    monkeypatch.setenv("QUEEN_LEDGER", "c.sqlite")
+    assert len(as_json("clients")) == 1
+    assert as_json("migrate")["scopes"] == 1
+    assert "cannot reach" in mistake("clients", "--server", "http://127.0.0.1:1", "--key", KEY)
+    monkeypatch.setenv("QUEEN_SERVER", "http://127.0.0.1:1")
+    assert "say which clients" in mistake("clients")
+    monkeypatch.setenv("QUEEN_LEDGER", "elsewhere.sqlite")
+    assert len(as_json("clients", "--ledger", "c.sqlite")) == 1
+    run("certify")

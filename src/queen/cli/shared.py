@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,6 +45,26 @@ class VisibleConsole(Console):
         super().print(*(visible(str(o), "\n") if isinstance(o, str | Path) else o for o in objects), **options)
 
 
+SECRET_OPTIONS = {
+    "--webhook-secret": "--webhook-secret-file, or QUEEN_WEBHOOK_SECRET in the environment",
+    "--key": "QUEEN_ADMIN_KEY in the environment",
+}
+PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")  # in an address
+
+
+def secrets_told(arguments: Sequence[str]) -> list[str]:
+    """What to say, a sentence each, about secrets on a command line, which every user of a machine may list."""
+    instead = [way for option, way in SECRET_OPTIONS.items() if any(a.partition("=")[0] == option for a in arguments)]
+    if any(PASSWORD.search(argument) for argument in arguments):
+        instead.append("QUEEN_LEDGER in the environment")
+    return [f"a secret on the command line can be read in the list of processes: use {way}" for way in instead]
+
+
+def is_from_command_line(value: str | None, variable: str) -> bool:
+    """Whether the value of an option was given there, not by the environment variable that stands in for it."""
+    return value is not None and value != os.environ.get(variable)
+
+
 app = typer.Typer(
     name="queen",
     help="Protect a classifier so that nobody can steal it through its answers.",
@@ -69,7 +91,11 @@ ForeignOption = Annotated[
 WeakOption = Annotated[bool, typer.Option("--weak", help="Accept a sentinel that catches no plain foreign queries.")]
 LedgerUrl = Annotated[
     str | None,
-    typer.Option(help="Ledger of the guard: a SQLite file, sqlite:///FILE or redis://HOST.", show_default=False),
+    typer.Option(
+        envvar="QUEEN_LEDGER",
+        help="Ledger of the guard: a SQLite file, sqlite:///FILE or redis://HOST.",
+        show_default=False,
+    ),
 ]
 ServerUrl = Annotated[
     str | None, typer.Option(envvar="QUEEN_SERVER", help="A running server, http://HOST:PORT, instead of a ledger.")

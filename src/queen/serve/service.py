@@ -18,9 +18,10 @@ import torch
 from numpy.typing import NDArray
 
 from queen import __version__
-from queen.errors import CalibrationError, OptionError, ProtectionWarning
+from queen.errors import CalibrationError, OptionError, ProtectionWarning, SecretError
 from queen.guard import Guard, load
 from queen.ledger import Event, Standing, open_ledger
+from queen.secret import read_private
 from queen.serve.access.auth import Authenticator
 from queen.serve.access.budgets import KeysWithBudgets
 from queen.serve.access.key_store import KeyStore, open_keys
@@ -258,7 +259,10 @@ def addresses(scope: Mapping[str, Any]) -> tuple[str | None, str | None]:
 def _open_webhook(settings: Settings, metrics: Metrics) -> Webhook | None:
     if settings.webhook is None:
         return None
-    return Webhook(settings.webhook, secret=settings.webhook_secret, metrics=metrics)
+    secret, file = settings.webhook_secret, settings.webhook_secret_file
+    if file is not None and not (secret := read_private(file)):
+        raise SecretError(f"secret file '{file}' is empty")
+    return Webhook(settings.webhook, secret=secret, metrics=metrics)
 
 
 def _open_query_log(settings: Settings, metrics: Metrics) -> QueryLog | None:

@@ -107,6 +107,9 @@ class Settings(BaseSettings):
     record_days: float = Field(30.0, gt=0, description="Days after which recorded queries are deleted.")
     webhook: str | None = Field(None, description="URL that alarms are posted to.")
     webhook_secret: str | None = Field(None, description="Secret that signs what is posted (HMAC-SHA256).", repr=False)
+    webhook_secret_file: Path | None = Field(
+        None, description="File with that secret, which only its owner may read; a flag is in the process list."
+    )
     log_level: str = Field("info", description="debug, info, warning or error.")
     log_format: str = Field("json", description="json or text.")
     access_log: bool = Field(False, description="One log line a request.")
@@ -140,6 +143,8 @@ class Settings(BaseSettings):
         for path in (self.tls_cert, self.tls_key):
             if path is not None and not path.is_file():
                 raise ValueError(f"there is no file '{path}' for TLS")
+        if self.webhook_secret is not None and self.webhook_secret_file is not None:
+            raise ValueError("expected webhook_secret or webhook_secret_file, got both")
         if self.policy == "none" and not self.is_loopback:
             raise ValueError(f"policy none protects nothing: it is served on loopback only, not on {self.host}")
         if self.ray and not self.shares_ledger:

@@ -82,6 +82,7 @@ def _for_replicas(settings: Settings) -> Settings:
         update={
             "bundle": settings.bundle.absolute(),
             "record": settings.record and settings.record.absolute(),
+            "webhook_secret_file": settings.webhook_secret_file and settings.webhook_secret_file.absolute(),
             "device": worker_device(settings.device),
             "grpc_port": -1,
         }
