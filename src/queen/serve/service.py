@@ -21,7 +21,7 @@ from queen import __version__
 from queen.errors import CalibrationError, OptionError, ProtectionWarning, SecretError
 from queen.guard import Guard, load
 from queen.ledger import Event, Standing, open_ledger
-from queen.secret import read_private
+from queen.secret import read_private, secret_path
 from queen.serve.access.auth import Authenticator
 from queen.serve.access.budgets import KeysWithBudgets
 from queen.serve.access.key_store import KeyStore, open_keys
@@ -102,7 +102,11 @@ class Service:
         ledger = open_ledger(settings.ledger_url, **_ledger_options(settings))
         try:
             ledger.check()  # a read-only file can be opened too
-            guard = load_guard(settings, ledger=ledger)
+            secret = secret_path(settings.bundle)
+            had_secret = secret.exists()
+            guard = load_guard(settings, ledger=ledger, new_secret=settings.new_secret)
+            if not had_secret and secret.exists():
+                log("secret made", level="warning", file=secret, why="there was none; copy it wherever the bundle goes")
             service = cls(settings, guard, open_keys(settings.home, settings.ledger_url))
         except BaseException:
             ledger.close()

@@ -57,6 +57,9 @@ class Settings(BaseSettings):
     ledger: str | None = Field(
         None, description="sqlite:///FILE, redis://HOST:PORT/DB or memory://; by default ledger.sqlite in home."
     )
+    new_secret: bool = Field(
+        False, description="Accept another secret of the bundle than the one that the ledger was used with."
+    )
     allow_volatile: bool = Field(False, description="Accept a Redis that may forget what it acknowledged.")
     anonymous: bool = Field(False, description="Answer requests without a key; the network prefix is the client.")
     trusted_proxy: tuple[str, ...] = Field((), description="Networks (CIDR) of proxies whose X-Forwarded-For counts.")
