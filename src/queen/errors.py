@@ -92,6 +92,10 @@ class LedgerError(QueenError):
     """The ledger could not record, so nothing may be answered."""
 
 
+class KeyStoreError(QueenError):
+    """Keys could not be written, so no key was made or revoked."""
+
+
 class CalibrationError(QueenError):
     """The sentinel cannot accuse anybody without held-out images to compare with."""
 

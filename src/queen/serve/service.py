@@ -26,6 +26,7 @@ from queen.serve.access.auth import Authenticator
 from queen.serve.access.budgets import KeysWithBudgets
 from queen.serve.access.key_store import KeyStore, open_keys
 from queen.serve.access.key_watcher import KeyWatcher
+from queen.serve.access.revocations import KeysWithRevocations
 from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.ledger_health import LedgerHealth
 from queen.serve.neighbours import refuse_neighbours
@@ -58,10 +59,10 @@ class Service:
         guard, self.notices = refuse_neighbours(guard, anonymous=settings.anonymous)
         for notice in self.notices:
             log("neighbours are refused", level="warning", why=notice)
-        self.settings, self.guard, self.keys = settings, guard, keys
+        self.settings, self.guard, self.keys = settings, guard, KeysWithRevocations(keys)
         self.spec = describe(guard.bundle, settings.model_name, digits=guard.digits)
         self.metrics, self.series = Metrics(model=self.spec.name, policy=guard.policy.name), Series()
-        keys_with_budgets = KeysWithBudgets(keys, guard.ledger)
+        keys_with_budgets = KeysWithBudgets(self.keys, guard.ledger)
         self.auth = Authenticator(
             keys_with_budgets,
             anonymous=settings.anonymous,
