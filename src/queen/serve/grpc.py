@@ -185,6 +185,8 @@ async def _caller(service: Service, context: Any) -> Caller:
         raise ServeError(400, "expected one authorization in the metadata, got several")
     headers = dict(metadata)  # gRPC itself keeps only the last x-forwarded-for, which is that of the nearest proxy
     authorization, forwarded = headers.get("authorization"), headers.get("x-forwarded-for")
+    if forwarded is None and ("forwarded" in headers or "via" in headers):  # a proxy that does not say for whom
+        forwarded = ""
     return await service.key_watcher.caller(authorization, peer_host(context.peer()), forwarded)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import gc
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +26,7 @@ from queen.serve.access.auth import Authenticator
 from queen.serve.access.budgets import KeysWithBudgets
 from queen.serve.access.key_store import KeyStore, open_keys
 from queen.serve.access.key_watcher import KeyWatcher
+from queen.serve.access.proxies import UnnamedProxies
 from queen.serve.access.revocations import KeysWithRevocations
 from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.ledger_health import LedgerHealth
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 Result = TypeVar("Result")
+PROXY_HEADERS = frozenset((b"x-forwarded-for", b"forwarded", b"via"))
 MAX_PARSES = 16  # large requests that may wait for one of four threads
 LOG_TIMEOUT = 1.5  # seconds that recorded queries have to reach the disk at the end
 LEDGER_TIMEOUT = 1.0  # seconds to wait for a file that another process has locked, or for an answer of Redis
@@ -56,8 +58,8 @@ class Service:
     version = __version__
 
     def __init__(self, settings: Settings, guard: Guard, keys: KeyStore) -> None:
-        guard, self.notices = refuse_neighbours(guard, anonymous=settings.anonymous)
-        for notice in self.notices:
+        guard, self._notices = refuse_neighbours(guard, anonymous=settings.anonymous)
+        for notice in self._notices:
             log("neighbours are refused", level="warning", why=notice)
         self.settings, self.guard, self.keys = settings, guard, KeysWithRevocations(keys)
         self.spec = describe(guard.bundle, settings.model_name, digits=guard.digits)
@@ -68,6 +70,7 @@ class Service:
             anonymous=settings.anonymous,
             trusted_proxies=settings.trusted_proxy,
             net_groups="net" in guard.bundle.sentinel.groups,
+            unnamed_proxies=UnnamedProxies(self.metrics.unnamed_proxy),
         )
         self.started = time.time()
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="queen-blocking")
@@ -115,6 +118,11 @@ class Service:
         gc.collect()
         gc.freeze()  # the model stays: collecting garbage there would stop every request for a while
         return service
+
+    @property
+    def notices(self) -> list[str]:
+        """What operators should know, a sentence each."""
+        return [*self._notices, *self.auth.unnamed_proxies.notices]
 
     @property
     def ready(self) -> bool:
@@ -256,9 +264,16 @@ def load_guard(settings: Settings, **where: Any) -> Guard:
 
 
 def addresses(scope: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The peer address of an ASGI request, and its X-Forwarded-For headers in order, joined by commas."""
-    forwarded = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
-    return (scope["client"][0] if scope["client"] else None), (", ".join(forwarded) or None)
+    """The peer address of an ASGI request, and whom it was forwarded for, as `forwarded_for` reads the headers."""
+    return (scope["client"][0] if scope["client"] else None), forwarded_for(scope["headers"])
+
+
+def forwarded_for(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """All X-Forwarded-For in order, joined by commas; "" if only other headers speak of a proxy, else None."""
+    found = [(name, value) for name, value in headers if name in PROXY_HEADERS]
+    if not found:
+        return None
+    return ", ".join(value.decode("latin-1") for name, value in found if name == b"x-forwarded-for")
 
 
 def _open_webhook(settings: Settings, metrics: Metrics) -> Webhook | None:

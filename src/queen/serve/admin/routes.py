@@ -50,6 +50,11 @@ class AdminService(Protocol):
         """Whether requests can be answered."""
         ...
 
+    @property
+    def notices(self) -> list[str]:
+        """What operators should know, a sentence each."""
+        ...
+
     async def admin(self, request: Request) -> Caller:
         """The operator who asks, or `ServeError` 401 or 403."""
         ...
@@ -123,7 +128,8 @@ class AdminApi:
         """Facts about the bundle and the server, and totals."""
         accounts, history = await asyncio.gather(self._accounts.get(), self._history.get())
         totals = (accounts.totals if accounts else NOT_YET) | {"unacknowledged": history and history.unacknowledged}
-        server = server_facts(self._ledger, ready=self._service.ready, started=self._service.started)
+        service = self._service
+        server = server_facts(self._ledger, ready=service.ready, started=service.started, notices=service.notices)
         bundle = bundle_facts(self._guard, self._service.spec, await self._bar())
         return {"bundle": bundle, "server": server, "totals": totals}
 
