@@ -60,7 +60,7 @@ class Service:
     def __init__(self, settings: Settings, guard: Guard, keys: KeyStore) -> None:
         guard, self._notices = refuse_neighbours(guard, anonymous=settings.anonymous)
         for notice in self._notices:
-            log("neighbours are refused", level="warning", why=notice)
+            log("neighbours", level="warning", why=notice)
         self.settings, self.guard, self.keys = settings, guard, KeysWithRevocations(keys)
         self.spec = describe(guard.bundle, settings.model_name, digits=guard.digits)
         self.metrics, self.series = Metrics(model=self.spec.name, policy=guard.policy.name), Series()
