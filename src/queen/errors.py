@@ -96,6 +96,10 @@ class LostStateError(LedgerError):
     """The ledger has lost records that it had acknowledged, or would not keep them; only an operator can help."""
 
 
+class KeyStoreError(QueenError):
+    """Keys could not be written, so no key was made or revoked."""
+
+
 class CalibrationError(QueenError):
     """The sentinel cannot accuse anybody without held-out images to compare with."""
 

@@ -25,7 +25,16 @@ from queen.ledger.rows import check_client, make_rows
 from queen.options import Group
 from queen.perturber import MeasuredBatch, Perturber
 from queen.policy import Action, Policy, find_policy
-from queen.secret import check_secret, new_secret, read_secret, secret_for, secret_path, write_secret
+from queen.secret import (
+    check_not_lost,
+    check_secret,
+    new_secret,
+    read_secret,
+    remember_secret,
+    secret_for,
+    secret_path,
+    write_secret,
+)
 from queen.sentinel.runtime import SentinelRuntime
 from queen.types import Inputs, Oracle, Reply
 
@@ -207,18 +216,25 @@ def load(
     *,
     ledger: Ledger | None = None,
     secret: bytes | str | os.PathLike[str] | None = None,
+    new_secret: bool = False,
     device: torch.device | str = "cpu",
     **changes: Any,
 ) -> Guard:
     """A guard from a bundle folder.
 
     `model` is needed only where the bundle names no factory. `secret` is the secret itself or its file, by default
-    `<path>.secret`. `changes` override stored options: policy, observe, limits, keep_label, draw, sentinel, and alpha,
+    `<path>.secret`, made on first use; a ledger that has been used with another one is refused, unless `new_secret`
+    accepts that repeats of old queries are not recognised and decoys change. `changes` override stored options: policy, observe, limits, keep_label, draw, sentinel, and alpha,
     on_alarm, on_spent, after_alarm, digits, groups of the sentinel.
     """
     bundle = load_bundle(path, model, device=device, **changes)
     if secret is None:
+        if ledger is not None and not new_secret:
+            check_not_lost(path, ledger)
         secret = secret_for(path)
     elif not isinstance(secret, bytes):
         secret = read_secret(Path(secret))
-    return Guard(bundle, ledger=ledger, secret=secret)
+    guard = Guard(bundle, ledger=ledger, secret=secret)
+    if ledger is not None:
+        remember_secret(ledger, bundle.identity, secret, replace=new_secret)
+    return guard

@@ -9,7 +9,7 @@ import secrets
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,10 +18,18 @@ from torch import Tensor
 
 from queen.atomic import write_atomically
 from queen.core.inputs import tensors
-from queen.errors import SecretError
+from queen.errors import ProtectionWarning, SecretError
 from queen.types import Inputs
 
+if TYPE_CHECKING:
+    from queen.ledger import Ledger
+
 SECRET_BYTES = 32
+FACT = "secret"  # by what a ledger remembers with which secret it was used
+WAYS_OUT = (
+    "repeats of old queries would not be recognised, and decoys would change. Put back the file that was beside the "
+    "bundle (chmod 600), or accept a new secret: queen serve --new-secret, or queen.load(..., new_secret=True)"
+)
 
 
 def query_digests(secret: bytes, context: str | Sequence[str], x: Inputs) -> list[bytes]:
@@ -84,13 +92,23 @@ def write_secret(path: Path, secret: bytes, *, overwrite: bool = True) -> None:
     write_atomically(path, secret.hex() + "\n", private=True, overwrite=overwrite)
 
 
+def read_private(path: Path) -> str:
+    """The text of a file that nobody but its owner may read, without the end of its line."""
+    try:
+        with path.open() as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                raise SecretError(f"secret file '{path}' can be read by others: chmod 600 '{path}'")
+            return file.read().strip()
+    except (OSError, ValueError) as error:
+        raise SecretError(f"cannot read the secret file '{path}': {error}") from error
+
+
 def read_secret(path: Path) -> bytes:
     """The secret in a file, which nobody but its owner may read."""
+    text = read_private(path)
     try:
-        if path.stat().st_mode & 0o077:
-            raise SecretError(f"secret file '{path}' can be read by others: chmod 600 '{path}'")
-        secret = bytes.fromhex(path.read_text().strip())
-    except (OSError, ValueError) as error:
+        secret = bytes.fromhex(text)
+    except ValueError as error:
         raise SecretError(f"cannot read the secret file '{path}': {error}") from error
     if len(secret) < SECRET_BYTES:
         raise SecretError(
@@ -100,7 +118,7 @@ def read_secret(path: Path) -> bytes:
 
 
 def secret_for(bundle: str | os.PathLike[str]) -> bytes:
-    """The bundle's secret; made on first use. Where it cannot be stored a warning says what that means."""
+    """The bundle's secret; made on first use, which a warning says, and also if it could not be stored."""
     path = secret_path(bundle)
     if path.exists():
         return read_secret(path)
@@ -115,4 +133,33 @@ def secret_for(bundle: str | os.PathLike[str]) -> bytes:
             "restart may draw other shadow models for the same query",
             stacklevel=2,
         )
+    else:
+        warnings.warn(
+            f"made a secret for this bundle, '{path}': keep it, and copy it wherever the bundle goes",
+            ProtectionWarning,
+            stacklevel=2,
+        )
     return secret
+
+
+def check_not_lost(bundle: str | os.PathLike[str], ledger: Ledger) -> None:
+    """Raise if the bundle has no secret though the ledger has been used, so that a new one would change answers."""
+    path = secret_path(bundle)
+    if path.exists():
+        return
+    if ledger.fact(FACT) is not None or next(iter(ledger.each_standing()), None) is not None:
+        raise SecretError(f"no secret '{path}', and this ledger has been used with one: {WAYS_OUT}")
+
+
+def remember_secret(ledger: Ledger, identity: str, secret: bytes, *, replace: bool = False) -> None:
+    """Have the ledger remember the secret of the bundle with this identity, by a digest that does not reveal it.
+
+    Raises if it remembers another one of the same bundle, unless that may be replaced. To serve another bundle on a
+    ledger is a question of its own, and that bundle has its own secret.
+    """
+    own = f"{identity} {derive(secret, 'a ledger remembers this secret').hex()[:32]}"
+    holds = ledger.set_fact(FACT, own, replace=replace)
+    if holds.partition(" ")[0] != identity:
+        holds = ledger.set_fact(FACT, own)
+    if holds != own:
+        raise SecretError(f"the secret of this bundle is not the one that this ledger was used with: {WAYS_OUT}")

@@ -51,7 +51,10 @@ def server(tmp_path_factory, hook):
     """A server that a benign client and a thief have used."""
     folder = tmp_path_factory.mktemp("operating")
     url = f"http://127.0.0.1:{hook.server_port}/alarms"
-    options = {"webhook": url, "webhook_secret": SECRET, "record": folder / "queries", "access_log": True}
+    secret = folder / "webhook.secret"
+    secret.touch(mode=0o600)
+    secret.write_text(f"{SECRET}\n")
+    options = {"webhook": url, "webhook_secret_file": secret, "record": folder / "queries", "access_log": True}
     with started(folder, metrics_port=0, on_alarm="decoy", **options) as server:
         key = server.new_key("thief")
         for start in range(0, 100, 20):

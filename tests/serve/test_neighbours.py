@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from qa.serving import neighbours
+from qa.serving.scenario import failed
 from queen.cli import serve as command
 from queen.options import Group, Limits
 from queen.serve.neighbours import refuse_neighbours
@@ -34,12 +36,29 @@ def test_what_is_not_wrong_stays_as_it_is(on_alarm):
     assert refuse_neighbours(guard, anonymous=True) == (guard, [])
 
 
-@pytest.mark.parametrize("options", [{"observe": True}, {"policy": "paper"}], ids=str)
-def test_who_gives_no_decoys_is_left_alone(options):
-    guard = small_guard(on_alarm="decoy", groups=ENFORCING, **options)
+def test_who_gives_no_decoys_is_left_alone():
+    guard = small_guard(on_alarm="decoy", groups=ENFORCING, observe=True)
     assert refuse_neighbours(guard, anonymous=True) == (guard, [])
     unprotected = Unprotected(small_guard(on_alarm="decoy").bundle)
     assert refuse_neighbours(unprotected, anonymous=True) == (unprotected, [])
+
+
+@pytest.mark.parametrize("policy", ["paper", "strict", "artifact"])
+def test_policies_whose_answers_are_wrong_by_design_are_named_where_clients_share_them(policy):
+    alone, pooled = small_guard(policy=policy), small_guard(policy=policy, groups=ENFORCING)
+    assert refuse_neighbours(alone, anonymous=False) == (alone, [])
+    for guard, anonymous, shared in ((alone, True, "network prefixes"), (pooled, False, "groups")):
+        found, [notice] = refuse_neighbours(guard, anonymous=anonymous)
+        assert found is guard
+        assert notice.startswith(f"policy {policy} gives wrong answers")
+        assert f"{shared} share" in notice
+
+
+@pytest.mark.slow
+def test_the_scenario_holds_for_a_network_prefix_and_its_control_fails(tmp_path):
+    assert failed(neighbours.prefixes(tmp_path / "real", 10)) == []
+    wrong = failed(neighbours.prefixes(tmp_path / "broken", 10, neighbours.MODULE))
+    assert [check.name for check in wrong] == ["network prefix: the neighbour gets no wrong label"]
 
 
 @pytest.mark.parametrize(("on_alarm", "told"), [("decoy", 1), ("label-only", 1), ("refuse", 0), ("observe", 0)])
@@ -67,6 +86,6 @@ def test_a_server_says_so_in_its_log_and_to_whoever_starts_it(tmp_path, caplog, 
 
     with caplog.at_level("WARNING"):
         assert asyncio.run(look()) == "refuse"
-    [line] = [record for record in caplog.records if record.message == "neighbours are refused"]
+    [line] = [record for record in caplog.records if record.message == "neighbours"]
     assert line.fields["why"].startswith("on_alarm is refuse, not decoy")
     assert "on_alarm is refuse, not decoy" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from queen.errors import OptionError
+from queen.errors import OptionError, SecretError
 from queen.ledger import Budget
 from queen.serve.access.key_store import FileKeys
 from queen.serve.service import MAX_PARSES
@@ -94,6 +94,27 @@ def test_a_bad_certificate_is_an_error_and_not_a_wait(tmp_path):
         asyncio.run(asyncio.wait_for(check(), 30))
     with pytest.raises(OptionError, match="there is no file"):
         read_settings({"bundle": "b", "tls_cert": tmp_path / "nothing.pem", "tls_key": tmp_path / "key.pem"})
+
+
+def test_the_file_of_the_webhooks_secret_must_be_private_and_hold_one(tmp_path, monkeypatch):
+    file = tmp_path / "secret"
+    options = {"webhook": "http://127.0.0.1:1/", "webhook_secret_file": file}
+
+    async def check():
+        async with running_service(tmp_path, **options):
+            pass
+
+    for content, mode, says in (("hush", 0o644, "chmod 600"), (" \n", 0o600, "is empty"), (None, 0, "cannot read")):
+        file.unlink(missing_ok=True)
+        if content is not None:
+            file.write_text(content)
+            file.chmod(mode)
+        with pytest.raises(SecretError, match=says):
+            asyncio.run(check())
+    monkeypatch.setenv("QUEEN_WEBHOOK_SECRET", "hush")
+    assert read_settings({"bundle": "b"}).webhook_secret == "hush"
+    with pytest.raises(OptionError, match="got both"):
+        read_settings({"bundle": "b", **options})
 
 
 def test_the_description_needs_a_key(tmp_path):

@@ -191,7 +191,7 @@ def served_in_thread(home: Path, **settings: Any) -> Iterator[ThreadServer]:
     async def serve() -> None:
         async with running_service(home, **settings) as (service, ports):
             loop = asyncio.get_running_loop()
-            server.append(ThreadServer(home, ledger, key, admin, ports.rest, service=service, loop=loop))
+            server.append(ThreadServer(home, ledger, key, admin, ports.rest, ports.grpc, service=service, loop=loop))
             ready.set()
             await stop.wait()
 

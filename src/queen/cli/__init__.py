@@ -7,7 +7,9 @@ but `queen.__main__`.
 from __future__ import annotations
 
 import sys
+import traceback
 from pathlib import Path
+from types import TracebackType
 
 # `queen --help` lists the commands in the order in which their modules are imported, and groups last.
 # isort: off
@@ -15,7 +17,7 @@ from queen.cli import audit, demo, protect, ask, inspect, certify, calibrate, sp
 from queen.cli import bench, keys  # noqa: F401
 # isort: on
 
-from queen.cli.shared import app, err
+from queen.cli.shared import app, err, secrets_told, visible
 from queen.errors import QueenError
 
 __all__ = ["app", "main"]
@@ -25,6 +27,9 @@ def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2, never a stack trace."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # so that package.module:factory finds modules beside the user
+    sys.excepthook = _print_crash
+    for warning in secrets_told(sys.argv[1:]):
+        err.print(f"warning: {warning}", style="yellow", soft_wrap=True)
     try:
         app()
     except ModuleNotFoundError as error:
@@ -33,3 +38,8 @@ def main() -> None:
     except QueenError as error:
         err.print(f"error: {' '.join(str(error).split())}", style="red", soft_wrap=True)
         sys.exit(2)
+
+
+def _print_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Python's stack trace of a mistake of ours, whose texts may be a client's."""
+    sys.stderr.write(visible("".join(traceback.format_exception(kind, error, trace)), "\n"))

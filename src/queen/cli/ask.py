@@ -28,12 +28,11 @@ def ask(
     from queen.guard import load
     from queen.ledger import SqliteLedger
 
-    guard = load(folder, model, device=device)
-    x = read_query(query, guard.bundle)
     store = SqliteLedger(ledger) if ledger else None
-    guard.ledger = store or guard.ledger
     refusal = None
     try:
+        guard = load(folder, model, device=device, ledger=store)
+        x = read_query(query, guard.bundle)
         reply = guard.answer(x, client=client, groups=group or ())
     except RefusedError as error:
         reply, refusal = error.reply, error

@@ -66,9 +66,8 @@ def _print(report: AuditReport, top: int) -> None:
 
 
 def _line(account: AuditedAccount) -> tuple[str, ...]:
-    name = account.name if account.name.isprintable() else ascii(account.name)
     return (
-        f"group {name}" if account.group else name,
+        f"group {account.name}" if account.group else account.name,
         str(account.queries),
         f"{account.wealth:.3g}",
         "" if account.accused_at_query is None else str(account.accused_at_query),

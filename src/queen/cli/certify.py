@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queen.cli.shared import Json, LedgerUrl, ModelOption, app, open_existing, out, print_json, table
+from queen.cli.shared import (
+    Json,
+    LedgerUrl,
+    ModelOption,
+    app,
+    is_from_command_line,
+    open_existing,
+    out,
+    print_json,
+    table,
+)
 from queen.errors import OptionError
 
 if TYPE_CHECKING:
@@ -46,7 +56,7 @@ def certify(
         threshold = limits.threshold if threshold is None else threshold
         smallest = min(limits.radius) if isinstance(limits.radius, tuple) else limits.radius
         radius = smallest if radius is None else radius
-    elif queries or ledger:
+    elif queries or is_from_command_line(ledger, "QUEEN_LEDGER"):
         raise OptionError("--queries and --ledger need a bundle: queen certify BUNDLE --queries file.npy")
     certificate = maths.certify(epsilon, delta, 0.2 if threshold is None else threshold, radius=radius)
     result: dict[str, Any] = vars(certificate) | {"statements": list(certificate.statements)}

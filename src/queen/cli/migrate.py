@@ -12,7 +12,12 @@ from queen.cli.shared import Actor, Json, app, out, print_json, this_actor
 
 @app.command(epilog="Example: `queen migrate redis://10.0.0.5:6379/0 --prefix shop`")
 def migrate(
-    url: Annotated[str, typer.Argument(help="A SQLite file, sqlite:///FILE or redis://HOST.", show_default=False)],
+    url: Annotated[
+        str,
+        typer.Argument(
+            envvar="QUEEN_LEDGER", help="A SQLite file, sqlite:///FILE or redis://HOST.", show_default=False
+        ),
+    ],
     prefix: Annotated[str, typer.Option(help="With Redis, what all keys of the ledger begin with.")] = "queen",
     allow_volatile: Annotated[
         bool, typer.Option("--allow-volatile", help="Also a Redis that may lose what it acknowledged.")

@@ -18,6 +18,7 @@ from queen.cli.shared import (
     LedgerUrl,
     ServerUrl,
     app,
+    is_from_command_line,
     open_existing,
     out,
     print_json,
@@ -173,6 +174,7 @@ def _open_store(ledger: str | None, server: str | None, key: str | None, *, chan
     from queen.serve.admin.client import AdminClient
     from queen.serve.lease import owner
 
+    ledger, server = _chosen(ledger, server)
     if (ledger is None) == (server is None):
         raise OptionError("say which clients: --ledger sqlite:///FILE (or redis://...), or --server http://HOST:PORT")
     address = server or (owner(ledger or "") if changes else None)
@@ -184,6 +186,14 @@ def _open_store(ledger: str | None, server: str | None, key: str | None, *, chan
         yield store
     finally:
         store.close()
+
+
+def _chosen(ledger: str | None, server: str | None) -> tuple[str | None, str | None]:
+    """Both as given; but if both are, one on the command line wins over one in the environment."""
+    own = is_from_command_line(ledger, "QUEEN_LEDGER"), is_from_command_line(server, "QUEEN_SERVER")
+    if ledger is None or server is None or own[0] == own[1]:
+        return ledger, server
+    return (ledger, None) if own[0] else (None, server)
 
 
 def _require_key(key: str | None, address: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -20,6 +22,49 @@ if TYPE_CHECKING:
 
     from queen.ledger import Ledger
 
+
+def visible(text: str, keep: str = "") -> str:
+    """The text with every character spelled out that is not seen as what it is, but for those to `keep`.
+
+    Names come from clients and from other machines: an escape sequence would take over the terminal, a newline forge a
+    line, and a character that turns text around or has no width let one client pass for another.
+
+    >>> visible("eve\\x1b[2J")
+    'eve<U+001B>[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else f"<U+{ord(c):04X}>" for c in text)
+
+
+class VisibleConsole(Console):
+    """A console that passes on no character that a terminal would obey, except the ends of lines."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, texts with `visible`; tables come from `table`, which does the same."""
+        super().print(*(visible(str(o), "\n") if isinstance(o, str | Path) else o for o in objects), **options)
+
+
+SECRET_OPTIONS = {
+    "--webhook-secret": "--webhook-secret-file, or QUEEN_WEBHOOK_SECRET in the environment",
+    "--key": "QUEEN_ADMIN_KEY in the environment",
+}
+PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")  # in an address
+
+
+def secrets_told(arguments: Sequence[str]) -> list[str]:
+    """What to say, a sentence each, about secrets on a command line, which every user of a machine may list."""
+    instead = [way for option, way in SECRET_OPTIONS.items() if any(a.partition("=")[0] == option for a in arguments)]
+    if any(PASSWORD.search(argument) for argument in arguments):
+        instead.append("QUEEN_LEDGER in the environment")
+    return [f"a secret on the command line can be read in the list of processes: use {way}" for way in instead]
+
+
+def is_from_command_line(value: str | None, variable: str) -> bool:
+    """Whether the value of an option was given there, not by the environment variable that stands in for it."""
+    return value is not None and value != os.environ.get(variable)
+
+
 app = typer.Typer(
     name="queen",
     help="Protect a classifier so that nobody can steal it through its answers.",
@@ -28,8 +73,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-out = Console(highlight=False, markup=False)
-err = Console(stderr=True, highlight=False, markup=False)
+out = VisibleConsole(highlight=False, markup=False)
+err = VisibleConsole(stderr=True, highlight=False, markup=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Folder = Annotated[Path, typer.Argument(help="Bundle folder.", show_default=False)]
@@ -46,7 +91,11 @@ ForeignOption = Annotated[
 WeakOption = Annotated[bool, typer.Option("--weak", help="Accept a sentinel that catches no plain foreign queries.")]
 LedgerUrl = Annotated[
     str | None,
-    typer.Option(help="Ledger of the guard: a SQLite file, sqlite:///FILE or redis://HOST.", show_default=False),
+    typer.Option(
+        envvar="QUEEN_LEDGER",
+        help="Ledger of the guard: a SQLite file, sqlite:///FILE or redis://HOST.",
+        show_default=False,
+    ),
 ]
 ServerUrl = Annotated[
     str | None, typer.Option(envvar="QUEEN_SERVER", help="A running server, http://HOST:PORT, instead of a ledger.")
@@ -76,8 +125,8 @@ def this_actor(name: str | None) -> str:
 
 
 def print_json(result: object) -> None:
-    """JSON on standard output."""
-    sys.stdout.write(json.dumps(result, indent=1) + "\n")
+    """JSON on standard output, in visible ASCII."""
+    sys.stdout.write(json.dumps(result, indent=1).replace("\x7f", "\\u007f") + "\n")
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]], *, left: int) -> Table:
@@ -85,7 +134,7 @@ def table(header: Sequence[str], lines: Iterable[Sequence[str]], *, left: int) -
     gap = 1 if len(header) < 8 else 0  # a wide table must fit into 80 columns
     table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), show_edge=False)
     for i, name in enumerate(header):
-        table.add_column("\n".join(name.split()), justify="left" if i < left else "right", no_wrap=True)
+        table.add_column("\n".join(visible(name).split()), justify="left" if i < left else "right", no_wrap=True)
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*map(visible, line))
     return table

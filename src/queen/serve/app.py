@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ Send = Callable[[Message], Awaitable[None]]
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
 HEADER_LENGTH = b"inference-header-content-length"
+ONCE = (b"authorization", HEADER_LENGTH, b"content-encoding", b"content-length")  # headers that decide something
 MANY = 1 << 14  # numbers of an answer that takes milliseconds to write
 
 
@@ -61,16 +62,20 @@ class App:
             await send(message)
 
         try:
+            read_headers(scope)
             await self._starlette(scope, receive, send_and_note)
+        except ServeError as error:
+            await _send(scope, send_and_note, error.status, error_body(error.message), [(b"content-type", JSON)])
         finally:
             self._service.counter.request("rest", status, time.perf_counter() - start, is_query=False)
 
     async def _infer(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Check the key, read the body, answer. Errors go to this client alone; every request is counted."""
-        service, headers, start = self._service, dict(scope["headers"]), time.perf_counter()
+        service, start = self._service, time.perf_counter()
         caller = query = None
         status, content_type, extra = 200, JSON, list[tuple[bytes, bytes]]()
         try:
+            headers = read_headers(scope)
             caller = await service.key_watcher.caller(_text(headers.get(b"authorization")), *addresses(scope))
             query = await self._read(headers, receive)
             body, split = await self._write(query, await service.infer(query, caller))
@@ -111,6 +116,20 @@ class App:
             )
 
         return parse() if len(bodies[0]) < LARGE and not encoding else await self._service.parse(parse)
+
+
+def read_headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """A request's headers by name; `ServeError` 400 where one that decides something comes twice.
+
+    One part of a server, or a proxy before it, takes the first of two keys, another one the last.
+    """
+    headers = dict[bytes, bytes](scope["headers"])
+    if len(headers) < len(scope["headers"]):
+        names = [name for name, _ in scope["headers"]]
+        for name in ONCE:
+            if names.count(name) > 1:
+                raise ServeError(400, f"expected one header '{name.decode()}', got {names.count(name)}")
+    return headers
 
 
 async def _send(

@@ -181,8 +181,12 @@ async def _caller(service: Service, context: Any) -> Caller:
     size = sum(len(name) + len(value) + 4 for name, value in metadata)
     if size > limit:  # gRPC allows more before it has said so
         raise ServeError(413, f"the head of a call may have {limit} bytes")
+    if sum(name == "authorization" for name, _ in metadata) > 1:  # else it would be chance whose key counts
+        raise ServeError(400, "expected one authorization in the metadata, got several")
     headers = dict(metadata)  # gRPC itself keeps only the last x-forwarded-for, which is that of the nearest proxy
     authorization, forwarded = headers.get("authorization"), headers.get("x-forwarded-for")
+    if forwarded is None and ("forwarded" in headers or "via" in headers):  # a proxy that does not say for whom
+        forwarded = ""
     return await service.key_watcher.caller(authorization, peer_host(context.peer()), forwarded)
 
 

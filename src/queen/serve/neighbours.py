@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from queen.guard import Guard
+from queen.policy import Action
 
 WRONG_ANSWERS = ("decoy", "reverse")
 
@@ -14,7 +15,15 @@ def refuse_neighbours(guard: Guard, *, anonymous: bool) -> tuple[Guard, list[str
     chose wrong answers, everybody is refused. The ledger itself sees to it that an accused group is only refused.
     """
     notices: list[str] = []
-    if guard.policy.name != "sentinel" or guard.bundle.observe:
+    if guard.bundle.observe:
+        return guard, notices
+    if guard.policy.name != "sentinel":
+        shared = "network prefixes" if anonymous else "groups" if guard.bundle.sentinel.groups else ""
+        if shared and Action.REVERSE in guard.policy.possible:
+            notices.append(
+                f"policy {guard.policy.name} gives wrong answers once a class is spent, and {shared} share what they "
+                "have spent, so neighbours get them too: --policy sentinel refuses them instead"
+            )
         return guard, notices
     if anonymous:
         chosen = {name: getattr(guard.bundle.sentinel, name) for name in ("on_alarm", "on_spent")}

@@ -8,7 +8,7 @@ import errno
 import gc
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +20,17 @@ import torch
 from numpy.typing import NDArray
 
 from queen import __version__
-from queen.errors import CalibrationError, OptionError, ProtectionWarning
+from queen.errors import CalibrationError, OptionError, ProtectionWarning, SecretError
 from queen.guard import Guard, load
 from queen.ledger import Event, Standing, open_ledger
 from queen.ledger.open import witness_in
+from queen.secret import read_private, secret_path
 from queen.serve.access.auth import Authenticator
 from queen.serve.access.budgets import KeysWithBudgets
 from queen.serve.access.key_store import KeyStore, open_keys
 from queen.serve.access.key_watcher import KeyWatcher
+from queen.serve.access.proxies import UnnamedProxies
+from queen.serve.access.revocations import KeysWithRevocations
 from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.ledger_health import LedgerHealth
 from queen.serve.neighbours import refuse_neighbours
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 Result = TypeVar("Result")
+PROXY_HEADERS = frozenset((b"x-forwarded-for", b"forwarded", b"via"))
 MAX_PARSES = 16  # large requests that may wait for one of four threads
 LOG_TIMEOUT = 1.5  # seconds that recorded queries have to reach the disk at the end
 LEDGER_TIMEOUT = 1.0  # seconds to wait for a file that another process has locked, or for an answer of Redis
@@ -57,18 +61,19 @@ class Service:
     version = __version__
 
     def __init__(self, settings: Settings, guard: Guard, keys: KeyStore) -> None:
-        guard, self.notices = refuse_neighbours(guard, anonymous=settings.anonymous)
-        for notice in self.notices:
-            log("neighbours are refused", level="warning", why=notice)
-        self.settings, self.guard, self.keys = settings, guard, keys
+        guard, self._notices = refuse_neighbours(guard, anonymous=settings.anonymous)
+        for notice in self._notices:
+            log("neighbours", level="warning", why=notice)
+        self.settings, self.guard, self.keys = settings, guard, KeysWithRevocations(keys)
         self.spec = describe(guard.bundle, settings.model_name, digits=guard.digits)
         self.metrics, self.series = Metrics(model=self.spec.name, policy=guard.policy.name), Series()
-        keys_with_budgets = KeysWithBudgets(keys, guard.ledger)
+        keys_with_budgets = KeysWithBudgets(self.keys, guard.ledger)
         self.auth = Authenticator(
             keys_with_budgets,
             anonymous=settings.anonymous,
             trusted_proxies=settings.trusted_proxy,
             net_groups="net" in guard.bundle.sentinel.groups,
+            unnamed_proxies=UnnamedProxies(self.metrics.unnamed_proxy),
         )
         self.started = time.time()
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="queen-blocking")
@@ -102,7 +107,11 @@ class Service:
         ledger = open_ledger(settings.ledger_url, **_ledger_options(settings))
         try:
             ledger.check()  # a read-only file can be opened too
-            guard = load_guard(settings, ledger=ledger)
+            secret = secret_path(settings.bundle)
+            had_secret = secret.exists()
+            guard = load_guard(settings, ledger=ledger, new_secret=settings.new_secret)
+            if not had_secret and secret.exists():
+                log("secret made", level="warning", file=secret, why="there was none; copy it wherever the bundle goes")
             service = cls(settings, guard, open_keys(settings.home, settings.ledger_url))
         except BaseException:
             ledger.close()
@@ -110,6 +119,11 @@ class Service:
         gc.collect()
         gc.freeze()  # the model stays: collecting garbage there would stop every request for a while
         return service
+
+    @property
+    def notices(self) -> list[str]:
+        """What operators should know, a sentence each."""
+        return [*self._notices, *self.auth.unnamed_proxies.notices]
 
     @property
     def ready(self) -> bool:
@@ -253,15 +267,25 @@ def load_guard(settings: Settings, **where: Any) -> Guard:
 
 
 def addresses(scope: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The peer address of an ASGI request, and its X-Forwarded-For headers in order, joined by commas."""
-    forwarded = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
-    return (scope["client"][0] if scope["client"] else None), (", ".join(forwarded) or None)
+    """The peer address of an ASGI request, and whom it was forwarded for, as `forwarded_for` reads the headers."""
+    return (scope["client"][0] if scope["client"] else None), forwarded_for(scope["headers"])
+
+
+def forwarded_for(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """All X-Forwarded-For in order, joined by commas; "" if only other headers speak of a proxy, else None."""
+    found = [(name, value) for name, value in headers if name in PROXY_HEADERS]
+    if not found:
+        return None
+    return ", ".join(value.decode("latin-1") for name, value in found if name == b"x-forwarded-for")
 
 
 def _open_webhook(settings: Settings, metrics: Metrics) -> Webhook | None:
     if settings.webhook is None:
         return None
-    return Webhook(settings.webhook, secret=settings.webhook_secret, metrics=metrics)
+    secret, file = settings.webhook_secret, settings.webhook_secret_file
+    if file is not None and not (secret := read_private(file)):
+        raise SecretError(f"secret file '{file}' is empty")
+    return Webhook(settings.webhook, secret=secret, metrics=metrics)
 
 
 def _open_query_log(settings: Settings, metrics: Metrics) -> QueryLog | None:

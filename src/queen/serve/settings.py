@@ -59,6 +59,9 @@ class Settings(BaseSettings):
     ledger: str | None = Field(
         None, description="sqlite:///FILE, redis://HOST:PORT/DB or memory://; by default ledger.sqlite in home."
     )
+    new_secret: bool = Field(
+        False, description="Accept another secret of the bundle than the one that the ledger was used with."
+    )
     allow_volatile: bool = Field(False, description="Accept a Redis that may forget what it acknowledged.")
     anonymous: bool = Field(False, description="Answer requests without a key; the network prefix is the client.")
     trusted_proxy: tuple[str, ...] = Field((), description="Networks (CIDR) of proxies whose X-Forwarded-For counts.")
@@ -108,6 +111,9 @@ class Settings(BaseSettings):
     record_days: float = Field(30.0, gt=0, description="Days after which recorded queries are deleted.")
     webhook: str | None = Field(None, description="URL that alarms are posted to.")
     webhook_secret: str | None = Field(None, description="Secret that signs what is posted (HMAC-SHA256).", repr=False)
+    webhook_secret_file: Path | None = Field(
+        None, description="File with that secret, which only its owner may read; a flag is in the process list."
+    )
     log_level: str = Field("info", description="debug, info, warning or error.")
     log_format: str = Field("json", description="json or text.")
     access_log: bool = Field(False, description="One log line a request.")
@@ -151,6 +157,8 @@ class Settings(BaseSettings):
         for path in (self.tls_cert, self.tls_key):
             if path is not None and not path.is_file():
                 raise ValueError(f"there is no file '{path}' for TLS")
+        if self.webhook_secret is not None and self.webhook_secret_file is not None:
+            raise ValueError("expected webhook_secret or webhook_secret_file, got both")
         if self.policy == "none" and not self.is_loopback:
             raise ValueError(f"policy none protects nothing: it is served on loopback only, not on {self.host}")
         if self.ray and not self.shares_ledger:

@@ -482,7 +482,11 @@ FROM_PROXY = [
     ("10.1.1.1, 10.2.2.2", "10.0.0.0/24"),  # nobody but proxies: the socket's
     ("198.51.100.9, nonsense", "10.0.0.0/24"),
     ("198.51.100.9, nonsense, 10.2.2.2", "10.0.0.0/24"),
-    ("198.51.100.9:1234", "10.0.0.0/24"),
+    ("198.51.100.9:1234", "198.51.100.0/24"),  # as some proxies write it
+    ("[2001:db8::5]:1234", "2001:db8::/64"),
+    ("[2001:db8::5]", "2001:db8::/64"),
+    ("203.0.113.7, 2001:db8:1:2:3::9, fd00::2", "2001:db8:1:2::/64"),
+    ("198.51.100.9:12:34", "10.0.0.0/24"),
     ("198.51.100.9,", "10.0.0.0/24"),
     ("198.51.100.999", "10.0.0.0/24"),
     ("unknown", "10.0.0.0/24"),
@@ -496,6 +500,15 @@ def test_behind_a_trusted_proxy_the_last_other_address_counts(store, forwarded, 
     door = Authenticator(store, anonymous=True, trusted_proxies=PROXIES)
     assert door.caller(None, "10.0.0.5", forwarded).client == f"anonymous:{prefix}"
     assert door.caller(None, "::ffff:10.0.0.5", forwarded).client == f"anonymous:{prefix}"
+
+
+@pytest.mark.parametrize("cidr", ["2001:db8:ffff::/48", "2001:db8:ffff::1", "::ffff:10.0.0.0/104", "::ffff:10.0.0.5"])
+def test_proxies_may_be_networks_of_ipv6_or_of_ipv4_written_so(store, cidr):
+    door = Authenticator(store, anonymous=True, trusted_proxies=[cidr])
+    peer = "2001:db8:ffff::1" if cidr.startswith("2001") else "10.0.0.5"
+    for user, prefix in (("2001:db8:1:2::3", "2001:db8:1:2::/64"), ("2001:db8:1:3::3", "2001:db8:1:3::/64")):
+        assert door.caller(None, peer, user).client == f"anonymous:{prefix}"
+    assert door.caller(None, "2001:db8:eeee::1", "2001:db8:1:2::3").client == "anonymous:2001:db8:eeee::/64"
 
 
 @pytest.mark.parametrize("forwarded", [forwarded for forwarded, _ in FROM_PROXY])

@@ -500,3 +500,12 @@ def test_the_real_server_shows_who_asked_it(tmp_path, new_page):
         page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
         expect(page.locator(".result.good")).to_contain_text("Revoked 1 key")
         wait_for(lambda: httpx.post(ask_url, json={}, headers=server.bearer, timeout=60).status_code == 401)
+
+
+def test_notices_are_shown_as_text(stub, url, new_page):
+    stub.notices.append(f"requests from 10.0.0.5 say that they were forwarded {IMAGE}")
+    page = log_in(new_page(url, hurry=True), stub.admin_key)
+    expect(page.get_by_role("heading", name="Notices")).to_be_visible()
+    expect(page.get_by_text("requests from 10.0.0.5 say that they were forwarded <img")).to_be_visible()
+    stub.notices.clear()
+    expect(page.get_by_role("heading", name="Notices")).not_to_be_visible()

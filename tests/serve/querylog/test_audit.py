@@ -323,7 +323,7 @@ def test_names_cannot_write_to_the_terminal(tmp_path):
     done = run("audit", small_bundle(), tmp_path / "log")
     assert done.exit_code == 0, done.output
     assert "\x1b" not in done.stdout
-    assert "evil\\x1b[2J" in done.stdout
+    assert "evil<U+001B>[2J<U+000A>name" in done.stdout
 
 
 @pytest.mark.slow

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from queen.core import inputs
 from queen.errors import OptionError
+from queen.serve.querylog import clock, writer
 from queen.serve.querylog import folder as log_folder
-from queen.serve.querylog import writer
 from queen.serve.querylog.folder import read_log
 from queen.serve.querylog.format import PREFIX, TYPES, Damage, LoggedRequest, encode, make_header, read_segment
 from queen.serve.querylog.writer import QueryLog
@@ -352,7 +352,13 @@ def test_what_cannot_be_read_is_named(tmp_path):
         list(read_log(tmp_path))
 
 
-def test_two_servers_may_delete_the_same_file(tmp_path, monkeypatch):
+@pytest.fixture
+def believed(monkeypatch):
+    """A clock that is believed at once."""
+    monkeypatch.setattr(clock, "STEADY", 0.0)
+
+
+def test_two_servers_may_delete_the_same_file(tmp_path, monkeypatch, believed):
     write(tmp_path, *numbered(2))
     [path] = files(tmp_path)
     os.utime(path, (0, 0))
@@ -451,7 +457,7 @@ def test_a_record_larger_than_a_file_gets_one_of_its_own(tmp_path):
     assert all_same(list(read_log(tmp_path)), big)
 
 
-def test_old_files_are_deleted_even_if_nobody_asks_anything(tmp_path, monkeypatch):
+def test_old_files_are_deleted_even_if_nobody_asks_anything(tmp_path, monkeypatch, believed):
     monkeypatch.setattr(writer, "REST", 0.05)
     write(tmp_path, *numbered(3))
     write(tmp_path, *numbered(2, start=2e9))
@@ -465,7 +471,7 @@ def test_old_files_are_deleted_even_if_nobody_asks_anything(tmp_path, monkeypatc
     assert files(tmp_path) == [young]
 
 
-def test_a_file_that_another_server_writes_is_not_deleted(tmp_path):
+def test_a_file_that_another_server_writes_is_not_deleted(tmp_path, believed):
     with opened(tmp_path) as other:
         other.write("a", (), BATCH, 1.0)
         assert other.flush()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from queen.errors import OptionError, QueenError
 from queen.serve.access.key import NETWORK, Key, digest_of, parse
 from queen.serve.access.key_store import KeySource
+from queen.serve.access.proxies import UnnamedProxies
 from queen.serve.types import Caller, ServeError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -57,10 +58,12 @@ class Authenticator:
         trusted_proxies: Sequence[str] = (),
         net_groups: bool = False,
         grace: float = 1.0,
+        unnamed_proxies: UnnamedProxies | None = None,
     ) -> None:
         self.failure: QueenError | None = None  # why the keys could not be read the last time
         self._store = store
         self._anonymous, self._net_groups, self._grace = anonymous, net_groups, grace
+        self.unnamed_proxies = UnnamedProxies() if unnamed_proxies is None else unnamed_proxies
         self._proxies = tuple(_network(cidr) for cidr in trusted_proxies)
         self._no_digest = secrets.token_bytes(32)  # compared with the secret where no key has the id
         self._lock = threading.Lock()
@@ -90,7 +93,7 @@ class Authenticator:
         """Who asks, or `ServeError` 401 or 503.
 
         `peer` is the address of the socket, None if it has none; `forwarded` all X-Forwarded-For headers in order,
-        joined by commas.
+        joined by commas, or "" if only other headers (Forwarded, Via) speak of a proxy.
         """
         if authorization is None:
             return self._anonymous_caller(peer, forwarded)
@@ -145,8 +148,11 @@ class Authenticator:
         address = _address(peer)
         if address is None:
             return "local"
-        if forwarded is not None and self._is_proxy(address):
-            address = self._origin(forwarded) or address
+        if forwarded is not None:
+            if self._is_proxy(address):
+                address = self._origin(forwarded) or address
+            else:
+                self.unnamed_proxies.notice(str(address), forwarded)
         length = PREFIX[address.version]
         rest = address.max_prefixlen - length
         return f"{type(address)(int(address) >> rest << rest)}/{length}"  # ip_network, in a third of the time
@@ -154,7 +160,7 @@ class Authenticator:
     def _origin(self, forwarded: str) -> Address | None:
         """The last address that is no trusted proxy's; the caller may have invented all those before it."""
         for text in reversed(forwarded.split(",")):
-            address = _address(text.strip())
+            address = _address(_without_port(text.strip()))
             if address is None or not self._is_proxy(address):
                 return address
         return None
@@ -172,8 +178,18 @@ def _address(text: str | None) -> Address | None:
     return (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
 
 
+def _without_port(text: str) -> str:
+    """The address that some proxies write with a port: 10.0.0.1:80, or [2001:db8::1]:80."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    host, colon, port = text.partition(":")
+    return host if colon and ":" not in port else text
+
+
 def _network(cidr: str) -> Network:
     try:
-        return ipaddress.ip_network(cidr, strict=False)
+        network = ipaddress.ip_network(cidr, strict=False)
+        mapped = network.network_address.ipv4_mapped if isinstance(network, ipaddress.IPv6Network) else None
+        return network if mapped is None else ipaddress.ip_network(f"{mapped}/{max(0, network.prefixlen - 96)}")
     except ValueError as error:
         raise OptionError(f"expected the network of a trusted proxy such as 10.0.0.0/8, got '{cidr}'") from error

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from queen.atomic import write_atomically
-from queen.errors import LedgerError, OptionError, SecretError
+from queen.errors import KeyStoreError, LedgerError, OptionError, SecretError
 from queen.ledger.base import Budget
 from queen.ledger.redis_client import RedisServers
 from queen.serve.access.key import Key, from_plain, mark_revoked, new_key, to_plain
@@ -102,9 +102,15 @@ class FileKeys:
     def revoke(self, id_or_name: str) -> list[Key]:
         """Revoke the key of this id, or all keys of this name; those that were not revoked before are returned."""
         mark_revoked(self.keys(), id_or_name)  # fails before a folder is made, if there is no such key
-        with self._edit() as keys:
-            revoked = mark_revoked(keys, id_or_name)
-            keys.update({key.id: key for key in revoked})
+        try:
+            with self._edit() as keys:
+                revoked = mark_revoked(keys, id_or_name)
+                keys.update({key.id: key for key in revoked})
+        except KeyStoreError as error:
+            raise KeyStoreError(
+                f"{error}. NOTHING IS REVOKED: make room, or ask a running server, which refuses the key at once and "
+                "stores that when it can: queen revoke NAME --server URL"
+            ) from error
         return revoked
 
     def close(self) -> None:
@@ -125,7 +131,7 @@ class FileKeys:
             finally:
                 os.close(lock)
         except OSError as error:
-            raise OptionError(f"cannot change the keys in '{home}': {error.strerror}") from error
+            raise KeyStoreError(f"cannot change the keys in '{home}', so nothing was: {error.strerror}") from error
 
     def _write(self, keys: Mapping[str, Key]) -> None:
         text = json.dumps({"format": FORMAT, "keys": {key.id: to_plain(key) for key in keys.values()}}, indent=1)

@@ -51,11 +51,12 @@ def bundle_facts(guard: Guard, spec: ModelSpec, bar: float | None) -> dict[str, 
     }
 
 
-def server_facts(ledger: Ledger, *, ready: bool, started: float) -> dict[str, Any]:
-    """Which program runs, since when, on which ledger, and whether it answers."""
+def server_facts(ledger: Ledger, *, ready: bool, started: float, notices: Sequence[str]) -> dict[str, Any]:
+    """Which program runs, since when, on which ledger, whether it answers, and what operators should know."""
     now = time.time()
     kind = type(ledger).__name__.removesuffix("Ledger").lower()
-    return {"version": queen.__version__, "now": now, "uptime": now - started, "ledger": kind, "ready": ready}
+    facts = {"version": queen.__version__, "now": now, "uptime": now - started, "ledger": kind, "ready": ready}
+    return facts | {"notices": list(notices)}
 
 
 class History:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queen.errors import LedgerError, QueenError
+from queen.errors import KeyStoreError, LedgerError, QueenError
 from queen.guard import Guard
 from queen.ledger import Budget, Standing
 from queen.ledger.rows import check_client
@@ -48,6 +48,11 @@ class AdminService(Protocol):
     @property
     def ready(self) -> bool:
         """Whether requests can be answered."""
+        ...
+
+    @property
+    def notices(self) -> list[str]:
+        """What operators should know, a sentence each."""
         ...
 
     async def admin(self, request: Request) -> Caller:
@@ -88,7 +93,7 @@ def _endpoint(service: AdminService, handler: Handler) -> Callable[[Request], Aw
     async def endpoint(request: Request) -> Response:
         try:
             content = await handler(request, await service.admin(request))
-        except LedgerError as error:
+        except (LedgerError, KeyStoreError) as error:
             raise ServeError(503, str(error), retry_after=1) from error
         except QueenError as error:
             raise ServeError(400, str(error)) from error
@@ -123,7 +128,8 @@ class AdminApi:
         """Facts about the bundle and the server, and totals."""
         accounts, history = await asyncio.gather(self._accounts.get(), self._history.get())
         totals = (accounts.totals if accounts else NOT_YET) | {"unacknowledged": history and history.unacknowledged}
-        server = server_facts(self._ledger, ready=self._service.ready, started=self._service.started)
+        service = self._service
+        server = server_facts(self._ledger, ready=service.ready, started=service.started, notices=service.notices)
         bundle = bundle_facts(self._guard, self._service.spec, await self._bar())
         return {"bundle": bundle, "server": server, "totals": totals}
 
@@ -229,8 +235,10 @@ class AdminApi:
         body = await read_body(request, required={}, optional={"name": str, "id": str})
         if len(body) != 1:
             raise ServeError(400, "expected name or id")
-        revoked = await self._in_thread(self._service.keys.revoke, *body.values())
-        self._keys.forget()
+        try:
+            revoked = await self._in_thread(self._service.keys.revoke, *body.values())
+        finally:
+            self._keys.forget()  # also if it holds in this server alone
         return {"revoked": [key.id for key in revoked]}
 
     async def acknowledge(self, request: Request, caller: Caller) -> Json:

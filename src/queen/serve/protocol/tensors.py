@@ -52,7 +52,7 @@ def check_shape(tensor: TensorSpec, shape: object, *, max_rows: int) -> tuple[in
     if not isinstance(shape, list) or set(map(type, shape)) != {int}:
         raise ServeError(400, f"input '{tensor.name}': expected shape as a list of whole numbers, got {short(shape)}")
     fits = len(shape) == len(tensor.shape) and all(
-        got == size or (size == -1 and got > 0) for got, size in zip(shape, tensor.shape, strict=True)
+        got > 0 if size == -1 else got == size for got, size in zip(shape, tensor.shape, strict=True)
     )
     if not fits:
         raise ServeError(

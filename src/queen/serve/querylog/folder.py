@@ -15,6 +15,7 @@ from math import inf
 from pathlib import Path
 
 from queen.errors import OptionError
+from queen.serve.querylog.clock import SteadyClock
 from queen.serve.querylog.format import MARKER_BYTES, Damage, LoggedRequest, encode, make_header, read_segment
 from queen.serve.telemetry.log import log
 
@@ -54,6 +55,7 @@ class LogFolder:
         self._path, self._marker = folder, b""
         self._size, self._records, self._opened = 0, 0, 0.0  # of the open file
         self._synced = True
+        self._clock, self._warned = SteadyClock(), False
 
     def write(self, requests: Sequence[LoggedRequest]) -> None:
         """Append records of the requests, all in one write unless a file is full."""
@@ -125,14 +127,23 @@ class LogFolder:
 
     def retain(self) -> None:
         """Delete files that are too old, and the oldest until there is room for a full one."""
-        now, files = time.time(), sorted(_list_files(self.folder), key=lambda file: (file.start, file.number))
-        stats = {file.path: stat for file in files if (stat := _stat(file.path)) is not None}
+        now = self._clock.now()
+        stats = {path: stat for path in _oldest_first(self.folder) if (stat := _stat(path)) is not None}
+        expired = {path for path, stat in stats.items() if now - stat.st_mtime > self._max_age}
+        if not self._clock.is_believed(stat.st_mtime for stat in stats.values()):
+            self._warn_of_jump(len(expired))
+            expired.clear()
         total = sum(stat.st_size for stat in stats.values())
         room = self._segment_bytes - (self._size if self._file is not None else 0)
         for path, stat in stats.items():
-            expired = now - stat.st_mtime > self._max_age
-            if (expired or total + room > self._max_bytes) and _delete(path):
+            if (path in expired or total + room > self._max_bytes) and _delete(path):
                 total -= stat.st_size
+
+    def _warn_of_jump(self, files: int) -> None:
+        if files and not self._warned:
+            self._warned = True
+            why = "the clock has jumped, or nothing was recorded for over a day; set the clock right within a day"
+            log("recording_clock_jumped", level="warning", folder=self.folder, files_that_look_old=files, why=why)
 
 
 def read_log(
@@ -202,6 +213,15 @@ def _list_files(folder: Path) -> list[LogFile]:
         raise OptionError(f"cannot read the folder '{folder}': {error.strerror}") from error
     matches = [match for name in names if (match := NAME.fullmatch(name))]
     return [LogFile(folder / m.string, int(m["start"]), m["writer"], int(m["number"])) for m in matches]
+
+
+def _oldest_first(folder: Path) -> list[Path]:
+    """All files, those of one writer in the order in which it wrote them, even if its clock was set back meanwhile."""
+    begun, files = dict[str, int](), list[tuple[int, int, Path]]()
+    for file in sorted(_list_files(folder), key=lambda file: file.number):
+        begun[file.writer] = max(file.start, begun.get(file.writer, 0))
+        files.append((begun[file.writer], file.number, file.path))
+    return [path for _, _, path in sorted(files)]
 
 
 def _make_private(folder: Path) -> Path:

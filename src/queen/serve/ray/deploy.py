@@ -83,6 +83,7 @@ def _for_replicas(settings: Settings) -> Settings:
             "bundle": settings.bundle.absolute(),
             "home": settings.home.absolute(),  # for the witness of the ledger, which outlives Ray's own folders
             "record": settings.record and settings.record.absolute(),
+            "webhook_secret_file": settings.webhook_secret_file and settings.webhook_secret_file.absolute(),
             "device": worker_device(settings.device),
             "grpc_port": -1,
         }

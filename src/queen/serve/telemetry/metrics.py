@@ -61,6 +61,11 @@ class Metrics:
         self._errors = Counter("queen_ledger_errors", "Batches that could not be recorded.", registry=registry)
         self._recording = Gauge("queen_recording", "1 while the query log takes queries.", registry=registry)
         self._lost = Counter("queen_record_dropped_rows", "Queries missing in the query log.", registry=registry)
+        self._unnamed_proxy = Counter(
+            "queen_unnamed_proxy_requests",
+            "Requests that were forwarded, by a peer that is no --trusted-proxy.",
+            registry=registry,
+        )
         webhook = Counter("queen_webhook", "Alarms for the webhook.", ("outcome",), registry=registry)
         self._webhook = {outcome: webhook.labels(outcome) for outcome in OUTCOMES}
         build = Gauge(
@@ -122,6 +127,10 @@ class Metrics:
     def webhook(self, outcome: Outcome) -> None:
         """Count an alarm that was sent, given up, or dropped from a full queue."""
         self._webhook[outcome].inc()
+
+    def unnamed_proxy(self) -> None:
+        """Count a request that says it was forwarded, by a peer that nobody has named as a proxy."""
+        self._unnamed_proxy.inc()
 
     def label(self, **labels: str) -> None:
         """Put labels on every figure, for example the name of the replica that counts."""

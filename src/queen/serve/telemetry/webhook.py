@@ -191,7 +191,7 @@ def _check_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not host:
         raise OptionError(f"expected a webhook as https://HOST/PATH, got scheme '{parts.scheme}'")
     if parts.username or parts.password:
-        raise OptionError("a webhook's URL may not hold a password: use --webhook-secret, which signs every post")
+        raise OptionError("a webhook's URL may not hold a password: use --webhook-secret-file, which signs every post")
     if not url.isascii() or any(c.isspace() or ord(c) < 32 for c in url):
         raise OptionError("a webhook's URL must be plain ASCII without spaces")
     return host if port is None else f"{host}:{port}"

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
-import { badges, choice, clientLink, count, make, meter, onChange, percent, plural, small, span, swap, titled, wealthShare, wealthText, when } from "./dom.js";
+import { badges, choice, clientLink, count, make, meter, onChange, percent, plural, small, span, swap, titled, visible, wealthShare, wealthText, when } from "./dom.js";
 
 const WINDOWS = [["60", "1 min"], ["300", "5 min"], ["900", "15 min"]];
 const VERDICTS = [
@@ -28,6 +28,7 @@ export function live() {
   const flow = new Chart("Traffic", "per second", FLOW);
   const latency = new Chart("Latency", "ms, from request to answer", LATENCY, { log: true });
   const tiles = make("dl", { class: "tiles" });
+  const notices = make("div");
   const suspects = make("div");
   const alarms = make("div");
   const window = choice("Time shown", WINDOWS, seconds, (value) => {
@@ -38,6 +39,7 @@ export function live() {
     "div",
     {},
     titled("Live", window),
+    notices,
     tiles,
     make(
       "div",
@@ -51,6 +53,7 @@ export function live() {
       ),
     ),
   );
+  const drawNotices = onChange((texts) => swap(notices, texts.length > 0 && noticeCard(texts)));
   const drawSuspects = onChange((found) => swap(suspects, suspectList(...found)));
   const drawAlarms = onChange((found) => swap(alarms, alarmList(found)));
 
@@ -61,6 +64,7 @@ export function live() {
       get("events", { limit: 200 }),
     ]);
     draw(series);
+    if (overview) drawNotices(overview.server.notices);
     if (overview) swap(tiles, ...tileNodes(series, overview.totals));
     drawSuspects([clients.clients, clients.total]);
     drawAlarms(events.events.filter((event) => event.what === "alarm" && !event.acknowledged).slice(0, 5));
@@ -107,6 +111,9 @@ function tileNodes(series, totals) {
 
 export const tile = (name, value, unit, bad = false) =>
   make("div", { class: bad ? "tile bad" : "tile" }, make("dt", {}, name), make("dd", {}, make("b", {}, value), " ", make("span", {}, unit)));
+
+const noticeCard = (texts) =>
+  make("section", { class: "card" }, make("h2", {}, "Notices"), make("ul", { class: "plain" }, ...texts.map((text) => make("li", {}, visible(text)))));
 
 const head = (title, address, text) =>
   make("div", { class: "head" }, make("h2", {}, title), make("a", { href: address }, text));
