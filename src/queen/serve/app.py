@@ -24,7 +24,7 @@ from queen.serve.protocol.rest_read import BYTES_PER_VALUE, read_query
 from queen.serve.protocol.rest_write import error_body, model_metadata, server_metadata, to_json, write_answer
 from queen.serve.service import Service, addresses
 from queen.serve.telemetry.log import log
-from queen.serve.types import LARGE, ModelSpec, Query, ServeError
+from queen.serve.types import LARGE, Caller, ModelSpec, Query, ServeError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -72,7 +72,8 @@ class App:
         status, content_type, extra = 200, JSON, list[tuple[bytes, bytes]]()
         try:
             caller = await service.key_watcher.caller(_text(headers.get(b"authorization")), *addresses(scope))
-            query = await self._read(headers, receive)
+            await service.door.admit(caller.client)
+            query = await self._read(headers, receive, caller)
             body, split = await self._write(query, await service.infer(query, caller))
             if split is not None:
                 content_type, extra = BINARY, [(HEADER_LENGTH, b"%d" % split)]
@@ -96,8 +97,8 @@ class App:
             return write_answer(query, answers, self._service.spec)
         return await self._service.blocking(write_answer, query, answers, self._service.spec)
 
-    async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> Query:
-        """The query in a request's body; a large one is parsed in a thread, so that other requests need not wait."""
+    async def _read(self, headers: dict[bytes, bytes], receive: Receive, caller: Caller) -> Query:
+        """The query in a request's body, parsed when it is the caller's turn."""
         settings, spec = self._service.settings, self._service.spec
         bodies = [await read_body(headers, receive, settings.max_body)]
         length, encoding = _header_length(headers), headers.get(b"content-encoding")
@@ -110,7 +111,8 @@ class App:
                 body, length, spec, max_rows=settings.max_rows, max_values=settings.max_body // BYTES_PER_VALUE
             )
 
-        return parse() if len(bodies[0]) < LARGE and not encoding else await self._service.parse(parse)
+        size = max(len(bodies[0]), LARGE if encoding else 0)  # who knows what a packed body holds
+        return await self._service.door.parse(caller.client, parse, size)
 
 
 async def _send(

@@ -52,6 +52,7 @@ class PendingRequest:
     groups: Mapping[str, Group]
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[NDArray[np.float32]]
+    whole: Query | None = None  # the first part of a large request also has all of it, to be checked beforehand
 
     @property
     def rows(self) -> int:
@@ -150,6 +151,8 @@ class Batcher:
         parts = [
             PendingRequest(part, caller, groups, loop, loop.create_future()) for part in _parts(query, self._max_batch)
         ]
+        if len(parts) > 1:
+            parts[0].whole = query
         with self._changed:
             shed = self._enter(caller.client, query.rows, parts)
             self._changed.notify()
@@ -226,6 +229,7 @@ class Batcher:
 
     def _measure(self, requests: list[PendingRequest]) -> list[tuple[list[PendingRequest], MeasuredBatch]]:
         """Run the model on all requests at once; if that fails, without those at fault, or else on one at a time."""
+        requests = [request for request in requests if request.whole is None or self._is_valid(request)]
         if not requests:
             return []
         try:
@@ -243,7 +247,7 @@ class Batcher:
     def _is_valid(self, request: PendingRequest) -> bool:
         """Whether the model takes these inputs; if not, the request is answered with the error."""
         try:
-            inputs.check(request.query.inputs, self._guard.bundle.probe.x, self._guard.bundle.input_range)
+            self._guard.check((request.whole or request.query).inputs)
         except QueenError as error:
             _fail([request], ServeError(400, str(error)))
             return False
