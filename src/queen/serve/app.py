@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -32,7 +33,7 @@ Send = Callable[[Message], Awaitable[None]]
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
 HEADER_LENGTH = b"inference-header-content-length"
-MANY = 1 << 14  # numbers of an answer that takes milliseconds to write
+MANY = 1 << 11  # numbers of an answer that takes a good part of a millisecond to write
 
 
 class App:
@@ -74,7 +75,7 @@ class App:
             caller = await service.key_watcher.caller(_text(headers.get(b"authorization")), *addresses(scope))
             await service.door.admit(caller.client)
             query = await self._read(headers, receive, caller)
-            body, split = await self._write(query, await service.infer(query, caller))
+            body, split = await self._write(query, await self._answer(query, caller, receive))
             if split is not None:
                 content_type, extra = BINARY, [(HEADER_LENGTH, b"%d" % split)]
         except ServeError as error:
@@ -90,6 +91,21 @@ class App:
         finally:
             seconds = time.perf_counter() - start
             service.counter.request("rest", status, seconds, is_query=True, query=query, caller=caller)
+
+    async def _answer(self, query: Query, caller: Caller, receive: Receive) -> NDArray[np.float32]:
+        """The probabilities; what is left of a large request is dropped when its client goes away."""
+        if query.rows <= self._service.settings.max_batch:
+            return await self._service.infer(query, caller)
+        answers = asyncio.ensure_future(self._service.infer(query, caller))
+        end = asyncio.ensure_future(_wait_for_end(receive))
+        try:
+            await asyncio.wait((answers, end), return_when=asyncio.FIRST_COMPLETED)
+            if not answers.done():
+                raise ConnectionResetError
+            return answers.result()
+        finally:
+            answers.cancel()
+            end.cancel()
 
     async def _write(self, query: Query, answers: NDArray[np.float32]) -> tuple[bytes, int | None]:
         """The answer's body; a large one is written in a thread."""
@@ -113,6 +129,12 @@ class App:
 
         size = max(len(bodies[0]), LARGE if encoding else 0)  # who knows what a packed body holds
         return await self._service.door.parse(caller.client, parse, size)
+
+
+async def _wait_for_end(receive: Receive) -> None:
+    """Wait until the client has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _send(

@@ -36,7 +36,7 @@ from queen.types import Reply
 
 REFUSED = "no answer: this client's budget of answers is spent, or it stands accused of extraction; ask the operator"
 NOT_RECORDED = "the ledger cannot record this request, so it gets no answer; try again"
-CLIENT_FULL = "this client has {} rows waiting and may have {} (max_client_queue): wait for answers, then try again"
+CLIENT_FULL = "this client has {} rows waiting, and the limit for one client is {}: wait for answers and try again"
 OVERLOADED = "the server is overloaded; try again"
 KNOWN_BY_ANSWER = (Action.REFUSE, Action.LABEL)  # who gets such answers knows that it stands accused
 MAX_ACCUSED = 10_000  # clients remembered as accused, those accused last
@@ -83,10 +83,10 @@ class BatchOutcome:
 class Batcher:
     """A fair queue of requests around a guard, and two threads that answer them: one for the model, one for the ledger.
 
-    At most `max_queue` rows wait, and `max_client_queue` of one client. A client over its own limit is refused; when
-    all is full, the longest line loses its newest request, so nobody is refused because somebody else has filled the
-    queue. Accused clients share one turn and lose first, unless they are answered as if they were not (`on_alarm`
-    decoy, reverse or observe): there they are served like everybody else, or the wait would tell what the answers hide.
+    At most `max_queue` rows wait, and a client with `max_client_queue` of them may add nothing. When all is full, the
+    longest line loses its newest request, so nobody is refused because somebody else has filled the queue. Accused
+    clients share one turn and lose first, unless they are answered as if they were not (`on_alarm` decoy, reverse or
+    observe): there they are served like everybody else, or the wait would tell what the answers hide.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Batcher:
         *,
         max_batch: int = 64,
         max_queue: int = 4096,
-        max_client_queue: int = 2048,
+        max_client_queue: int = 1024,
         max_wait: float = 2.0,
         uniform: bool = True,
         on_batch: Callable[[BatchOutcome], None] = lambda outcome: None,  # on the event loop
@@ -167,16 +167,16 @@ class Batcher:
                 part.answer.cancel()
 
     def check_room(self, client: str) -> None:
-        """Raise `ServeError` 503 if a client has so many rows waiting that it may not add one."""
-        if not self._queue.has_room(client, 1):
-            raise self._client_full(client)
+        """Raise `ServeError` 503 if a client has so many rows waiting that it may not add a request."""
+        if not self._queue.has_room(client):
+            message = CLIENT_FULL.format(self._queue.rows_of(client), self._max_client_queue)
+            raise ServeError(503, message, retry_after=1)
 
     def _enter(self, client: str, rows: int, parts: list[PendingRequest]) -> list[PendingRequest]:
         """Add a request to the queue, or raise `ServeError` 503; returns what had to leave for it."""
         if self._closed:
             raise ServeError(503, "the server is shutting down", retry_after=1)
-        if not self._queue.has_room(client, rows):
-            raise self._client_full(client)
+        self.check_room(client)
         if self._queue.rows_ahead(client) * self._pace > self._max_wait:
             raise ServeError(503, OVERLOADED, retry_after=1)
         self._queue.push(client, parts, accused=client in self._accused)
@@ -184,10 +184,6 @@ class Batcher:
         while self._queue.rows > max(self._max_queue, rows):  # whoever finds nobody waiting may enter
             shed += self._queue.shed()
         return shed
-
-    def _client_full(self, client: str) -> ServeError:
-        message = CLIENT_FULL.format(self._queue.rows_of(client), self._max_client_queue)
-        return ServeError(503, message, retry_after=1)
 
     def _take(self) -> list[PendingRequest]:
         """Wait for requests and take those that fit into one batch, clients in turn; none once closed and empty."""

@@ -41,7 +41,7 @@ class Line(Generic[Part]):
 
 
 class FairQueue(Generic[Part]):
-    """Requests of many clients in parts of at most `turn` rows; a client may have `max_client_rows` rows waiting.
+    """Requests of many clients in parts of at most `turn` rows; a client with `max_client_rows` waiting must stop.
 
     Not thread-safe: the caller holds a lock.
     """
@@ -59,10 +59,9 @@ class FairQueue(Generic[Part]):
         line = self._lines.get(client)
         return 0 if line is None else line.rows
 
-    def has_room(self, client: str, rows: int) -> bool:
-        """Whether a client may add so many rows; who has nothing waiting may always add one request."""
-        line = self._lines.get(client)
-        return line is None or line.rows + rows <= self._max_client_rows
+    def has_room(self, client: str) -> bool:
+        """Whether a client may add a request, of any size: nobody knows how many rows it has before it is parsed."""
+        return self.rows_of(client) < self._max_client_rows
 
     def rows_ahead(self, client: str) -> int:
         """About how many rows are served before what this client would add now: its own, and others' turns."""
@@ -172,6 +171,8 @@ class FairQueue(Generic[Part]):
         del self._accused_ring[line.client]
         if not self._accused_ring:
             del self._ring[ACCUSED]
+        elif line.in_turn:  # the turn of the accused ends with it
+            self._ring.move_to_end(ACCUSED)
 
     def _file(self, line: Line[Part]) -> None:
         lengths, bits = self._by_length[line.accused], line.rows.bit_length()

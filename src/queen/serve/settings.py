@@ -96,7 +96,9 @@ class Settings(BaseSettings):
     max_queue: int = Field(
         4096, ge=1, description="Most rows that may wait; beyond them the longest line loses its newest request (503)."
     )
-    max_client_queue: int = Field(2048, ge=1, description="Most rows of one client that may wait; more get 503.")
+    max_client_queue: int = Field(
+        1024, ge=1, description="Rows of one client that wait after which its further requests are answered 503."
+    )
     max_wait: float = Field(2.0, gt=0, description="Longest time in seconds that a request may be expected to wait.")
     max_connections: int = Field(
         4096, ge=1, description="Most open connections, over REST and over gRPC each; more are refused."
