@@ -75,9 +75,7 @@ class Guard:
         `said` (n, K) replaces the model's own probabilities, for callers who ask what the guard would make of others.
         """
         bundle = self.bundle
-        x = inputs.check(x, bundle.probe.x, bundle.input_range)
-        inputs.check_ids(x, *self._id_bounds)
-        x = inputs.to(x, bundle.probe.logits.device)
+        x = inputs.to(self.check(x), bundle.probe.logits.device)
         with torch.inference_mode():
             features, logits = self._run(x)
             if not inputs.is_finite(logits):
@@ -91,6 +89,12 @@ class Guard:
             predicted, places = labels.cpu().numpy(), points.cpu().numpy()
             bets = self._sentinel.bets(x, predicted, features, logits, honest, places)
             return MeasuredBatch(x, features, logits, honest, predicted, places, bets)
+
+    def check(self, x: Inputs) -> Inputs:
+        """The batch in the model's precision, or an error that says what is wrong with it."""
+        x = inputs.check(x, self.bundle.probe.x, self.bundle.input_range)
+        inputs.check_ids(x, *self._id_bounds)
+        return x
 
     def _run(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """Features and logits in float32; an input the network cannot run on is the client's mistake, not a crash."""

@@ -13,7 +13,7 @@ import torch
 from queen.errors import OptionError, SecretError
 from queen.ledger import Budget
 from queen.serve.access.key_store import FileKeys
-from queen.serve.service import MAX_PARSES
+from queen.serve.door import MAX_PARSES
 from queen.serve.settings import read_settings
 from queen.serve.types import Caller, Query, ServeError
 from tests.support.failing_ledger import FailingFor

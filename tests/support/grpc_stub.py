@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from queen.serve import grpc as served
 from queen.serve.protocol import oip_pb2 as oip
-from queen.serve.types import Caller, ModelSpec, Query, ServeError
+from queen.serve.types import LARGE, Caller, ModelSpec, Query, ServeError
 from tests.support.rest_bodies import DIGITS, MAX_ROWS, pictures
 
 KEY = (("authorization", "Bearer good"),)
@@ -56,6 +56,13 @@ class Stub:
     def counter(self) -> Stub:
         return self
 
+    @property
+    def door(self) -> Stub:
+        return self
+
+    async def admit(self, client: str) -> None:
+        assert client == "alice"
+
     async def caller(self, authorization: str | None, peer: str | None, forwarded: str | None) -> Caller:
         self.seen.append((authorization, peer, forwarded))
         if authorization != "Bearer good":
@@ -69,7 +76,9 @@ class Stub:
         assert isinstance(query.inputs, torch.Tensor)
         return answer_to(query.inputs.numpy())
 
-    async def parse(self, read: Callable[[], Query]) -> Query:
+    async def parse(self, client: str, read: Callable[[], Query], size: int) -> Query:
+        if size < LARGE:
+            return read()
         self.parsed += 1
         return await asyncio.to_thread(read)
 

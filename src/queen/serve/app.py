@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
@@ -24,7 +25,7 @@ from queen.serve.protocol.rest_read import BYTES_PER_VALUE, read_query
 from queen.serve.protocol.rest_write import error_body, model_metadata, server_metadata, to_json, write_answer
 from queen.serve.service import Service, addresses
 from queen.serve.telemetry.log import log
-from queen.serve.types import LARGE, ModelSpec, Query, ServeError
+from queen.serve.types import LARGE, Caller, ModelSpec, Query, ServeError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -33,7 +34,7 @@ JSON = b"application/json"
 BINARY = b"application/octet-stream"
 HEADER_LENGTH = b"inference-header-content-length"
 ONCE = (b"authorization", HEADER_LENGTH, b"content-encoding", b"content-length")  # headers that decide something
-MANY = 1 << 14  # numbers of an answer that takes milliseconds to write
+MANY = 1 << 11  # numbers of an answer that takes a good part of a millisecond to write
 
 
 class App:
@@ -77,8 +78,9 @@ class App:
         try:
             headers = read_headers(scope)
             caller = await service.key_watcher.caller(_text(headers.get(b"authorization")), *addresses(scope))
-            query = await self._read(headers, receive)
-            body, split = await self._write(query, await service.infer(query, caller))
+            await service.door.admit(caller.client)
+            query = await self._read(headers, receive, caller)
+            body, split = await self._write(query, await self._answer(query, caller, receive))
             if split is not None:
                 content_type, extra = BINARY, [(HEADER_LENGTH, b"%d" % split)]
         except ServeError as error:
@@ -95,14 +97,29 @@ class App:
             seconds = time.perf_counter() - start
             service.counter.request("rest", status, seconds, is_query=True, query=query, caller=caller)
 
+    async def _answer(self, query: Query, caller: Caller, receive: Receive) -> NDArray[np.float32]:
+        """The probabilities; what is left of a large request is dropped when its client goes away."""
+        if query.rows <= self._service.settings.max_batch:
+            return await self._service.infer(query, caller)
+        answers = asyncio.ensure_future(self._service.infer(query, caller))
+        end = asyncio.ensure_future(_wait_for_end(receive))
+        try:
+            await asyncio.wait((answers, end), return_when=asyncio.FIRST_COMPLETED)
+            if not answers.done():
+                raise ConnectionResetError
+            return answers.result()
+        finally:
+            answers.cancel()
+            end.cancel()
+
     async def _write(self, query: Query, answers: NDArray[np.float32]) -> tuple[bytes, int | None]:
         """The answer's body; a large one is written in a thread."""
         if answers.size < MANY:
             return write_answer(query, answers, self._service.spec)
         return await self._service.blocking(write_answer, query, answers, self._service.spec)
 
-    async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> Query:
-        """The query in a request's body; a large one is parsed in a thread, so that other requests need not wait."""
+    async def _read(self, headers: dict[bytes, bytes], receive: Receive, caller: Caller) -> Query:
+        """The query in a request's body, parsed when it is the caller's turn."""
         settings, spec = self._service.settings, self._service.spec
         bodies = [await read_body(headers, receive, settings.max_body)]
         length, encoding = _header_length(headers), headers.get(b"content-encoding")
@@ -115,7 +132,14 @@ class App:
                 body, length, spec, max_rows=settings.max_rows, max_values=settings.max_body // BYTES_PER_VALUE
             )
 
-        return parse() if len(bodies[0]) < LARGE and not encoding else await self._service.parse(parse)
+        size = max(len(bodies[0]), LARGE if encoding else 0)  # who knows what a packed body holds
+        return await self._service.door.parse(caller.client, parse, size)
+
+
+async def _wait_for_end(receive: Receive) -> None:
+    """Wait until the client has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def read_headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:

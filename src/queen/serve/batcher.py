@@ -1,4 +1,7 @@
-"""Puts the requests of all clients into batches for the model: greedy, in order of arrival, at the pace of the ledger.
+"""Puts the requests of all clients into batches for the model: greedy, clients in turn, at the pace of the ledger.
+
+Each client's rows go in order of arrival, and clients take turns by rows (`fair_queue`): nobody waits for another one's
+flood. A request of more rows than a batch may have is taken in parts, and answered when all of them are.
 
 One thread runs the model on whatever waits and never sleeps for more; a second one records and answers, so that the
 model works on the next batch while the ledger commits the last one. A slow ledger holds the model back, batches grow,
@@ -11,7 +14,7 @@ import asyncio
 import queue
 import threading
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,24 +28,36 @@ from queen.guard import Guard
 from queen.ledger import Judgement
 from queen.options import Group
 from queen.perturber import MeasuredBatch
+from queen.policy import Action
+from queen.serve.fair_queue import FairQueue
 from queen.serve.protocol.rest_write import clean
 from queen.serve.types import Caller, Query, ServeError
 from queen.types import Reply
 
 REFUSED = "no answer: this client's budget of answers is spent, or it stands accused of extraction; ask the operator"
 NOT_RECORDED = "the ledger cannot record this request, so it gets no answer; try again"
+CLIENT_FULL = "this client has {} rows waiting, and the limit for one client is {}: wait for answers and try again"
+OVERLOADED = "the server is overloaded; try again"
+KNOWN_BY_ANSWER = (Action.REFUSE, Action.LABEL)  # who gets such answers knows that it stands accused
+MAX_ACCUSED = 10_000  # clients remembered as accused, those accused last
 FORGET = 0.9  # weight of the past in the running mean of the pace
 
 
 @dataclass
 class PendingRequest:
-    """One request, and the future that its client waits for on an event loop."""
+    """One request, or a part of a large one, and the future that its client waits for on an event loop."""
 
     query: Query
     caller: Caller
     groups: Mapping[str, Group]
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[NDArray[np.float32]]
+    whole: Query | None = None  # the first part of a large request also has all of it, to be checked beforehand
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return self.query.rows
 
 
 @dataclass(frozen=True)
@@ -66,7 +81,13 @@ class BatchOutcome:
 
 
 class Batcher:
-    """A queue of requests around a guard, and two threads that answer them: one for the model, one for the ledger."""
+    """A fair queue of requests around a guard, and two threads that answer them: one for the model, one for the ledger.
+
+    At most `max_queue` rows wait, and a client with `max_client_queue` of them may add nothing. When all is full, the
+    longest line loses its newest request, so nobody is refused because somebody else has filled the queue. Accused
+    clients share one turn and lose first, unless they are answered as if they were not (`on_alarm` decoy, reverse or
+    observe): there they are served like everybody else, or the wait would tell what the answers hide.
+    """
 
     def __init__(
         self,
@@ -74,6 +95,7 @@ class Batcher:
         *,
         max_batch: int = 64,
         max_queue: int = 4096,
+        max_client_queue: int = 1024,
         max_wait: float = 2.0,
         uniform: bool = True,
         on_batch: Callable[[BatchOutcome], None] = lambda outcome: None,  # on the event loop
@@ -82,12 +104,14 @@ class Batcher:
         self._guard = guard
         self._max_batch, self._max_queue, self._max_wait, self._uniform = max_batch, max_queue, max_wait, uniform
         self._on_batch, self._on_ledger = on_batch, on_ledger
-        self._waiting: deque[PendingRequest] = deque()
-        self._rows = 0  # of all requests that wait
+        self._max_client_queue = max_client_queue
+        self._queue: FairQueue[PendingRequest] = FairQueue(turn=max_batch, max_client_rows=max_client_queue)
+        self._accused: OrderedDict[str, None] = OrderedDict()  # those accused last are last
+        self._tells_accused = guard.policy.alarmed in KNOWN_BY_ANSWER and not guard.bundle.observe
         self._pace = 0.0  # seconds per row, lately
         self._changed = threading.Condition()
         self._closed = False
-        self._measured: queue.Queue[RequestBatch | None] = queue.Queue(maxsize=1)
+        self._measured: queue.Queue[RequestBatch | None] = queue.Queue()
         self._cores, self._cores_set = torch.get_num_threads(), threading.Event()
         self._threads = [
             threading.Thread(target=self._run_model, name="queen-model", daemon=True),
@@ -97,7 +121,7 @@ class Batcher:
     @property
     def waiting(self) -> int:
         """Rows that wait for the model."""
-        return self._rows
+        return self._queue.rows
 
     @property
     def alive(self) -> bool:
@@ -124,35 +148,66 @@ class Batcher:
             raise ServeError(400, "expected at least one row")
         groups = self._guard.groups(caller.groups) if caller.groups else {}
         loop = asyncio.get_running_loop()
-        request = PendingRequest(query, caller, groups, loop, loop.create_future())
+        parts = [
+            PendingRequest(part, caller, groups, loop, loop.create_future()) for part in _parts(query, self._max_batch)
+        ]
+        if len(parts) > 1:
+            parts[0].whole = query
         with self._changed:
-            if self._closed:
-                raise ServeError(503, "the server is shutting down", retry_after=1)
-            rows = self._rows + query.rows
-            if self._waiting and (rows > self._max_queue or rows * self._pace > self._max_wait):
-                raise ServeError(503, "the server is overloaded; try again", retry_after=1)
-            self._waiting.append(request)
-            self._rows = rows
+            shed = self._enter(caller.client, query.rows, parts)
             self._changed.notify()
-        return await request.answer
+        if shed:
+            _fail(shed, ServeError(503, OVERLOADED, retry_after=1))
+        if len(parts) == 1:
+            return await parts[0].answer
+        try:
+            return np.concatenate(await asyncio.gather(*(part.answer for part in parts)))
+        finally:  # after an error, or if the client went away: what is left of the request is dropped
+            for part in parts:
+                part.answer.cancel()
+
+    def check_room(self, client: str) -> None:
+        """Raise `ServeError` 503 if a client has so many rows waiting that it may not add a request."""
+        if not self._queue.has_room(client):
+            message = CLIENT_FULL.format(self._queue.rows_of(client), self._max_client_queue)
+            raise ServeError(503, message, retry_after=1)
+
+    def _enter(self, client: str, rows: int, parts: list[PendingRequest]) -> list[PendingRequest]:
+        """Add a request to the queue, or raise `ServeError` 503; returns what had to leave for it."""
+        if self._closed:
+            raise ServeError(503, "the server is shutting down", retry_after=1)
+        self.check_room(client)
+        if self._queue.rows_ahead(client) * self._pace > self._max_wait:
+            raise ServeError(503, OVERLOADED, retry_after=1)
+        self._queue.push(client, parts, accused=client in self._accused)
+        shed: list[PendingRequest] = []
+        while self._queue.rows > max(self._max_queue, rows):  # whoever finds nobody waiting may enter
+            shed += self._queue.shed()
+        return shed
 
     def _take(self) -> list[PendingRequest]:
-        """Wait for requests and take those that fit into one batch, oldest first; none once closed and empty."""
+        """Wait for requests and take those that fit into one batch, clients in turn; none once closed and empty."""
         with self._changed:
-            while not self._waiting and not self._closed:
-                self._changed.wait()
             taken: list[PendingRequest] = []
-            rows, groups = 0, dict[str, tuple[str, ...]]()
-            while self._waiting:
-                request = self._waiting[0]
-                is_full = rows + request.query.rows > self._max_batch
+            while not taken and not (self._closed and not self._queue.rows):
+                while not self._queue.rows and not self._closed:
+                    self._changed.wait()
+                taken = self._take_batch()
+            return taken
+
+    def _take_batch(self) -> list[PendingRequest]:
+        taken: list[PendingRequest] = []
+        rows, groups = 0, dict[str, tuple[str, ...]]()
+        while (request := self._queue.first()) is not None:
+            if not request.answer.done():  # else the client went away, or another part of its request has failed
+                is_full = rows + request.rows > self._max_batch
                 if taken and (is_full or not _can_share_batch(request, taken[0], groups)):
                     break
                 groups[request.caller.client] = request.caller.groups
-                taken.append(self._waiting.popleft())
-                rows += request.query.rows
-            self._rows -= rows
-            return taken
+                taken.append(request)
+                rows += request.rows
+            self._queue.pop()
+        return taken
 
     def _run_model(self) -> None:
         self._cores_set.wait()  # the last number set is also that of threads made later: it must be the model's
@@ -163,12 +218,14 @@ class Batcher:
             seconds = time.perf_counter() - start
             for part, measured in batches:
                 self._measured.put(RequestBatch(part, measured, seconds / len(batches)))
+            self._measured.join()  # what waits is taken as late as possible: in turn, and in larger batches
             rows = sum(request.query.rows for request in requests)
             self._pace = FORGET * self._pace + (1 - FORGET) * (time.perf_counter() - start) / rows
         self._measured.put(None)
 
     def _measure(self, requests: list[PendingRequest]) -> list[tuple[list[PendingRequest], MeasuredBatch]]:
         """Run the model on all requests at once; if that fails, without those at fault, or else on one at a time."""
+        requests = [request for request in requests if request.whole is None or self._is_valid(request)]
         if not requests:
             return []
         try:
@@ -186,7 +243,7 @@ class Batcher:
     def _is_valid(self, request: PendingRequest) -> bool:
         """Whether the model takes these inputs; if not, the request is answered with the error."""
         try:
-            inputs.check(request.query.inputs, self._guard.bundle.probe.x, self._guard.bundle.input_range)
+            self._guard.check((request.whole or request.query).inputs)
         except QueenError as error:
             _fail([request], ServeError(400, str(error)))
             return False
@@ -196,6 +253,7 @@ class Batcher:
         _use_cores(1)  # it computes so little that more threads would only spin
         self._cores_set.set()
         while (batch := self._measured.get()) is not None:
+            self._measured.task_done()  # the model may go on while this one is recorded
             try:
                 self._answer(batch)
             except LedgerError as error:
@@ -215,11 +273,36 @@ class Batcher:
         judgement = self._guard.judge_rows(batch.measured, clients, owner, pooled)
         recorded = time.perf_counter()
         self._on_ledger(None)
+        self._note_accused(clients, owner, judgement)
         reply = self._guard.reply(batch.measured, judgement, [clients[i] for i in owner], uniform=self._uniform)
         probabilities = clean(reply.probabilities.cpu().numpy())
         results = _split_results(requests, probabilities, reply.refused, judgement.failed)
         outcome = BatchOutcome(requests, judgement, reply, batch.model_seconds, recorded - start)
         _finish(results, then=lambda: self._on_batch(outcome))
+
+
+    def _note_accused(self, clients: tuple[str, ...], owner: Sequence[int], judgement: Judgement) -> None:
+        """Remember who stands accused, if that may show, and who does not any more."""
+        if not self._tells_accused or not (self._accused or judgement.alarmed.any()):
+            return
+        alarmed = dict(zip(owner, (judgement.alarmed & ~judgement.trusted).tolist(), strict=True))  # by the last row
+        with self._changed:
+            for number, accused in alarmed.items():
+                client = clients[number]
+                self._accused.pop(client, None)
+                if accused:
+                    self._accused[client] = None
+                self._queue.set_accused(client, accused)
+            while len(self._accused) > MAX_ACCUSED:
+                self._queue.set_accused(self._accused.popitem(last=False)[0], False)
+
+
+def _parts(query: Query, size: int) -> list[Query]:
+    """A query as one or several of at most `size` rows."""
+    if query.rows <= size:
+        return [query]
+    starts = range(0, query.rows, size)
+    return [Query(inputs.take(query.inputs, slice(i, i + size)), min(size, query.rows - i)) for i in starts]
 
 
 def _use_cores(count: int) -> None:

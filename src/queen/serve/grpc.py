@@ -22,7 +22,7 @@ from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.protocol.grpc_messages import check_model, model_message, read_message, server_message, write_message
 from queen.serve.protocol.rest_read import BYTES_PER_VALUE
 from queen.serve.telemetry.log import log
-from queen.serve.types import LARGE, ServeError
+from queen.serve.types import ServeError
 
 if TYPE_CHECKING:
     from queen.serve.service import Service
@@ -129,9 +129,10 @@ def _handlers(service: Service, max_values: int) -> Any:
 
     async def infer(call: GrpcCall) -> oip.ModelInferResponse:
         call.caller = await _caller(service, call.context)
+        await service.door.admit(call.caller.client)
         raw, limits = await _read(call, service), {"max_rows": service.settings.max_rows, "max_values": max_values}
         parse = partial(read_message, raw, service.spec, **limits)
-        query = call.query = parse() if len(raw) < LARGE else await service.parse(parse)
+        query = call.query = await service.door.parse(call.caller.client, parse, len(raw))
         return write_message(query, await service.infer(query, call.caller), service.spec)
 
     methods: dict[str, Method] = {

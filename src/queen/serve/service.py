@@ -32,6 +32,7 @@ from queen.serve.access.key_watcher import KeyWatcher
 from queen.serve.access.proxies import UnnamedProxies
 from queen.serve.access.revocations import KeysWithRevocations
 from queen.serve.batcher import Batcher, BatchOutcome
+from queen.serve.door import Door
 from queen.serve.ledger_health import LedgerHealth
 from queen.serve.neighbours import refuse_neighbours
 from queen.serve.querylog.writer import QueryLog
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 PROXY_HEADERS = frozenset((b"x-forwarded-for", b"forwarded", b"via"))
-MAX_PARSES = 16  # large requests that may wait for one of four threads
 LOG_TIMEOUT = 1.5  # seconds that recorded queries have to reach the disk at the end
 LEDGER_TIMEOUT = 1.0  # seconds to wait for a file that another process has locked, or for an answer of Redis
 
@@ -80,7 +80,6 @@ class Service:
         self._watch_pool = ThreadPoolExecutor(1, thread_name_prefix="queen-keys")  # never behind a large request
         self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._watch_pool, self._show_ready)
         self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._watch_pool, self._show_ready)
-        self._parses = 0  # large requests that are being parsed, or wait for it
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self.hold = Hold(settings, guard)
@@ -90,11 +89,13 @@ class Service:
             guard,
             max_batch=settings.max_batch,
             max_queue=settings.max_queue,
+            max_client_queue=settings.max_client_queue,
             max_wait=settings.max_wait,
             uniform=settings.uniform,
             on_batch=self._after_batch,
             on_ledger=self.ledger_health.report,
         )
+        self.door = Door(self.batcher, self._pool)
         self.counter = RequestCounter(
             self.metrics, self.series, waiting=lambda: self.batcher.waiting, access_log=settings.access_log
         )
@@ -167,16 +168,6 @@ class Service:
     async def blocking(self, function: Callable[..., Result], *args: Any) -> Result:
         """Run a function that may block, in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
-
-    async def parse(self, read: Callable[[], Query]) -> Query:
-        """Parse a large request in a thread; when too many wait already, `ServeError` 503."""
-        if self._parses >= MAX_PARSES:
-            raise ServeError(503, "too many large requests at once; try again", retry_after=1)
-        self._parses += 1
-        try:
-            return await self.blocking(read)
-        finally:
-            self._parses -= 1
 
     async def infer(self, query: Query, caller: Caller) -> NDArray[np.float32]:
         """Probabilities (n, K) for one request, once they may leave; raises `ServeError`."""

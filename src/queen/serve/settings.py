@@ -96,8 +96,13 @@ class Settings(BaseSettings):
     max_body: int = Field(16 * MIB, ge=1024, description="Largest request body in bytes, before and after inflating.")
     max_header: int = Field(16384, ge=1024, description="Largest request head in bytes.")
     max_rows: int = Field(1024, ge=1, description="Most rows in a request.")
-    max_batch: int = Field(64, ge=1, description="Most rows in a batch of the model (a larger request runs alone).")
-    max_queue: int = Field(4096, ge=1, description="Most rows that may wait; more are answered 503.")
+    max_batch: int = Field(64, ge=1, description="Most rows in a batch of the model; a larger request goes in parts.")
+    max_queue: int = Field(
+        4096, ge=1, description="Most rows that may wait; beyond them the longest line loses its newest request (503)."
+    )
+    max_client_queue: int = Field(
+        1024, ge=1, description="Rows of one client that wait after which its further requests are answered 503."
+    )
     max_wait: float = Field(2.0, gt=0, description="Longest time in seconds that a request may be expected to wait.")
     max_connections: int = Field(
         4096, ge=1, description="Most open connections, over REST and over gRPC each; more are refused."

@@ -30,9 +30,7 @@ class Unprotected(Guard):
     def measure(self, x: Inputs, *, said: Tensor | None = None) -> MeasuredBatch:
         """The model's answers and nothing else."""
         bundle = self.bundle
-        x = inputs.check(x, bundle.probe.x, bundle.input_range)
-        inputs.check_ids(x, *self._id_bounds)
-        x = inputs.to(x, bundle.probe.logits.device)
+        x = inputs.to(self.check(x), bundle.probe.logits.device)
         with torch.inference_mode():
             logits = run_model(bundle.split.model, x).float()
             if not inputs.is_finite(logits):

@@ -1,0 +1,99 @@
+"""The way of a request to the queue: what comes before, reading and parsing, is shared fairly among clients too.
+
+Nothing of a client's body is read while its part of the queue is full, so its requests wait in the network and not
+here. Bodies that take a while to parse are parsed one at a time for each client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from queen.serve.batcher import Batcher
+from queen.serve.types import LARGE, Query, ServeError
+
+MAX_PARSES = 16  # large requests that may wait for a thread
+MAX_CLIENT_PARSES = 8  # those of one client
+MEDIUM = 1 << 14  # bytes of a request that takes a good part of a millisecond to parse
+PATIENCE = 1.0  # seconds that a request waits for room before it is refused
+
+
+@dataclass
+class ClientParses:
+    """Who of one client's requests may be parsed now, how many are or want to be, and how many of them are large."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    requests: int = 0
+    large: int = 0
+
+
+class Door:
+    """Lets requests in, each in its client's turn; large ones are parsed by threads of `pool`."""
+
+    def __init__(self, batcher: Batcher, pool: Executor) -> None:
+        self._batcher, self._pool = batcher, pool
+        self._parses: dict[str, ClientParses] = {}  # of clients with requests that are not small
+        self._large = 0  # requests of all clients that are being parsed in threads, or wait for it
+
+    async def admit(self, client: str) -> None:
+        """Wait for room in the queue before a request is read; if there is none after a while, `ServeError` 503."""
+        await _patiently(self._batcher.check_room, client)
+
+    async def parse(self, client: str, read: Callable[[], Query], size: int) -> Query:
+        """A request of `size` bytes, parsed by `read`: at once, in the client's turn, or if it is large in a thread.
+
+        Raises `ServeError` 503 before it is parsed if the client has no room in the queue any more, or if too many
+        large requests wait for a thread.
+        """
+        if size < MEDIUM:
+            self._batcher.check_room(client)
+            return read()
+        is_large = size >= LARGE
+        if is_large:
+            await _patiently(self._check_large, client)
+        async with self._turn(client, is_large=is_large):
+            self._batcher.check_room(client)
+            if not is_large:
+                return read()
+            return await asyncio.get_running_loop().run_in_executor(self._pool, read)
+
+    def _check_large(self, client: str) -> None:
+        parses = self._parses.get(client)
+        if parses is not None and parses.large >= MAX_CLIENT_PARSES:
+            message = f"this client has {parses.large} large requests waiting and may have {MAX_CLIENT_PARSES}; try again"
+            raise ServeError(503, message, retry_after=1)
+        if self._large >= MAX_PARSES:
+            raise ServeError(503, "too many large requests at once; try again", retry_after=1)
+
+    @asynccontextmanager
+    async def _turn(self, client: str, *, is_large: bool) -> AsyncIterator[None]:
+        """Wait until none of the client's requests is parsed; others of it wait until the event loop has gone round."""
+        parses = self._parses.setdefault(client, ClientParses())
+        parses.requests += 1
+        parses.large += is_large
+        self._large += is_large
+        try:
+            async with parses.turn:
+                yield
+                await asyncio.sleep(0)
+        finally:
+            parses.requests -= 1
+            parses.large -= is_large
+            self._large -= is_large
+            if not parses.requests:
+                del self._parses[client]
+
+
+async def _patiently(check: Callable[[str], None], client: str) -> None:
+    """Make a check that raises `ServeError`, and if it does, once more after a while.
+
+    Refusals come late so that a flood costs little: each of its connections is refused once in that time.
+    """
+    try:
+        check(client)
+    except ServeError:
+        await asyncio.sleep(PATIENCE)
+        check(client)

@@ -1,0 +1,181 @@
+"""A queue that serves clients in turn by rows, so that nobody waits for another one's flood.
+
+Every client has a line of its own, first come first served, and the lines take turns (deficit round robin, Shreedhar
+and Varghese 1995): in its turn a line may give up `turn` rows, and what it could not use it may use in its next turn. A
+client therefore waits for less than two turns of each other line, however long those are. Clients who stand accused
+have one turn together. When room must be made, the longest line loses its newest request, the accused before all
+others. All of it takes the same time however many clients there are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+
+class HasRows(Protocol):
+    """What can wait: something with at least one row."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        ...
+
+
+Part = TypeVar("Part", bound=HasRows)
+ACCUSED = ""  # stands for all accused clients in the ring of lines; no client has this name
+
+
+@dataclass(slots=True)
+class Line(Generic[Part]):
+    """What one client waits for, the oldest first; each part with whether it is the first one of its request."""
+
+    client: str
+    accused: bool
+    parts: deque[tuple[Part, bool]] = field(default_factory=deque)
+    rows: int = 0
+    credit: int = 0  # rows that it may still give up
+    in_turn: bool = False
+
+
+class FairQueue(Generic[Part]):
+    """Requests of many clients in parts of at most `turn` rows; a client with `max_client_rows` waiting must stop.
+
+    Not thread-safe: the caller holds a lock.
+    """
+
+    def __init__(self, *, turn: int, max_client_rows: int) -> None:
+        self.rows = 0  # of all that wait
+        self._turn, self._max_client_rows = turn, max_client_rows
+        self._lines: dict[str, Line[Part]] = {}
+        self._ring: OrderedDict[str, Line[Part]] = OrderedDict()  # who is first has its turn
+        self._accused_ring: OrderedDict[str, Line[Part]] = OrderedDict()  # the same for the turn of the accused
+        self._by_length: dict[bool, list[dict[str, Line[Part]]]] = {False: [], True: []}  # by accused, bits of rows
+
+    def rows_of(self, client: str) -> int:
+        """How many rows of a client wait."""
+        line = self._lines.get(client)
+        return 0 if line is None else line.rows
+
+    def has_room(self, client: str) -> bool:
+        """Whether a client may add a request, of any size: nobody knows how many rows it has before it is parsed."""
+        return self.rows_of(client) < self._max_client_rows
+
+    def rows_ahead(self, client: str) -> int:
+        """About how many rows are served before what this client would add now: its own, and others' turns."""
+        own = self.rows_of(client)
+        others = len(self._ring) - (own > 0)
+        return min(self.rows, own + (own // self._turn + 1) * self._turn * others)
+
+    def push(self, client: str, parts: Sequence[Part], *, accused: bool = False) -> None:
+        """Add one request of a client, in parts."""
+        line = self._lines.get(client)
+        if line is None:
+            line = self._lines[client] = Line(client, accused)
+            self._enter(line)
+        line.parts.append((parts[0], True))
+        line.parts.extend((part, False) for part in parts[1:])
+        self._resize(line, sum(part.rows for part in parts) if len(parts) > 1 else parts[0].rows)
+
+    def first(self) -> Part | None:
+        """The part that is served next; it stays until `pop`. None if nothing waits."""
+        line = self._first_line()
+        return None if line is None else line.parts[0][0]
+
+    def pop(self) -> Part:
+        """Take the part that is served next."""
+        line = self._first_line()
+        if line is None:
+            raise IndexError("nothing waits")
+        part, _ = line.parts.popleft()
+        line.credit -= part.rows
+        self._resize(line, -part.rows)
+        return part
+
+    def shed(self) -> list[Part]:
+        """Remove the newest request of the longest line, the accused first, and return what was left of it.
+
+        A line counts as the longest if none is twice as long; among equals the one that grew last loses.
+        """
+        for lengths in (self._by_length[True], self._by_length[False]):
+            for lines in reversed(lengths):
+                if lines:
+                    return self._shed_newest(next(reversed(lines.values())))
+        return []
+
+    def set_accused(self, client: str, accused: bool) -> None:
+        """Serve a client among the accused from now on, or among the others; what it waits for keeps its order."""
+        line = self._lines.get(client)
+        if line is not None and line.accused != accused:
+            self._leave(line)
+            line.accused, line.credit, line.in_turn = accused, 0, False
+            self._enter(line)
+
+    def _shed_newest(self, line: Line[Part]) -> list[Part]:
+        removed: list[Part] = []
+        is_first = False
+        while line.parts and not is_first:
+            part, is_first = line.parts.pop()
+            removed.append(part)
+        self._resize(line, -sum(part.rows for part in removed))
+        return removed[::-1]
+
+    def _first_line(self) -> Line[Part] | None:
+        """The line whose turn it is, with enough credit for its first part."""
+        while self._ring:
+            line = next(iter(self._ring.values()))
+            if line.client == ACCUSED:
+                line = next(iter(self._accused_ring.values()))
+            if not line.in_turn:
+                line.in_turn = True
+                line.credit += self._turn
+            if line.parts[0][0].rows <= line.credit:
+                return line
+            line.in_turn = False
+            if line.accused:
+                self._accused_ring.move_to_end(line.client)
+            self._ring.move_to_end(ACCUSED if line.accused else line.client)
+        return None
+
+    def _resize(self, line: Line[Part], rows: int) -> None:
+        """Note that a line has become longer, or shorter; an empty one is forgotten, and its credit with it."""
+        before, after = line.rows.bit_length(), (line.rows + rows).bit_length()
+        line.rows += rows
+        self.rows += rows
+        if before != after:
+            lengths = self._by_length[line.accused]
+            lengths[before].pop(line.client)
+            if line.rows:
+                self._file(line)
+        if not line.rows:
+            self._leave(line)
+            del self._lines[line.client]
+
+    def _enter(self, line: Line[Part]) -> None:
+        """Give a line the last place in its ring, and the accused one among the others if they had none."""
+        self._file(line)
+        if not line.accused:
+            self._ring[line.client] = line
+            return
+        if not self._accused_ring:
+            self._ring[ACCUSED] = Line(ACCUSED, accused=True)
+        self._accused_ring[line.client] = line
+
+    def _leave(self, line: Line[Part]) -> None:
+        self._by_length[line.accused][line.rows.bit_length()].pop(line.client, None)
+        if not line.accused:
+            del self._ring[line.client]
+            return
+        del self._accused_ring[line.client]
+        if not self._accused_ring:
+            del self._ring[ACCUSED]
+        elif line.in_turn:  # the turn of the accused ends with it
+            self._ring.move_to_end(ACCUSED)
+
+    def _file(self, line: Line[Part]) -> None:
+        lengths, bits = self._by_length[line.accused], line.rows.bit_length()
+        while len(lengths) <= bits:
+            lengths.append({})
+        lengths[bits][line.client] = line
