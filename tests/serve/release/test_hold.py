@@ -149,3 +149,18 @@ def test_a_server_measures_itself_and_says_what_it_costs(tmp_path, caplog, capsy
     assert set(line.fields) == {"period_ms", "hold_ms", "p50_cost_ms", "p99_ms"}
     assert hold.notice in capsys.readouterr().err.replace("\n", "")
     assert hold._batches == 1
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_server_that_is_about_to_stop_holds_nothing_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(queen.serve.release.hold, "ReleaseClock", lambda every: ReleaseClock(HOURS))
+
+    async def check():
+        async with running_service(tmp_path, release_every=0.5) as (service, _):
+            leaving = asyncio.create_task(service.infer(Query(digits()[:1], 1), Caller("alice")))
+            while not service.hold._clock._leaving:
+                await asyncio.sleep(0.01)
+            service.drain()
+            await leaving
+
+    asyncio.run(asyncio.wait_for(check(), PATIENCE))
