@@ -36,7 +36,8 @@ DECOYS: Mapping[str, Any] = {"on_alarm": "decoy", "after_alarm": -1, "digits": 2
 BARE: Mapping[str, Any] = {"uniform": False, "release_every": 0}
 STEP = 1e-3  # by which a changed question differs in every number: another input, but the same picture
 PATIENT = 100  # answers from which a patient client takes the median
-MOMENTS = 8  # between two ticks at which a client may aim
+TRIES = 20  # questions at each of 8 moments, to find the one at which an answer just misses a tick
+AIMS = (-1e-4, -5e-5, 0.0, 5e-5, 1e-4)  # seconds around that moment at which a client asks
 FOREIGN = 200  # rows of the thief, which accuse it
 ROWS = 32  # of large requests
 
@@ -225,13 +226,33 @@ def hidden_among_rows(server: Server, size: Size) -> list[Check]:
 
 
 def hidden_from_aim(server: Server, said: Mapping[str, Any], size: Size) -> list[Check]:
-    """The same for clients who ask at a chosen moment between two ticks: the moment that tells most counts."""
-    largest: dict[str, float] = {}
-    for moment in range(MOMENTS):
-        pause = moment / MOMENTS * said["period_ms"] / 1000
-        for kind, each in distances(ask_in_turn(server, size.large_pairs, pause=pause)).items():
+    """The same for clients who ask when an answer just makes a tick or just misses it: the best moment counts."""
+    edge, largest = find_edge(server, said["period_ms"] / 1000), dict[str, float]()
+    for aim in AIMS:
+        for kind, each in distances(ask_in_turn(server, size.large_pairs, pause=max(0.0, edge + aim))).items():
             largest[kind] = max(largest.get(kind, 0.5), each["tell"])
-    return [_at_most(size.large_limit, f"one answer, asked at one of {MOMENTS} moments between ticks", largest)]
+    return [_at_most(size.large_limit, f"one answer, asked {1000 * edge:.2f} ms after a tick", largest)]
+
+
+def find_edge(server: Server, period: float) -> float:
+    """How long after a tick a new question must be asked to miss, every other time, the tick for which it was early."""
+    asker = Asker(server, "new", 9 * TRIES, 1)
+    questions = iter(range(9 * TRIES))
+
+    def ticks_until_answer(pause: float) -> float:
+        seconds = []
+        for _ in range(TRIES):
+            _spin(pause)
+            seconds.append(pause + asker.ask(next(questions)).seconds)
+        return float(np.median(seconds)) / period
+
+    early, late, at_once = 0.0, period, ticks_until_answer(0.0)
+    for _ in range(8):
+        middle = (early + late) / 2
+        is_missed = ticks_until_answer(middle) > at_once + 0.5
+        early, late = (early, middle) if is_missed else (middle, late)
+    asker.close()
+    return (early + late) / 2
 
 
 def _at_most(limit: float, what: str, found: Mapping[str, float]) -> Check:

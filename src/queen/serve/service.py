@@ -143,14 +143,14 @@ class Service:
         self._show_ready()
 
     def drain(self) -> None:
-        """Say that this server is about to stop, so that load balancers send it nothing more."""
+        """Say that this server is about to stop, so that load balancers send it nothing more; no answer waits now."""
         self._draining = True
+        self.hold.stop()
         self.metrics.set_ready(False)
 
     async def stop(self) -> None:
         """Answer the requests that were accepted, then release everything."""
         self.drain()
-        self.hold.stop()
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -14,7 +14,7 @@ import contextlib
 import threading
 import time
 from functools import partial
-from math import ceil, floor
+from math import ceil, floor, inf
 
 
 class ReleaseClock:
@@ -24,6 +24,7 @@ class ReleaseClock:
         self._every = every
         self._origin = 0.0  # the moment of tick 0
         self._leaving: dict[int, asyncio.Event] | None = None  # by tick who waits for it; None while there is no clock
+        self._earliest = inf  # of the ticks that somebody waits for
         self._wanted, self._stopped = threading.Event(), threading.Event()
 
     def start(self) -> None:
@@ -49,6 +50,7 @@ class ReleaseClock:
         event = self._leaving.get(tick)
         if event is None:
             event = self._leaving[tick] = asyncio.Event()
+            self._earliest = min(self._earliest, tick)
             self._wanted.set()
         await event.wait()
 
@@ -67,7 +69,8 @@ class ReleaseClock:
                 tick = self._next_tick(now)
                 if self._stopped.wait(self._origin + tick * self._every - now):
                     return
-                loop.call_soon_threadsafe(partial(self._release, tick))
+                if self._earliest <= tick:
+                    loop.call_soon_threadsafe(partial(self._release, tick))
 
     def _release(self, tick: int) -> None:
         """Let everybody go who waits for this tick or an earlier one."""
@@ -75,5 +78,6 @@ class ReleaseClock:
             return
         for number in [number for number in self._leaving if number <= tick]:
             self._leaving.pop(number).set()
+        self._earliest = min(self._leaving, default=inf)
         if not self._leaving:
             self._wanted.clear()

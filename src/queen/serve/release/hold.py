@@ -12,14 +12,14 @@ HEADROOM = 1.5  # an answer is held back so many times as long as 99 of 100 take
 TICKS = 4  # for one such time, if the server may choose: more would cost work, fewer would cost time
 SHORTEST = 0.001  # seconds between two ticks
 WINDOW = 1000  # batches between two looks at whether the server has become slower or faster
-LATE = WINDOW // 100
+LATE = WINDOW // 20  # of them that may be late: a busy machine delays some whatever the verdict
 MOST = 16.0  # times as long as at the start
 
 
 class Hold:
     """Lets answers go at the ticks of a clock, and lengthens or shortens the wait when the server's pace changes.
 
-    The wait depends on a request's rows alone. It is doubled if one batch of a hundred takes longer, and halved if a
+    The wait depends on a request's rows alone. It is doubled if one batch of twenty takes longer, and halved if a
     quarter would do, after a thousand batches at a time, so that no single request can be seen in it.
     """
 

@@ -18,7 +18,7 @@ from queen.serve.types import Caller, Query, ServeError
 from queen.types import Inputs
 
 WARM_UP = 5  # requests that do not count: a network is slow at first
-SINGLES, MANY, LARGE = 200, 10, 32  # requests of one row, and requests of LARGE rows
+SINGLES, MANY, LARGE = 200, 10, 16  # requests of one row, and requests of LARGE rows
 COMMITS = 20
 JITTER = 4  # medians: what takes longer was held up by something else than how it was judged
 RECORD = 1e-4  # seconds that a durable ledger needs to record one more row
@@ -63,12 +63,12 @@ async def _times(batcher: Batcher, guard: Guard, rows: int, count: int) -> list[
     groups = tuple(f"{kind}:{rows}" for kind in guard.bundle.sentinel.groups)
     seconds: list[float] = []
     end = time.perf_counter() + LIMIT
-    while len(seconds) < WARM_UP + count and (len(seconds) <= WARM_UP or time.perf_counter() < end):
+    while len(seconds) < WARM_UP + count and (len(seconds) < 2 or time.perf_counter() < end):
         start = time.perf_counter()
         with contextlib.suppress(ServeError):  # to refuse a row takes as long
             await batcher.submit(query, Caller(f"client {len(seconds)} of {rows}", groups))
         seconds.append(time.perf_counter() - start)
-    return seconds[WARM_UP:]
+    return seconds[min(WARM_UP, len(seconds) // 2) :]
 
 
 def _row(guard: Guard) -> Inputs:
