@@ -99,9 +99,13 @@ class FileWatch:
             self._witness.note(*risen)
             self.save(every=EVERY)
 
-    def rise_again(self) -> bool:
-        """Let the epoch rise with the next transaction, whenever it rose last; False if nobody would know."""
+    def rise_now(self) -> None:
+        """Let the epoch rise with the transaction that is open, whenever it rose last."""
         self._risen = -inf
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether another process will know the epoch."""
         return self._witness.path is not None and self._witness.problem is None and self._log_problem is None
 
     def save(self, *, every: float = 0.0) -> None:
