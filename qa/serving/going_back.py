@@ -12,14 +12,17 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from typer.testing import CliRunner
+
 from qa.serving.attempts import wait_until
 from qa.serving.scenario import Check
+from queen import cli
 from queen.errors import LedgerError
 from queen.ledger import open_ledger
 from queen.serve.service import Service
 from queen.serve.settings import read_settings
 from tests.support.redis_server import RedisServer, redis_cluster, redis_server
-from tests.support.server import Server, run_queen, started
+from tests.support.server import Server, started
 from tests.support.serving import noise, small_bundle
 
 SECONDS = 20.0  # until a loss must be noticed that no request meets; half a second on an idle machine
@@ -95,7 +98,8 @@ class Thief:
         red = wait_until(self.server, ready=False, seconds=SECONDS if not first[200] else 1.0)
         after = self.ask_anew(count)
         statuses = first + after
-        line = next((line["error"] for line in self.server.lines() if re.search(why, line.get("error", ""))), "")
+        errors = [line.get("error", "") for line in reversed(self.server.lines())]
+        line = next((error for error in errors if re.search(why, error)), "")
         health = "NOT RED" if red is None else "red"
         named = line[:120] if line else "NOT NAMED"
         holds = not statuses[200] and red is not None and bool(line)
@@ -153,10 +157,11 @@ def with_redis(folder: Path, count: int, *, quick: bool) -> list[Check]:
             backup = shutil.copytree(redis.folder / "aof", folder / "aof")
             thief.get_accused()
             checks = [thief.is_still_accused("accused, Redis", count), made_volatile(thief, redis, count)]
-            for name, copy in (("Redis with an older file", backup), ("Redis empty", None)):
+            losses = (("Redis with an older file", backup, "went back in time"), ("Redis empty", None, "is empty"))
+            for name, copy, why in losses:
                 restart(redis, copy)
                 thief.key = server.new_key("thief")  # its keys are as old as the ledger
-                checks += [thief.gets_nothing(name, count, BACK), accepted_while_running(server, redis.url, name)]
+                checks += [thief.gets_nothing(name, count, why), accepted_while_running(server, redis.url, name)]
                 thief.get_accused()
             newest = shutil.copytree(redis.folder / "aof", folder / "newest")
             thief.ask_anew(2)
@@ -222,8 +227,8 @@ def accepted_at_start(folder: Path, home: Path, url: str) -> Check:
 def accept(error: str, url: str) -> str:
     """Do what the error says."""
     [lost] = re.findall(r"queen accept ([0-9a-f]{16})", error)
-    done = run_queen("accept", lost, "--ledger", url, "--actor", "qa")
-    return " ".join((done.stdout or done.stderr).split())
+    done = CliRunner().invoke(cli.app, ["accept", lost, "--ledger", url, "--actor", "qa"])
+    return " ".join((done.output or repr(done.exception)).split())
 
 
 def is_refused(name: str, folder: Path, home: Path, url: str, *, quick: bool) -> Check:

@@ -194,7 +194,7 @@ class SqliteLedger(LedgerBase):
         with self._lock:
             self._cache.clear()
             self._db.close()
-            self._watch.save()
+            self._watch.save(closed=True)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
