@@ -258,8 +258,9 @@ class LedgerBase:
         event = make_event("accept", Standing("ledger", group=False), actor=check_client(actor))
         if not is_id(lost):
             raise OptionError(f"expected the id that the error names, 16 digits and letters a to f, got {lost!r}")
-        earlier, own = ((self.fact(name) or "").split() for name in (ACCEPTED, ID))  # type: ignore[attr-defined]
-        self.set_fact(ACCEPTED, " ".join(dict.fromkeys([*earlier, *own, lost])))  # type: ignore[attr-defined]
+        own = self.set_fact(ID, new_id(), replace=False)  # type: ignore[attr-defined]
+        earlier = (self.fact(ACCEPTED) or "").split()  # type: ignore[attr-defined]
+        self.set_fact(ACCEPTED, " ".join(dict.fromkeys([*earlier, own, lost])))  # type: ignore[attr-defined]
         self._add_event(event)
         return str(self.set_fact(ID, new_id()))  # type: ignore[attr-defined]
 

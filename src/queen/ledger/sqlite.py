@@ -64,7 +64,7 @@ class SqliteLedger(LedgerBase):
             self._watch.begin()
             if witness is not None:
                 with self._writing():
-                    pass  # its epoch rises, so that what comes now is not mistaken for what was before
+                    self._watch.rise_now()  # what comes now does not pass for what was before
                 self._watch.save()
         except BaseException:
             self._db.close()
@@ -85,7 +85,7 @@ class SqliteLedger(LedgerBase):
             judgement = decide(rows, state_of, journal, test.bar(self._number_of(test)) if test else inf)
             tables.write(self._db, touched, journal, test)
             for standing, client in judgement.alarms:
-                tables.write_event(self._db, make_event("alarm", standing, client=client))
+                self._log_event(make_event("alarm", standing, client=client))
             self._cache.measure(touched, (state for state, *_ in journal.records))
         return judgement
 
@@ -150,7 +150,7 @@ class SqliteLedger(LedgerBase):
         check_client(actor)
         with self._writing():  # the order and its event in one transaction
             state = self._state(check_client(name), group=group)
-            tables.write_event(self._db, make_event(order, state.standing(name, group=group), actor=actor))
+            self._log_event(make_event(order, state.standing(name, group=group), actor=actor))
             state.obey(order, budget)
             if state.id is None:
                 memory = state.memory
@@ -188,13 +188,13 @@ class SqliteLedger(LedgerBase):
 
     def close(self) -> None:
         """Close the file; SQLite folds the log into it."""
-        if self._watch.rise_again():
+        if self._watch.is_remembered:
             with suppress(LedgerError), self._writing():
-                pass  # so that every copy from before is older
+                self._watch.rise_now()  # every copy from before is older
         with self._lock:
             self._cache.clear()
             self._db.close()
-            self._watch.save()
+            self._watch.save(closed=True)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -207,8 +207,8 @@ class SqliteLedger(LedgerBase):
                     self._cache.clear()
                     self._cached_version = version
                 self._watch.refuse_another_file()
-                risen = self._watch.rise(self._db)
                 yield
+                risen = self._watch.rise(self._db)
                 self._db.execute("COMMIT")
                 self._watch.refuse_another_file()  # it may have been replaced meanwhile
                 self._watch.note(risen)
@@ -236,7 +236,12 @@ class SqliteLedger(LedgerBase):
 
     def _add_event(self, event: Event) -> None:
         with self._writing():
-            tables.write_event(self._db, event)
+            self._log_event(event)
+
+    def _log_event(self, event: Event) -> None:
+        """Log an event in a new epoch, so that no copy from before passes for this state."""
+        tables.write_event(self._db, event)
+        self._watch.rise_now()
 
     def _peek(self, name: str, *, group: bool = False) -> ScopeState:
         with self._lock, self._named_errors():

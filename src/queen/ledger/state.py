@@ -218,7 +218,8 @@ class StateCache:
         for state in recorded:
             gained[id(state)] = gained.get(id(state), 0) + 1
         for key in keys:
-            self._records[key] += gained.get(id(self._states[key]), 0)
+            if gained:
+                self._records[key] += gained.get(id(self._states[key]), 0)
             self._estimate(key)
         while self.bytes > self._limit and self._states:
             key, _ = self._states.popitem(last=False)
@@ -242,6 +243,7 @@ def state_bytes(state: ScopeState, records: int) -> int:
     """About how many bytes a state takes that has so many records."""
     memory, classes = state.memory, len(state.classes)
     arrays = 8 * len(memory.digests) + 4 * len(memory.sketches) + 2 * (len(memory.first) + len(memory.following))
-    counts = sum(len(one.counts) for one in state.winnings.values())
-    parts = CLASS_BYTES * classes + RECORD_BYTES * records + TEST_BYTES * len(state.winnings) + COUNTS_BYTES * counts
-    return STATE_BYTES + arrays + parts
+    size = STATE_BYTES + arrays + CLASS_BYTES * classes + RECORD_BYTES * records
+    for winnings in state.winnings.values():  # two at most
+        size += TEST_BYTES + COUNTS_BYTES * len(winnings.counts)
+    return size

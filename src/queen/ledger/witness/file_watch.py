@@ -99,14 +99,18 @@ class FileWatch:
             self._witness.note(*risen)
             self.save(every=EVERY)
 
-    def rise_again(self) -> bool:
-        """Let the epoch rise with the next transaction, whenever it rose last; False if nobody would know."""
+    def rise_now(self) -> None:
+        """Let the epoch rise with the transaction that is open, whenever it rose last."""
         self._risen = -inf
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether another process will know the epoch."""
         return self._witness.path is not None and self._witness.problem is None and self._log_problem is None
 
-    def save(self, *, every: float = 0.0) -> None:
-        """Write the witness, with the epoch that the file has without its log."""
-        if self._witness.path is None:
+    def save(self, *, every: float = 0.0, closed: bool = False) -> None:
+        """Write the witness if the epoch rose, or the file was `closed`, with the epoch it has without its log."""
+        if self._witness.path is None or not (self._witness.is_new or closed):
             return
         facts = stored_facts(self._path)
         if self._witness.problem is None and facts.get(ID) == self._witness.id:

@@ -44,7 +44,8 @@ def witness_path(folder: Path, name: str) -> Path:
 class Witness:
     """The id of a ledger and the highest epoch of each of its parts; without a path only while the process lives.
 
-    `problem` is what is wrong with the ledger, from the moment it is noticed until all of it was found right again.
+    `problem` is what is wrong with the ledger, from the moment it is noticed until all of it was found right again;
+    `is_new` says that something is not written yet.
     """
 
     def __init__(self, name: str, path: Path | None = None) -> None:
@@ -53,7 +54,7 @@ class Witness:
         self.problem: LostStateError | None = None
         self._epochs: dict[str, int] = {}
         self._at = ""  # when it was written
-        self._is_new, self._written = False, time.monotonic()
+        self.is_new, self._written = False, time.monotonic()
         self._lock = threading.Lock()
         if path is not None:
             self.id, self._epochs, self._at = _read(path)
@@ -74,7 +75,7 @@ class Witness:
         if self.id is None or ledger_id == self.id:
             return
         if ledger_id is not None and self.id in (accepted or "").split():
-            self.id, self._epochs, self.problem, self._is_new = ledger_id, {}, None, True
+            self.id, self._epochs, self.problem, self.is_new = ledger_id, {}, None, True
             return
         raise self._lost("is empty" if ledger_id is None else "is another one than before")
 
@@ -97,28 +98,28 @@ class Witness:
     def note(self, ledger_id: str | None, epochs: Mapping[str, int]) -> None:
         """Remember what the ledger has made durable."""
         with self._lock:
-            self._is_new = self._is_new or ledger_id not in (None, self.id)
+            self.is_new = self.is_new or ledger_id not in (None, self.id)
             self.id = ledger_id or self.id
             for part, epoch in epochs.items():
                 if epoch > self._epochs.get(part, 0):
-                    self._epochs[part], self._is_new = epoch, True
+                    self._epochs[part], self.is_new = epoch, True
 
     def save(self, *, every: float = 0.0) -> None:
         """Write the file if there is something new, and `every` so many seconds at most.
 
         A file that cannot be written now is written later: one that is behind is still right, only less strict.
         """
-        if self.path is None or not self._is_new or time.monotonic() < self._written + every:
+        if self.path is None or not self.is_new or time.monotonic() < self._written + every:
             return
         with self._lock:
-            self._written, self._is_new = time.monotonic(), False
+            self._written, self.is_new = time.monotonic(), False
             at = time.strftime("%Y-%m-%d %H:%M:%S")
             content = {"ledger": self.name, "id": self.id, "epochs": self._highest(), "at": at}
         try:
             write_atomically(self.path, json.dumps(content, indent=1) + "\n", private=True)
             self._at = at
         except OSError:
-            self._is_new = True
+            self.is_new = True
 
     def _highest(self) -> dict[str, int]:
         """Our epochs, or those in the file where another process has written higher ones."""
