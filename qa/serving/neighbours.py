@@ -98,7 +98,7 @@ class Street:
 
 
 def visited(server: Server, street: Street, count: int) -> list[Check]:
-    """Before the theft all are answered right; after it nobody benign gets a wrong label, and it costs others nothing."""
+    """Before the theft all are answered right; after it nobody benign gets a wrong label; others lose nothing."""
     before = served(server, street.neighbour, 10, first=200)
     caught = steal(server, street.thieves, 300)
     after, away = served(server, street.neighbour, count), [served(server, one, count) for one in street.elsewhere]
@@ -160,4 +160,3 @@ def tenants(folder: Path, count: int, module: str = "queen") -> list[Check]:
 def _served(folder: Path, module: str, **settings: Any) -> Any:
     folder.mkdir(parents=True)
     return started(folder, module=module, on_alarm="decoy", grpc_port=-1, **settings)
-

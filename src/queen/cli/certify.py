@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queen.cli.shared import Json, LedgerUrl, ModelOption, app, is_from_command_line, open_existing, out, print_json, table
+from queen.cli.shared import (
+    Json,
+    LedgerUrl,
+    ModelOption,
+    app,
+    is_from_command_line,
+    open_existing,
+    out,
+    print_json,
+    table,
+)
 from queen.errors import OptionError
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from queen.ledger import Ledger
 
 
-
 def visible(text: str, keep: str = "") -> str:
     """The text with every character spelled out that is not seen as what it is, but for those to `keep`.
 

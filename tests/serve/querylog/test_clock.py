@@ -38,7 +38,9 @@ class World:
 
     def record(self) -> None:
         wall = self.at + self.ahead
-        path = self.folder / f"{int(wall * 1000):013d}-{self.writer:016x}-{len(list(self.folder.iterdir())):06d}.queries"
+        path = (
+            self.folder / f"{int(wall * 1000):013d}-{self.writer:016x}-{len(list(self.folder.iterdir())):06d}.queries"
+        )
         path.touch(mode=0o600)
         os.utime(path, (wall, wall))
         if self.ahead >= 0:  # what a clock behind time records says itself that it is old

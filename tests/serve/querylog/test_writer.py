@@ -25,9 +25,8 @@ from torch import Tensor
 
 from queen.core import inputs
 from queen.errors import OptionError
-from queen.serve.querylog import clock
+from queen.serve.querylog import clock, writer
 from queen.serve.querylog import folder as log_folder
-from queen.serve.querylog import writer
 from queen.serve.querylog.folder import read_log
 from queen.serve.querylog.format import PREFIX, TYPES, Damage, LoggedRequest, encode, make_header, read_segment
 from queen.serve.querylog.writer import QueryLog

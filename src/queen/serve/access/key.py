@@ -65,7 +65,7 @@ def new_key(name: str, groups: Sequence[str], admin: bool, budget: Budget | None
     key = Key(secrets.token_hex(8), name, digest_of(secret), tuple(groups), admin, time.time(), None, budget)
     for text in (name, *groups):
         if not text.isprintable():  # older keys may have such names, and keep them
-            raise OptionError(f"the names of a key and its groups must be of visible characters, got {ascii(text)}")
+            raise OptionError(f"the names of a key and its groups must be of visible characters, got {text!a}")
     return f"qk_{key.id}_{secret}", key
 
 

@@ -74,7 +74,9 @@ def test_two_keys_are_refused_over_grpc(served):
             metadata = tuple(("authorization", f"Bearer {key}") for key in keys)
             try:
                 call = channel.unary_unary(f"/{NAME}/ModelInfer")
-                oip.ModelInferResponse.FromString(call(message().SerializeToString(), metadata=metadata, timeout=PATIENCE))
+                oip.ModelInferResponse.FromString(
+                    call(message().SerializeToString(), metadata=metadata, timeout=PATIENCE)
+                )
             except grpc.RpcError as error:
                 return error.code()
             return grpc.StatusCode.OK
