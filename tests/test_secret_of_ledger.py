@@ -1,4 +1,4 @@
-"""A secret that was used is not replaced without a word: ledgers remember it, and whoever lost it is told the way out."""
+"""A secret that was used is not replaced without a word: ledgers remember it, and who lost it is told the way out."""
 
 from __future__ import annotations
 

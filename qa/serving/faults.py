@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from qa.serving.attempts import Tally, attempt, is_ready, total, wait_until
 from qa.serving.scenario import Check
@@ -186,10 +187,10 @@ def queries_in(url: str) -> int:
         ledger.close()
 
 
-def refusal(folder: Path, url: str) -> str:
+def refusal(folder: Path, url: str, **options: Any) -> str:
     """What a server says that does not start; "" if it does."""
     try:
-        with started(folder, ledger=url, home=folder / "other", patience=60):
+        with started(folder, ledger=url, home=folder / "other", patience=60, **options):
             return ""
     except AssertionError as error:
         return " ".join(str(error).split())[-300:]

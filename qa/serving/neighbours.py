@@ -98,7 +98,7 @@ class Street:
 
 
 def visited(server: Server, street: Street, count: int) -> list[Check]:
-    """Before the theft all are answered right; after it nobody benign gets a wrong label, and it costs others nothing."""
+    """Before the theft all are answered right; after it nobody benign gets a wrong label; others lose nothing."""
     before = served(server, street.neighbour, 10, first=200)
     caught = steal(server, street.thieves, 300)
     after, away = served(server, street.neighbour, count), [served(server, one, count) for one in street.elsewhere]

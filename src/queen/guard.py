@@ -228,8 +228,9 @@ def load(
 
     `model` is needed only where the bundle names no factory. `secret` is the secret itself or its file, by default
     `<path>.secret`, made on first use; a ledger that has been used with another one is refused, unless `new_secret`
-    accepts that repeats of old queries are not recognised and decoys change. `changes` override stored options: policy, observe, limits, keep_label, draw, sentinel, and alpha,
-    on_alarm, on_spent, after_alarm, digits, groups of the sentinel.
+    accepts that repeats of old queries are not recognised and decoys change. `changes` override stored options: policy,
+    observe, limits, keep_label, draw, sentinel, and alpha, on_alarm, on_spent, after_alarm, digits, groups of the
+    sentinel.
     """
     bundle = load_bundle(path, model, device=device, **changes)
     if secret is None:

@@ -72,12 +72,10 @@ def test_json_is_visible_ascii_and_holds_the_name_as_it_is(here):
 def test_errors_and_stack_traces_are_visible_too(monkeypatch, capsys, error):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(cli, "app", lambda: (_ for _ in ()).throw(error))
-    try:
+    with pytest.raises((SystemExit, RuntimeError)) as ended:
         cli.main()
-    except SystemExit as stop:
-        assert stop.code == 2
-    except RuntimeError as crash:
-        sys.excepthook(type(crash), crash, crash.__traceback__)  # as Python does when a program ends so
+    if ended.type is RuntimeError:
+        sys.excepthook(ended.type, ended.value, ended.tb)  # as Python does when a program ends so
     told = capsys.readouterr().err
     assert "<U+001B>[2J" in told
     assert all(line.isprintable() for line in told.split("\n"))

@@ -30,7 +30,7 @@ SIGNATURES = {
         "*pixel_std *ledger *secret *seed *progress",
     ),
     "calibrate": (queen.calibrate, "guard data *trusted *foreign *conditions *start_over *seed *progress"),
-    "load": (queen.load, "path model *ledger *secret *device **changes"),
+    "load": (queen.load, "path model *ledger *secret *new_secret *device **changes"),
     "certify": (queen.certify, "epsilon delta threshold *radius"),
     "Guard": (queen.Guard, "bundle *ledger *secret"),
     "Guard.answer": (queen.Guard.answer, "self x *client *groups"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,12 @@ from queen.errors import QueenError
 from queen.serve.admin.routes import admin_routes
 from queen.serve.admin.static import dashboard_routes
 from queen.serve.http import ONE_PACKET, read_body
+from queen.serve.protocol.headers import HEADER_LENGTH, addresses, read_headers
 from queen.serve.protocol.inflate import inflate
 from queen.serve.protocol.openapi import openapi
 from queen.serve.protocol.rest_read import BYTES_PER_VALUE, read_query
 from queen.serve.protocol.rest_write import error_body, model_metadata, server_metadata, to_json, write_answer
-from queen.serve.service import Service, addresses
+from queen.serve.service import Service
 from queen.serve.telemetry.log import log
 from queen.serve.types import LARGE, Caller, ModelSpec, Query, ServeError
 
@@ -32,8 +33,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
-HEADER_LENGTH = b"inference-header-content-length"
-ONCE = (b"authorization", HEADER_LENGTH, b"content-encoding", b"content-length")  # headers that decide something
 MANY = 1 << 11  # numbers of an answer that takes a good part of a millisecond to write
 
 
@@ -140,20 +139,6 @@ async def _wait_for_end(receive: Receive) -> None:
     """Wait until the client has gone away."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def read_headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """A request's headers by name; `ServeError` 400 where one that decides something comes twice.
-
-    One part of a server, or a proxy before it, takes the first of two keys, another one the last.
-    """
-    headers = dict[bytes, bytes](scope["headers"])
-    if len(headers) < len(scope["headers"]):
-        names = [name for name, _ in scope["headers"]]
-        for name in ONCE:
-            if names.count(name) > 1:
-                raise ServeError(400, f"expected one header '{name.decode()}', got {names.count(name)}")
-    return headers
 
 
 async def _send(

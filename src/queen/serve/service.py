@@ -8,7 +8,7 @@ import errno
 import gc
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +35,7 @@ from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.door import Door
 from queen.serve.ledger_health import LedgerHealth
 from queen.serve.neighbours import refuse_neighbours
+from queen.serve.protocol.headers import addresses
 from queen.serve.querylog.writer import QueryLog
 from queen.serve.release.hold import Hold
 from queen.serve.settings import Settings
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 Result = TypeVar("Result")
-PROXY_HEADERS = frozenset((b"x-forwarded-for", b"forwarded", b"via"))
 LOG_TIMEOUT = 1.5  # seconds that recorded queries have to reach the disk at the end
 LEDGER_TIMEOUT = 1.0  # seconds to wait for a file that another process has locked, or for an answer of Redis
 
@@ -64,7 +64,8 @@ class Service:
         guard, self._notices = refuse_neighbours(guard, anonymous=settings.anonymous)
         for notice in self._notices:
             log("neighbours", level="warning", why=notice)
-        self.settings, self.guard, self.keys = settings, guard, KeysWithRevocations(keys)
+        self.settings, self.guard = settings, guard
+        self.keys: KeyStore = KeysWithRevocations(keys)
         self.spec = describe(guard.bundle, settings.model_name, digits=guard.digits)
         self.metrics, self.series = Metrics(model=self.spec.name, policy=guard.policy.name), Series()
         keys_with_budgets = KeysWithBudgets(self.keys, guard.ledger)
@@ -255,19 +256,6 @@ def load_guard(settings: Settings, **where: Any) -> Guard:
         warn(weakness, ProtectionWarning, stacklevel=2)
         log("weak sentinel", level="warning", why=weakness)
     return guard
-
-
-def addresses(scope: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The peer address of an ASGI request, and whom it was forwarded for, as `forwarded_for` reads the headers."""
-    return (scope["client"][0] if scope["client"] else None), forwarded_for(scope["headers"])
-
-
-def forwarded_for(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """All X-Forwarded-For in order, joined by commas; "" if only other headers speak of a proxy, else None."""
-    found = [(name, value) for name, value in headers if name in PROXY_HEADERS]
-    if not found:
-        return None
-    return ", ".join(value.decode("latin-1") for name, value in found if name == b"x-forwarded-for")
 
 
 def _open_webhook(settings: Settings, metrics: Metrics) -> Webhook | None:

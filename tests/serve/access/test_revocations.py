@@ -95,7 +95,7 @@ def test_a_redis_that_is_gone_is_the_same(tmp_path):
     keys = KeysWithRevocations(Gone(tmp_path))
     _, key = keys.add("alice")
     keys.keys()
-    with pytest.raises(ServeError, match="NOT STORED .Redis is gone"):
+    with pytest.raises(ServeError, match=r"NOT STORED .Redis is gone"):
         keys.revoke(key.id)
     assert not keys.keys()[key.id].active
     assert list(keys.pending) == [key.id]
