@@ -63,7 +63,9 @@ class Door:
     def _check_large(self, client: str) -> None:
         parses = self._parses.get(client)
         if parses is not None and parses.large >= MAX_CLIENT_PARSES:
-            message = f"this client has {parses.large} large requests waiting and may have {MAX_CLIENT_PARSES}; try again"
+            message = (
+                f"this client has {parses.large} large requests waiting and may have {MAX_CLIENT_PARSES}; try again"
+            )
             raise ServeError(503, message, retry_after=1)
         if self._large >= MAX_PARSES:
             raise ServeError(503, "too many large requests at once; try again", retry_after=1)
