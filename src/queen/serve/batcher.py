@@ -1,7 +1,7 @@
 """Puts the requests of all clients into batches for the model: greedy, clients in turn, at the pace of the ledger.
 
 Each client's rows go in order of arrival, and clients take turns by rows (`fair_queue`): nobody waits for another one's
-flood. A request of more rows than a batch may have is taken in parts, and answered when all of them are.
+flood. A request of more rows than a turn has is taken in parts, and answered when all of them are.
 
 One thread runs the model on whatever waits and never sleeps for more; a second one records and answers, so that the
 model works on the next batch while the ledger commits the last one. A slow ledger holds the model back, batches grow,
@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +41,7 @@ CLIENT_FULL = "this client has {} rows waiting, and the limit for one client is 
 OVERLOADED = "the server is overloaded; try again"
 KNOWN_BY_ANSWER = (Action.REFUSE, Action.LABEL)  # who gets such answers knows that it stands accused
 MAX_ACCUSED = 10_000  # clients remembered as accused, those accused last
+CROWDED = 1.0  # seconds after a batch of other clients than before in which several are expected to ask
 SELDOM, OFTEN = 0.005, 0.0005  # seconds after which a thread must let others run: Python's own choice, and ours
 FORGET = 0.9  # weight of the past in the running mean of the pace
 
@@ -92,6 +93,7 @@ class Batcher:
         guard: Guard,
         *,
         max_batch: int = 64,
+        max_turn: int = 16,
         max_queue: int = 4096,
         max_client_queue: int = 1024,
         max_wait: float = 2.0,
@@ -103,7 +105,10 @@ class Batcher:
         self._max_batch, self._max_queue, self._max_wait, self._uniform = max_batch, max_queue, max_wait, uniform
         self._on_batch, self._on_ledger = on_batch, on_ledger
         self._max_client_queue = max_client_queue
-        self._queue: FairQueue[PendingRequest] = FairQueue(turn=max_batch, max_client_rows=max_client_queue)
+        self._max_turn = min(max_turn, max_batch)
+        self._queue: FairQueue[PendingRequest] = FairQueue(turn=self._max_turn, max_client_rows=max_client_queue)
+        self._last_clients: Set[str] = frozenset()  # those of the last batch
+        self._crowded_until = 0.0  # until when it is likely that several clients ask
         self._accused: OrderedDict[str, None] = OrderedDict()  # those accused last are last
         self._tells_accused = guard.policy.alarmed in KNOWN_BY_ANSWER and not guard.bundle.observe
         self._pace = 0.0  # seconds per row, lately
@@ -148,7 +153,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         parts = [
             PendingRequest(part, caller, groups, loop, loop.create_future(), part.rows)
-            for part in _split(query, self._max_batch)
+            for part in _split(query, self._max_turn)
         ]
         if len(parts) > 1:
             parts[0].whole = query
@@ -206,17 +211,23 @@ class Batcher:
             sys.setswitchinterval(OFTEN if is_backlogged else SELDOM)
 
     def _take_batch(self) -> list[PendingRequest]:
+        """Requests that fit into one batch; while others ask too, it has no more than one turn of each client."""
         taken: list[PendingRequest] = []
-        rows, groups = 0, dict[str, tuple[str, ...]]()
+        rows, now = 0, time.monotonic()
+        share = self._max_turn if now < self._crowded_until else self._max_batch
+        shares, groups = dict[str, int](), dict[str, tuple[str, ...]]()
         while (request := self._queue.first()) is not None:
             if not request.answer.done():  # else the client went away, or another part of its request has failed
-                is_full = rows + request.rows > self._max_batch
+                client, rows = request.caller.client, rows + request.rows
+                own = shares.get(client, 0) + request.rows
+                is_full = rows > self._max_batch or own > share
                 if taken and (is_full or not _can_share_batch(request, taken[0], groups)):
                     break
-                groups[request.caller.client] = request.caller.groups
+                shares[client], groups[client] = own, request.caller.groups
                 taken.append(request)
-                rows += request.rows
             self._queue.pop()
+        if shares.keys() != self._last_clients:
+            self._last_clients, self._crowded_until = shares.keys(), now + CROWDED
         return taken
 
     def _run_model(self) -> None:

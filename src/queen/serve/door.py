@@ -7,6 +7,7 @@ here. Bodies that take a while to parse are parsed one at a time for each client
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from queen.serve.types import LARGE, Query, ServeError
 MAX_PARSES = 16  # large requests that may wait for a thread
 MAX_CLIENT_PARSES = 8  # those of one client
 MEDIUM = 1 << 14  # bytes of a request that takes a good part of a millisecond to parse
-PATIENCE = 1.0  # seconds that a request waits for room before it is refused
+PATIENCE = 1.0  # seconds, about, that a request waits for room before it is refused
 
 
 @dataclass
@@ -92,10 +93,11 @@ class Door:
 async def _patiently(check: Callable[[str], None], client: str) -> None:
     """Make a check that raises `ServeError`, and if it does, once more after a while.
 
-    Refusals come late so that a flood costs little: each of its connections is refused once in that time.
+    Refusals come late so that a flood costs little: each of its connections is refused once in that time, and not all
+    at the same moment.
     """
     try:
         check(client)
     except ServeError:
-        await asyncio.sleep(PATIENCE)
+        await asyncio.sleep(PATIENCE * random.uniform(0.5, 1.5))
         check(client)
