@@ -47,6 +47,15 @@ FORGET = 0.9  # weight of the past in the running mean of the pace
 
 
 @dataclass(slots=True)
+class LargeRequest:
+    """What the parts of a request have in common: if one fails, so do all that have not been answered yet."""
+
+    query: Query
+    checked: bool = False  # all of it is, before the first part is recorded
+    failed: bool = False
+
+
+@dataclass(slots=True)
 class PendingRequest:
     """One request, or a part of a large one, and the future that its client waits for on an event loop."""
 
@@ -56,7 +65,12 @@ class PendingRequest:
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[NDArray[np.float32]]
     rows: int
-    whole: Query | None = None  # the first part of a large request also has all of it, to be checked beforehand
+    whole: LargeRequest | None = None  # if this is a part
+
+    @property
+    def dropped(self) -> bool:
+        """Whether nobody waits for it any more: the client went away, or another part of its request has failed."""
+        return self.answer.done() or (self.whole is not None and self.whole.failed)
 
 
 @dataclass(frozen=True)
@@ -151,12 +165,11 @@ class Batcher:
             raise ServeError(400, "expected at least one row")
         groups = self._guard.groups(caller.groups) if caller.groups else {}
         loop = asyncio.get_running_loop()
+        whole = LargeRequest(query) if query.rows > self._max_turn else None
         parts = [
-            PendingRequest(part, caller, groups, loop, loop.create_future(), part.rows)
+            PendingRequest(part, caller, groups, loop, loop.create_future(), part.rows, whole)
             for part in _split(query, self._max_turn)
         ]
-        if len(parts) > 1:
-            parts[0].whole = query
         with self._changed:
             shed = self._enter(caller.client, query.rows, parts)
             self._changed.notify()
@@ -217,7 +230,7 @@ class Batcher:
         share = self._max_turn if now < self._crowded_until else self._max_batch
         shares, groups = dict[str, int](), dict[str, tuple[str, ...]]()
         while (request := self._queue.first()) is not None:
-            if not request.answer.done():  # else the client went away, or another part of its request has failed
+            if not request.dropped:
                 client, rows = request.caller.client, rows + request.rows
                 own = shares.get(client, 0) + request.rows
                 is_full = rows > self._max_batch or own > share
@@ -235,7 +248,7 @@ class Batcher:
         _use_cores(self._cores)
         while requests := self._take():
             start = time.perf_counter()
-            batches = self._measure([request for request in requests if not request.answer.cancelled()])
+            batches = self._measure(requests)
             seconds = time.perf_counter() - start
             for part, measured in batches:
                 self._measured.put(RequestBatch(part, measured, seconds / len(batches)))
@@ -246,7 +259,7 @@ class Batcher:
 
     def _measure(self, requests: list[PendingRequest]) -> list[tuple[list[PendingRequest], MeasuredBatch]]:
         """Run the model on all requests at once; if that fails, without those at fault, or else on one at a time."""
-        requests = [request for request in requests if request.whole is None or self._is_valid(request)]
+        requests = [request for request in requests if request.whole is None or self._is_part_of_valid(request)]
         if not requests:
             return []
         try:
@@ -264,11 +277,19 @@ class Batcher:
     def _is_valid(self, request: PendingRequest) -> bool:
         """Whether the model takes these inputs; if not, the request is answered with the error."""
         try:
-            self._guard.check((request.whole or request.query).inputs)
+            self._guard.check((request.whole or request).query.inputs)
         except QueenError as error:
             _fail([request], ServeError(400, str(error)))
             return False
         return True
+
+    def _is_part_of_valid(self, part: PendingRequest) -> bool:
+        """The same for all of a large request, so that nothing of it is recorded if a later part is wrong."""
+        whole = part.whole
+        if whole is not None and not whole.checked:
+            whole.checked = True
+            self._is_valid(part)
+        return not part.dropped
 
     def _run_ledger(self) -> None:
         _use_cores(1)  # it computes so little that more threads would only spin
@@ -376,6 +397,9 @@ def _fail(requests: list[PendingRequest], error: ServeError) -> None:
 
 def _finish(results: Sequence[Result], then: Callable[[], None] = lambda: None) -> None:
     """Wake the requests with their answers or errors, all in one visit to their event loop."""
+    for request, result in results:
+        if request.whole is not None and isinstance(result, ServeError):
+            request.whole.failed = True
 
     def wake() -> None:
         for request, result in results:
