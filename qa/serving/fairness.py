@@ -13,17 +13,36 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from qa.serving.rest import HOST, PATIENCE, post, talk
 from qa.serving.scenario import Check, none_of
 from qa.serving.state import body_of
+from queen.serve.protocol import oip_pb2 as oip
 from tests.support.paths import ROOT
 from tests.support.server import Server, started
+from tests.support.serving import digits, inference_body, noise
 
-FLOODS = ((64, 1024), (400, 64))  # connections, rows per request
 FACTOR = 3.0
+SHORT = 512  # rows of a queue that two floods fill
+
+
+@dataclass(frozen=True)
+class Flood:
+    """So many connections (gRPC: calls at a time), each of which sends one request of so many rows after the other."""
+
+    connections: int
+    rows: int
+    grpc: bool = False
+
+    def __str__(self) -> str:
+        """As checks call it."""
+        return f"{self.connections} x {self.rows} rows{' over gRPC' if self.grpc else ''}"
+
+
+FLOODS = (Flood(64, 1024), Flood(400, 64), Flood(64, 1024, grpc=True))
 
 
 @dataclass(frozen=True)
@@ -39,22 +58,28 @@ class Polite:
 
 
 def run(folder: Path, quick: bool) -> list[Check]:
-    """Both floods on a server as it is by default."""
+    """The floods on a server as it is by default, then an accused client on one with a short queue."""
+    seconds = 2.0 if quick else 30.0
     with pinned(folder, ledger=f"sqlite:///{folder / 'ledger.sqlite'}") as server:
-        return besieged(server, quick)
+        checks = besieged(server, seconds, judge_times=not quick)
+    with pinned(folder, max_queue=SHORT, home=folder / "short") as server:
+        return checks + accused_lose_first(server, seconds)
 
 
 def control(folder: Path, quick: bool) -> list[Check]:
-    """The same on a server with one queue for all."""
-    with pinned(folder, module="qa.broken.one_queue") as server:
-        return besieged(server, quick)
+    """The same on servers with one queue for all."""
+    seconds, module = 2.0, "qa.broken.one_queue"
+    with pinned(folder, module=module) as server:
+        checks = besieged(server, seconds, FLOODS[:1], judge_times=False)
+    with pinned(folder, module=module, max_queue=SHORT, home=folder / "short") as server:
+        return checks + accused_lose_first(server, seconds)
 
 
 @contextmanager
-def pinned(folder: Path, **settings: object) -> Iterator[Server]:
+def pinned(folder: Path, **settings: Any) -> Iterator[Server]:
     """A server on the last core; this process, and with it all clients, on the first."""
     cores = sorted(os.sched_getaffinity(0))
-    with started(folder, **settings) as server:  # type: ignore[arg-type]
+    with started(folder, **settings) as server:
         for thread in Path(f"/proc/{server.process.pid}/task").iterdir():
             os.sched_setaffinity(int(thread.name), {cores[-1]})
         os.sched_setaffinity(0, {cores[0]})
@@ -64,29 +89,41 @@ def pinned(folder: Path, **settings: object) -> Iterator[Server]:
             os.sched_setaffinity(0, set(cores))
 
 
-def besieged(server: Server, quick: bool, floods: Sequence[tuple[int, int]] = FLOODS) -> list[Check]:
+def besieged(server: Server, seconds: float, floods: Sequence[Flood] = FLOODS, *, judge_times: bool) -> list[Check]:
     """A polite client alone, and during each flood of somebody else."""
-    key, seconds = server.new_key("flooder"), 3.0 if quick else 30.0
-    ask_politely(server, 1.0)
-    alone = ask_politely(server, seconds)
-    checks = []
-    for connections, rows in floods:
-        with flooded(server, key, connections, rows) as counts:
+    key = server.new_key("flooder")
+    ask_politely(server, 0.5)  # whatever is slow only once
+    alone, checks = ask_politely(server, seconds), list[Check]()
+    for flood in floods:
+        with flooded(server, key, flood) as counts:
             during = ask_politely(server, seconds)
-        checks += undisturbed(f"{connections} x {rows} rows", alone, during, counts, quick)
+        checks += undisturbed(str(flood), alone, during, judge_times)
+        checks.append(Check(f"{flood}: both answered and refused", len(counts) > 1, str(dict(counts))))
     return [*checks, Check("the server lives", server.process.poll() is None)]
 
 
 @contextmanager
-def flooded(server: Server, key: str, connections: int, rows: int) -> Iterator[Counter[str]]:
-    """A flood in a process of its own; what its statuses were is known at the end."""
-    core = min(os.sched_getaffinity(0))
-    command = [sys.executable, "-m", "qa.serving.flood", server.rest, key, connections, rows, core]
+def flooded(server: Server, key: str, flood: Flood) -> Iterator[Counter[str]]:
+    """A flood in a process of its own, once it has filled the queue; its statuses are known at the end."""
+    file = server.log.with_suffix(f".{flood}".replace(" ", "-"))
+    file.write_bytes(grpc_message(flood.rows) if flood.grpc else post(body_of(0, flood.rows), key))
+    core, port = min(os.sched_getaffinity(0)), server.grpc if flood.grpc else server.rest
+    command = [sys.executable, "-m", "qa.serving.flood", core, port, file, flood.connections, *[key] * flood.grpc]
     pipe, counts = subprocess.PIPE, Counter[str]()
     with subprocess.Popen([str(part) for part in command], cwd=ROOT, stdin=pipe, stdout=pipe) as process:
-        time.sleep(4.0)  # it needs that to begin, and to fill the queue
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(1.0)
         yield counts
         counts.update(json.loads(process.communicate(b"", timeout=PATIENCE)[0]))
+
+
+def grpc_message(rows: int) -> bytes:
+    """A request for some digits, as raw bytes."""
+    x = digits().repeat(-(-rows // len(digits())), 1, 1, 1)[:rows]
+    tensor = oip.ModelInferRequest.InferInputTensor(name="input", datatype="FP32", shape=x.shape)
+    request = oip.ModelInferRequest(model_name="digits", inputs=[tensor], raw_input_contents=[x.numpy().tobytes()])
+    return request.SerializeToString()
 
 
 def ask_politely(server: Server, seconds: float) -> Polite:
@@ -94,7 +131,6 @@ def ask_politely(server: Server, seconds: float) -> Polite:
     polite, end = Polite([], []), time.monotonic() + seconds
     requests = [post(body_of(i), server.key) for i in range(50)]
     with socket.create_connection((HOST, server.rest), timeout=PATIENCE) as wire:
-        wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while time.monotonic() < end:
             reply = talk(wire, requests[len(polite.statuses) % len(requests)])
             polite.statuses.append(reply.status)
@@ -103,8 +139,8 @@ def ask_politely(server: Server, seconds: float) -> Polite:
     return polite
 
 
-def undisturbed(name: str, alone: Polite, during: Polite, flood: Counter[str], quick: bool) -> list[Check]:
-    """All of its questions were answered, and its slowest hundredth is not much slower (only reported when quick)."""
+def undisturbed(name: str, alone: Polite, during: Polite, judge_times: bool) -> list[Check]:
+    """All questions were answered, and the slowest hundredth took not much longer (else it is only reported)."""
     wrong = [status for status in during.statuses if status != 200]
     before, after = alone.quantile(0.99), during.quantile(0.99)
     summary = (
@@ -113,6 +149,21 @@ def undisturbed(name: str, alone: Polite, during: Polite, flood: Counter[str], q
     )
     return [
         none_of(f"{name}: polite requests not answered", wrong, len(during.statuses)),
-        Check(f"{name}: 99th percentile of the polite client", quick or after <= FACTOR * before, summary),
-        Check(f"{name}: the flood was one", flood["200"] + flood["503"] > 0, str(dict(flood))),
+        Check(f"{name}: 99th percentile of the polite client", not judge_times or after <= FACTOR * before, summary),
+    ]
+
+
+def accused_lose_first(server: Server, seconds: float) -> list[Check]:
+    """An accused client and an honest one fill the queue together: only the accused one is told to come later."""
+    thief, honest = server.new_key("thief"), server.new_key("honest")
+    with socket.create_connection((HOST, server.rest), timeout=PATIENCE) as wire:
+        replies = [talk(wire, post(inference_body(noise(50, seed=i)), thief)).status for i in range(10)]
+    with flooded(server, thief, Flood(32, 64)) as accused, flooded(server, honest, Flood(8, 32)) as others:
+        time.sleep(seconds)
+    return [
+        Check("the thief stands accused", replies[-1] == 429, str(replies)),
+        Check("the accused client is told to come later", accused["503"] > 0, str(dict(accused))),
+        Check(
+            "an honest client is not, though the queue is full", others["200"] > 0 == others["503"], str(dict(others))
+        ),
     ]

@@ -207,6 +207,189 @@ def test_overload_is_answered_at_once():
     assert guard.ledger.standing("a").queries == 30 - len(errors)
 
 
+@asynccontextmanager
+async def stuck(guard, **options):
+    """A batcher whose model waits for an event, with one row of a client `first` at the model."""
+    free, measure, started = threading.Event(), guard.measure, threading.Event()
+
+    def wait_and_measure(x):
+        started.set()
+        free.wait(60)
+        return measure(x)
+
+    guard.measure = wait_and_measure
+    async with batching(guard, **options) as batcher:
+        first = asyncio.ensure_future(batcher.submit(query(digits()[:1]), Caller("first")))
+        await asyncio.to_thread(started.wait, 60)
+        try:
+            yield batcher, free
+        finally:
+            free.set()
+            await first
+
+
+async def submit_all(batcher, requests):
+    """Submit [(client, rows)] in this order; the tasks."""
+    tasks = [asyncio.ensure_future(batcher.submit(query(digits()[:rows]), Caller(client))) for client, rows in requests]
+    await asyncio.sleep(0)
+    return tasks
+
+
+def clients_of(outcomes):
+    return [sorted({request.caller.client for request in outcome.requests}) for outcome in outcomes]
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_large_requests_are_answered_in_parts_as_if_they_were_whole(policy):
+    limits = Limits(radius=0.2, threshold=0.02, extra_answers=400)
+    alone, together = (small_guard(policy=policy, limits=limits, on_alarm="decoy", on_spent="decoy") for _ in range(2))
+    images = torch.cat([digits()[:200], noise(50)])
+    requests = [("a", images[:150]), ("b", images[:7]), ("a", images[150:]), ("b", images[100:200])]
+    expected = [alone.answer(x, client=client).probabilities.numpy() for client, x in requests]
+    outcomes: list[BatchOutcome] = []
+    got = run(together, requests, max_batch=32, max_turn=8, on_batch=outcomes.append)
+    for one, other in zip(expected, got, strict=True):
+        assert np.allclose(one, other, atol=1e-5)
+    assert max(sum(request.rows for request in outcome.requests) for outcome in outcomes) <= 32
+    for client in ("a", "b"):
+        a, b = alone.ledger.standing(client), together.ledger.standing(client)
+        assert (a.queries, a.extra_answers, a.alarmed) == (b.queries, b.extra_answers, b.alarmed)
+
+
+def test_a_small_request_does_not_wait_for_a_large_one():
+    outcomes: list[BatchOutcome] = []
+    guard = small_guard()
+
+    async def ask():
+        async with stuck(guard, max_batch=8, max_turn=8, on_batch=outcomes.append) as (batcher, free):
+            tasks = await submit_all(batcher, [("flood", 200), ("polite", 1)])
+            free.set()
+            await asyncio.gather(*tasks)
+
+    asyncio.run(ask())
+    order = clients_of(outcomes)
+    assert "polite" in [client for clients in order[1:4] for client in clients]
+    assert len(order) > 20
+
+
+def test_while_others_ask_a_batch_has_one_turn_of_each_client():
+    outcomes: list[BatchOutcome] = []
+    guard = small_guard()
+
+    async def ask():
+        async with stuck(guard, max_batch=64, max_turn=8, on_batch=outcomes.append) as (batcher, free):
+            tasks = await submit_all(batcher, [("flood", 64), ("other", 3)])
+            free.set()
+            await asyncio.gather(*tasks)
+
+    asyncio.run(ask())
+    rows = [sum(r.rows for r in outcome.requests if r.caller.client == "flood") for outcome in outcomes]
+    assert max(rows) == 8
+    assert guard.ledger.standing("flood").queries == 64
+
+
+def test_a_fault_anywhere_in_a_large_request_is_said_before_anything_is_recorded():
+    guard = small_guard()
+    bad = digits()[:100].clone()
+    bad[90] = 1e6
+    wrong, right = run(guard, [("a", bad), ("b", digits()[:1])], max_turn=8)
+    assert (wrong.status, isinstance(right, np.ndarray)) == (400, True)
+    assert list(guard.ledger.clients()) == ["b"]
+
+
+def test_what_is_left_of_a_failed_request_is_dropped():
+    guard = small_guard(limits=TIGHT)
+    found = run(guard, [("a", digits()[:200])], max_batch=8, max_turn=8)
+    assert found[0].status == 429
+    assert guard.ledger.standing("a").queries < 200
+
+
+def test_what_is_left_of_a_request_is_dropped_when_its_client_goes_away():
+    guard = small_guard()
+
+    async def ask():
+        async with stuck(guard, max_batch=8, max_turn=8) as (batcher, free):
+            [gone] = await submit_all(batcher, [("gone", 100)])
+            gone.cancel()
+            await asyncio.sleep(0)
+            free.set()
+            await batcher.submit(query(digits()[:1]), Caller("next"))
+
+    asyncio.run(ask())
+    assert sorted(guard.ledger.clients()) == ["first", "next"]
+
+
+def test_a_client_over_its_own_limit_is_refused_alone():
+    guard = small_guard()
+
+    async def ask():
+        async with stuck(guard, max_client_queue=10) as (batcher, free):
+            tasks = await submit_all(batcher, [("flood", 6), ("flood", 6), ("flood", 1), ("polite", 1)])
+            with pytest.raises(ServeError, match="limit for one client is 10"):
+                batcher.check_room("flood")
+            batcher.check_room("polite")
+            free.set()
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    *answered, refused, polite = asyncio.run(ask())
+    assert [len(answer) for answer in answered] == [6, 6]
+    assert (refused.status, refused.retry_after) == (503, 1)
+    assert "this client has 12 rows waiting" in refused.message
+    assert len(polite) == 1
+
+
+def test_room_is_made_at_the_expense_of_the_longest_line():
+    guard = small_guard()
+
+    async def ask():
+        async with stuck(guard, max_queue=20) as (batcher, free):
+            tasks = await submit_all(batcher, [("flood", 10), ("flood", 8), ("polite", 1), ("polite", 2)])
+            assert batcher.waiting <= 20
+            free.set()
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    first, second, *polite = asyncio.run(ask())
+    assert len(first) == 10
+    assert (second.status, second.retry_after) == (503, 1)
+    assert [len(answer) for answer in polite] == [1, 2]
+
+
+@pytest.mark.parametrize("on_alarm", ["refuse", "label-only", "decoy", "reverse", "observe"])
+def test_accused_clients_lose_first_unless_that_would_tell_them(on_alarm):
+    guard = small_guard(on_alarm=on_alarm)
+
+    async def ask():
+        async with batching(guard) as batcher:
+            for x in noise(150).split(50):
+                await asyncio.gather(batcher.submit(query(x), Caller("thief")), return_exceptions=True)
+        assert guard.ledger.standing("thief").alarmed
+        accused = batcher._accused
+        async with stuck(guard, max_queue=30) as (batcher, free):
+            batcher._accused = accused
+            tasks = await submit_all(batcher, [("thief", 8), ("honest", 20), ("polite", 8)])
+            free.set()
+            answers = await asyncio.gather(*tasks, return_exceptions=True)
+            return [getattr(answer, "status", 200) == 503 for answer in answers]
+
+    is_told = on_alarm in ("refuse", "label-only")
+    assert asyncio.run(ask()) == [is_told, not is_told, False]
+
+
+def test_a_pardoned_client_is_served_like_others_again():
+    guard = small_guard(on_alarm="refuse")
+
+    async def ask():
+        async with batching(guard) as batcher:
+            with pytest.raises(ServeError):
+                await batcher.submit(query(noise(150)), Caller("thief"))
+            assert list(batcher._accused) == ["thief"]
+            guard.ledger.pardon("thief", "boss")
+            await batcher.submit(query(digits()[:1]), Caller("thief"))
+            assert not batcher._accused
+
+    asyncio.run(ask())
+
+
 def test_a_client_seen_with_two_sets_of_groups_is_judged_with_each():
     group = Group(limits=WIDE)
     guard = small_guard(groups={"net": group})

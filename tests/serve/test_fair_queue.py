@@ -132,7 +132,8 @@ def test_clients_who_always_wait_get_the_same_number_of_rows(sizes):
             queue.push(client, [Piece(client, number, 0, count)])
     served: Counter[str] = Counter()
     while all(queue.rows_of(client) for client in sizes):
-        served[(piece := queue.pop()).client] += piece.rows
+        piece = queue.pop()
+        served[piece.client] += piece.rows
         shares = [served[client] for client in sizes]
         assert max(shares) - min(shares) <= 3 * TURN
 

@@ -98,7 +98,7 @@ class App:
 
     async def _answer(self, query: Query, caller: Caller, receive: Receive) -> NDArray[np.float32]:
         """The probabilities; what is left of a large request is dropped when its client goes away."""
-        if query.rows <= self._service.settings.max_batch:
+        if query.rows <= self._service.settings.max_turn:
             return await self._service.infer(query, caller)
         answers = asyncio.ensure_future(self._service.infer(query, caller))
         end = asyncio.ensure_future(_wait_for_end(receive))

@@ -1,7 +1,7 @@
 """Puts the requests of all clients into batches for the model: greedy, clients in turn, at the pace of the ledger.
 
 Each client's rows go in order of arrival, and clients take turns by rows (`fair_queue`): nobody waits for another one's
-flood. A request of more rows than a batch may have is taken in parts, and answered when all of them are.
+flood. A request of more rows than a turn has is taken in parts, and answered when all of them are.
 
 One thread runs the model on whatever waits and never sleeps for more; a second one records and answers, so that the
 model works on the next batch while the ledger commits the last one. A slow ledger holds the model back, batches grow,
@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,10 +41,21 @@ CLIENT_FULL = "this client has {} rows waiting, and the limit for one client is 
 OVERLOADED = "the server is overloaded; try again"
 KNOWN_BY_ANSWER = (Action.REFUSE, Action.LABEL)  # who gets such answers knows that it stands accused
 MAX_ACCUSED = 10_000  # clients remembered as accused, those accused last
+CROWDED = 1.0  # seconds after a batch of other clients than before in which several are expected to ask
+SELDOM, OFTEN = 0.005, 0.0005  # seconds after which a thread must let others run: Python's own choice, and ours
 FORGET = 0.9  # weight of the past in the running mean of the pace
 
 
-@dataclass
+@dataclass(slots=True)
+class LargeRequest:
+    """What the parts of a request have in common: if one fails, so do all that have not been answered yet."""
+
+    query: Query
+    checked: bool = False  # all of it is, before the first part is recorded
+    failed: bool = False
+
+
+@dataclass(slots=True)
 class PendingRequest:
     """One request, or a part of a large one, and the future that its client waits for on an event loop."""
 
@@ -52,12 +64,13 @@ class PendingRequest:
     groups: Mapping[str, Group]
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[NDArray[np.float32]]
-    whole: Query | None = None  # the first part of a large request also has all of it, to be checked beforehand
+    rows: int
+    whole: LargeRequest | None = None  # if this is a part
 
     @property
-    def rows(self) -> int:
-        """How many rows it has."""
-        return self.query.rows
+    def dropped(self) -> bool:
+        """Whether nobody waits for it any more: the client went away, or another part of its request has failed."""
+        return self.answer.done() or (self.whole is not None and self.whole.failed)
 
 
 @dataclass(frozen=True)
@@ -94,6 +107,7 @@ class Batcher:
         guard: Guard,
         *,
         max_batch: int = 64,
+        max_turn: int = 16,
         max_queue: int = 4096,
         max_client_queue: int = 1024,
         max_wait: float = 2.0,
@@ -105,12 +119,15 @@ class Batcher:
         self._max_batch, self._max_queue, self._max_wait, self._uniform = max_batch, max_queue, max_wait, uniform
         self._on_batch, self._on_ledger = on_batch, on_ledger
         self._max_client_queue = max_client_queue
-        self._queue: FairQueue[PendingRequest] = FairQueue(turn=max_batch, max_client_rows=max_client_queue)
+        self._max_turn = min(max_turn, max_batch)
+        self._queue: FairQueue[PendingRequest] = FairQueue(turn=self._max_turn, max_client_rows=max_client_queue)
+        self._last_clients: Set[str] = frozenset()  # those of the last batch
+        self._crowded_until = 0.0  # until when it is likely that several clients ask
         self._accused: OrderedDict[str, None] = OrderedDict()  # those accused last are last
         self._tells_accused = guard.policy.alarmed in KNOWN_BY_ANSWER and not guard.bundle.observe
         self._pace = 0.0  # seconds per row, lately
         self._changed = threading.Condition()
-        self._closed = False
+        self._closed = self._is_backlogged = False
         self._measured: queue.Queue[RequestBatch | None] = queue.Queue()
         self._cores, self._cores_set = torch.get_num_threads(), threading.Event()
         self._threads = [
@@ -148,11 +165,11 @@ class Batcher:
             raise ServeError(400, "expected at least one row")
         groups = self._guard.groups(caller.groups) if caller.groups else {}
         loop = asyncio.get_running_loop()
+        whole = LargeRequest(query) if query.rows > self._max_turn else None
         parts = [
-            PendingRequest(part, caller, groups, loop, loop.create_future()) for part in _parts(query, self._max_batch)
+            PendingRequest(part, caller, groups, loop, loop.create_future(), part.rows, whole)
+            for part in _split(query, self._max_turn)
         ]
-        if len(parts) > 1:
-            parts[0].whole = query
         with self._changed:
             shed = self._enter(caller.client, query.rows, parts)
             self._changed.notify()
@@ -193,20 +210,37 @@ class Batcher:
                 while not self._queue.rows and not self._closed:
                     self._changed.wait()
                 taken = self._take_batch()
+            self._set_switching(is_backlogged=self._queue.rows > self._max_batch)
             return taken
 
+    def _set_switching(self, *, is_backlogged: bool) -> None:
+        """While more than a batch waits, let Python's threads take turns ten times as often.
+
+        Else whoever brings a small request waits 5 ms for the interpreter several times, behind the rows of a flood.
+        It costs a sixth of the throughput of small requests, so it is not for every day.
+        """
+        if is_backlogged != self._is_backlogged:
+            self._is_backlogged = is_backlogged
+            sys.setswitchinterval(OFTEN if is_backlogged else SELDOM)
+
     def _take_batch(self) -> list[PendingRequest]:
+        """Requests that fit into one batch; while others ask too, it has no more than one turn of each client."""
         taken: list[PendingRequest] = []
-        rows, groups = 0, dict[str, tuple[str, ...]]()
+        rows, now = 0, time.monotonic()
+        share = self._max_turn if now < self._crowded_until else self._max_batch
+        shares, groups = dict[str, int](), dict[str, tuple[str, ...]]()
         while (request := self._queue.first()) is not None:
-            if not request.answer.done():  # else the client went away, or another part of its request has failed
-                is_full = rows + request.rows > self._max_batch
+            if not request.dropped:
+                client, rows = request.caller.client, rows + request.rows
+                own = shares.get(client, 0) + request.rows
+                is_full = rows > self._max_batch or own > share
                 if taken and (is_full or not _can_share_batch(request, taken[0], groups)):
                     break
-                groups[request.caller.client] = request.caller.groups
+                shares[client], groups[client] = own, request.caller.groups
                 taken.append(request)
-                rows += request.rows
             self._queue.pop()
+        if shares.keys() != self._last_clients:
+            self._last_clients, self._crowded_until = shares.keys(), now + CROWDED
         return taken
 
     def _run_model(self) -> None:
@@ -214,7 +248,7 @@ class Batcher:
         _use_cores(self._cores)
         while requests := self._take():
             start = time.perf_counter()
-            batches = self._measure([request for request in requests if not request.answer.cancelled()])
+            batches = self._measure(requests)
             seconds = time.perf_counter() - start
             for part, measured in batches:
                 self._measured.put(RequestBatch(part, measured, seconds / len(batches)))
@@ -225,7 +259,7 @@ class Batcher:
 
     def _measure(self, requests: list[PendingRequest]) -> list[tuple[list[PendingRequest], MeasuredBatch]]:
         """Run the model on all requests at once; if that fails, without those at fault, or else on one at a time."""
-        requests = [request for request in requests if request.whole is None or self._is_valid(request)]
+        requests = [request for request in requests if request.whole is None or self._is_part_of_valid(request)]
         if not requests:
             return []
         try:
@@ -243,11 +277,19 @@ class Batcher:
     def _is_valid(self, request: PendingRequest) -> bool:
         """Whether the model takes these inputs; if not, the request is answered with the error."""
         try:
-            self._guard.check((request.whole or request.query).inputs)
+            self._guard.check((request.whole or request).query.inputs)
         except QueenError as error:
             _fail([request], ServeError(400, str(error)))
             return False
         return True
+
+    def _is_part_of_valid(self, part: PendingRequest) -> bool:
+        """The same for all of a large request, so that nothing of it is recorded if a later part is wrong."""
+        whole = part.whole
+        if whole is not None and not whole.checked:
+            whole.checked = True
+            self._is_valid(part)
+        return not part.dropped
 
     def _run_ledger(self) -> None:
         _use_cores(1)  # it computes so little that more threads would only spin
@@ -280,7 +322,6 @@ class Batcher:
         outcome = BatchOutcome(requests, judgement, reply, batch.model_seconds, recorded - start)
         _finish(results, then=lambda: self._on_batch(outcome))
 
-
     def _note_accused(self, clients: tuple[str, ...], owner: Sequence[int], judgement: Judgement) -> None:
         """Remember who stands accused, if that may show, and who does not any more."""
         if not self._tells_accused or not (self._accused or judgement.alarmed.any()):
@@ -297,10 +338,10 @@ class Batcher:
                 self._queue.set_accused(self._accused.popitem(last=False)[0], False)
 
 
-def _parts(query: Query, size: int) -> list[Query]:
+def _split(query: Query, size: int) -> Sequence[Query]:
     """A query as one or several of at most `size` rows."""
     if query.rows <= size:
-        return [query]
+        return (query,)
     starts = range(0, query.rows, size)
     return [Query(inputs.take(query.inputs, slice(i, i + size)), min(size, query.rows - i)) for i in starts]
 
@@ -356,6 +397,9 @@ def _fail(requests: list[PendingRequest], error: ServeError) -> None:
 
 def _finish(results: Sequence[Result], then: Callable[[], None] = lambda: None) -> None:
     """Wake the requests with their answers or errors, all in one visit to their event loop."""
+    for request, result in results:
+        if request.whole is not None and isinstance(result, ServeError):
+            request.whole.failed = True
 
     def wake() -> None:
         for request, result in results:

@@ -7,6 +7,7 @@ here. Bodies that take a while to parse are parsed one at a time for each client
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from queen.serve.types import LARGE, Query, ServeError
 MAX_PARSES = 16  # large requests that may wait for a thread
 MAX_CLIENT_PARSES = 8  # those of one client
 MEDIUM = 1 << 14  # bytes of a request that takes a good part of a millisecond to parse
-PATIENCE = 1.0  # seconds that a request waits for room before it is refused
+PATIENCE = 1.0  # seconds, about, that a request waits for room before it is refused
 
 
 @dataclass
@@ -63,7 +64,9 @@ class Door:
     def _check_large(self, client: str) -> None:
         parses = self._parses.get(client)
         if parses is not None and parses.large >= MAX_CLIENT_PARSES:
-            message = f"this client has {parses.large} large requests waiting and may have {MAX_CLIENT_PARSES}; try again"
+            message = (
+                f"this client has {parses.large} large requests waiting and may have {MAX_CLIENT_PARSES}; try again"
+            )
             raise ServeError(503, message, retry_after=1)
         if self._large >= MAX_PARSES:
             raise ServeError(503, "too many large requests at once; try again", retry_after=1)
@@ -90,10 +93,11 @@ class Door:
 async def _patiently(check: Callable[[str], None], client: str) -> None:
     """Make a check that raises `ServeError`, and if it does, once more after a while.
 
-    Refusals come late so that a flood costs little: each of its connections is refused once in that time.
+    Refusals come late so that a flood costs little: each of its connections is refused once in that time, and not all
+    at the same moment.
     """
     try:
         check(client)
     except ServeError:
-        await asyncio.sleep(PATIENCE)
+        await asyncio.sleep(PATIENCE * random.uniform(0.5, 1.5))  # noqa: S311  (no secret)
         check(client)

@@ -75,9 +75,11 @@ class FairQueue(Generic[Part]):
         if line is None:
             line = self._lines[client] = Line(client, accused)
             self._enter(line)
-        line.parts.append((parts[0], True))
-        line.parts.extend((part, False) for part in parts[1:])
-        self._resize(line, sum(part.rows for part in parts) if len(parts) > 1 else parts[0].rows)
+        rows = 0
+        for part in parts:
+            line.parts.append((part, not rows))
+            rows += part.rows
+        self._resize(line, rows)
 
     def first(self) -> Part | None:
         """The part that is served next; it stays until `pop`. None if nothing waits."""

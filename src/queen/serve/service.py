@@ -89,6 +89,7 @@ class Service:
         self.batcher = Batcher(
             guard,
             max_batch=settings.max_batch,
+            max_turn=settings.max_turn,
             max_queue=settings.max_queue,
             max_client_queue=settings.max_client_queue,
             max_wait=settings.max_wait,

@@ -96,7 +96,10 @@ class Settings(BaseSettings):
     max_body: int = Field(16 * MIB, ge=1024, description="Largest request body in bytes, before and after inflating.")
     max_header: int = Field(16384, ge=1024, description="Largest request head in bytes.")
     max_rows: int = Field(1024, ge=1, description="Most rows in a request.")
-    max_batch: int = Field(64, ge=1, description="Most rows in a batch of the model; a larger request goes in parts.")
+    max_batch: int = Field(64, ge=1, description="Most rows in a batch of the model.")
+    max_turn: int = Field(
+        16, ge=1, description="Most rows of one client in a batch while others ask too; larger requests go in parts."
+    )
     max_queue: int = Field(
         4096, ge=1, description="Most rows that may wait; beyond them the longest line loses its newest request (503)."
     )

@@ -1,0 +1,115 @@
+"""Before the queue: no client takes all the room, all the threads or all the time of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from queen.serve import door as module
+from queen.serve.door import MAX_CLIENT_PARSES, MAX_PARSES, MEDIUM, Door
+from queen.serve.types import LARGE, ServeError
+
+
+class Room:
+    """As much of a batcher as a door asks: whether a client has room."""
+
+    def __init__(self) -> None:
+        self.full: set[str] = set()
+
+    def check_room(self, client: str) -> None:
+        if client in self.full:
+            raise ServeError(503, "full", retry_after=1)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 0.01)
+
+
+def run(check, threads: int = 4):
+    room = Room()
+    with ThreadPoolExecutor(threads) as pool:
+        return asyncio.run(check(room, Door(room, pool)))
+
+
+def test_who_has_room_is_let_in_and_who_has_none_waits_and_is_refused():
+    async def check(room, door):
+        await door.admit("polite")
+        room.full.add("flood")
+        with pytest.raises(ServeError) as error:
+            await door.admit("flood")
+        assert (error.value.status, error.value.retry_after) == (503, 1)
+        waiting = asyncio.ensure_future(door.admit("flood"))
+        await asyncio.sleep(0)
+        room.full.clear()
+        await waiting
+
+    run(check)
+
+
+@pytest.mark.parametrize("size", [1, MEDIUM, LARGE])
+def test_a_request_without_room_is_not_parsed(size):
+    async def check(room, door):
+        room.full.add("flood")
+        with pytest.raises(ServeError):
+            await door.parse("flood", lambda: pytest.fail("parsed"), size)
+        return await door.parse("polite", lambda: "query", size)
+
+    assert run(check) == "query"
+
+
+def test_one_client_cannot_take_all_threads():
+    free = threading.Event()
+
+    async def check(room, door):
+        def read():
+            free.wait(60)
+
+        flood = [asyncio.ensure_future(door.parse("flood", read, LARGE)) for _ in range(3 * MAX_PARSES)]
+        await asyncio.sleep(0)
+        polite = await door.parse("polite", lambda: "query", LARGE)
+        free.set()
+        answers = await asyncio.gather(*flood, return_exceptions=True)
+        return polite, [answer for answer in answers if answer is not None]
+
+    polite, refused = run(check, threads=2)
+    assert polite == "query"
+    assert {error.status for error in refused} <= {503}
+
+
+def test_a_client_may_have_so_many_large_requests_and_all_together_twice_as_many():
+    free = threading.Event()
+
+    async def check(room, door):
+        def flood(client, count):
+            return [asyncio.ensure_future(door.parse(client, lambda: free.wait(60), LARGE)) for _ in range(count)]
+
+        first = flood("a", MAX_CLIENT_PARSES + 1)
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        assert "this client has 8 large requests" in str(first[-1].exception())
+        second = flood("b", MAX_CLIENT_PARSES)
+        third = flood("c", 1)
+        await asyncio.wait(third)
+        assert "too many large requests at once" in str(third[0].exception())
+        free.set()
+        await asyncio.gather(*first[:-1], *second)
+        assert not door._parses
+
+    run(check)
+
+
+def test_medium_requests_of_one_client_leave_the_event_loop_to_others_in_between():
+    order: list[str] = []
+
+    async def check(room, door):
+        flood = [asyncio.ensure_future(door.parse("flood", lambda: order.append("flood"), MEDIUM)) for _ in range(10)]
+        await asyncio.sleep(0)
+        await door.parse("polite", lambda: order.append("polite"), MEDIUM)
+        await asyncio.gather(*flood)
+
+    run(check)
+    assert order.index("polite") <= 2
+    assert len(order) == 11
