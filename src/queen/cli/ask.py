@@ -28,11 +28,13 @@ def ask(
     from queen.guard import load
     from queen.ledger import SqliteLedger
 
-    store = SqliteLedger(ledger) if ledger else None
+    store = SqliteLedger(ledger) if ledger and ledger.exists() else None
     refusal = None
     try:
         guard = load(folder, model, device=device, ledger=store)
         x = read_query(query, guard.bundle)
+        if ledger and store is None:  # made last, so that a mistake leaves none behind
+            guard.ledger = store = SqliteLedger(ledger)
         reply = guard.answer(x, client=client, groups=group or ())
     except RefusedError as error:
         reply, refusal = error.reply, error

@@ -27,6 +27,7 @@ TYPES = {
     "queen_ledger_errors": "counter",
     "queen_recording": "gauge",
     "queen_record_dropped_rows": "counter",
+    "queen_unnamed_proxy_requests": "counter",
     "queen_webhook": "counter",
     "queen_build_info": "gauge",
 }
