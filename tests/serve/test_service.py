@@ -96,7 +96,7 @@ def test_what_is_left_of_a_large_request_is_dropped_when_its_client_hangs_up(tmp
             while not service.batcher.waiting:
                 await asyncio.sleep(0.01)
             writer.transport.abort()
-            while not service.metrics.render()[0].count(b'status="499"'):
+            while not service.metrics.render()[0].count(b'status="other"'):
                 await asyncio.sleep(0.01)
             free.set()
             await service.infer(Query(digits()[:1], 1), Caller("next"))
