@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from queen.cli import main
-from queen.serve import batcher
-from queen.serve.fair_queue import FairQueue, Part
+from queen.serve.queue import request_queue
+from queen.serve.queue.fair_queue import FairQueue, Part
 
 
 class OneQueue(FairQueue[Part]):
-    """All clients stand in one line, and the newest request of all is the one that must leave."""
+    """All clients stand in one line, with one limit for all of them together."""
 
-    def has_room(self, client: str) -> bool:
-        """Whoever comes, the line has no limit but that for all."""
-        return True
-
-    def rows_ahead(self, client: str) -> int:
-        """All that wait."""
+    def rows_of(self, client: str) -> int:
+        """All that wait, whoever asks."""
         return self.rows
 
     def push(self, client: str, parts: Sequence[Part], *, accused: bool = False) -> None:
@@ -26,5 +22,5 @@ class OneQueue(FairQueue[Part]):
 
 
 if __name__ == "__main__":
-    batcher.FairQueue = OneQueue
+    request_queue.FairQueue = OneQueue
     main()

@@ -1,9 +1,9 @@
 """A client that floods: `python -m qa.serving.flood CORE PORT FILE CONNECTIONS [KEY]`, until its standard input ends.
 
-Every connection sends the request in FILE as soon as the last one is answered, and waits for nobody, whatever the answer
-says; with a KEY the file holds a gRPC message, and there are so many calls at a time. Prints a line when all have begun,
-and in the end how many answers of each status came. It runs on one core with the lowest priority, so that clients on the
-same core are slowed down by the server alone.
+Every connection sends the request in FILE as soon as the last one is answered, and waits for nobody, whatever the
+answer says; with a KEY the file holds a gRPC message, and there are so many calls at a time. Prints a line when all
+have begun, and in the end how many answers of each status came. It runs on one core with the lowest priority, so that
+clients on the same core are slowed down by the server alone.
 """
 
 from __future__ import annotations

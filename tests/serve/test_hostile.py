@@ -10,7 +10,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from qa.serving import bogus, faults, hostile, shutdown, sizes, slow
+from qa.serving import bogus, fairness, faults, hostile, shutdown, sizes, slow
 from qa.serving.memory import MIB
 from qa.serving.rest import ask, get, post
 from qa.serving.scenario import Check, failed
@@ -216,3 +216,14 @@ def test_every_scenario_is_a_program():
     goals = sorted(path for path in (ROOT / "qa").iterdir() if path.name[0].isdigit())
     assert {path.name[:2] for path in goals} >= {"04", "07", "08", "09", "10", "18"}
     assert [path.name for path in goals if not ((path / "run.py").exists() and (path / "README.md").exists())] == []
+
+
+def test_a_flood_refuses_nobody_else_and_the_accused_lose_first(tmp_path):
+    with fairness.pinned(tmp_path, max_queue=fairness.SHORT) as server:
+        assert_all(fairness.besieged(server, 1.0, [fairness.Flood(16, 256)], judge_times=False))
+        assert_all(fairness.accused_lose_first(server, 1.0))
+
+
+def test_a_server_with_one_queue_for_all_is_found_out(tmp_path):
+    with fairness.pinned(tmp_path, module="qa.broken.one_queue", max_queue=fairness.SHORT) as server:
+        assert failed(fairness.accused_lose_first(server, 1.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -13,13 +14,13 @@ import torch
 from queen.errors import OptionError, SecretError
 from queen.ledger import Budget
 from queen.serve.access.key_store import FileKeys
-from queen.serve.door import MAX_PARSES
+from queen.serve.queue.door import MAX_PARSES
 from queen.serve.settings import read_settings
 from queen.serve.types import Caller, Query, ServeError
 from tests.support.failing_ledger import FailingFor
 from tests.support.http import body, read_answer
 from tests.support.server import running_service
-from tests.support.serving import digits, honest
+from tests.support.serving import digits, honest, inference_body
 
 
 def test_a_pending_budget_means_503_and_a_failing_key_store_red_health(tmp_path):
@@ -80,6 +81,28 @@ def test_many_large_requests_are_told_to_come_later_and_small_ones_are_answered(
     small, flood = asyncio.run(check())
     assert small == 200
     assert set(flood) == {400, 503}
+
+
+def test_what_is_left_of_a_large_request_is_dropped_when_its_client_hangs_up(tmp_path):
+    async def check():
+        async with running_service(tmp_path, max_turn=8) as (service, ports):
+            key, _ = FileKeys(tmp_path).add("gone")
+            measure, free = service.guard.measure, threading.Event()
+            service.guard.measure = lambda x: free.wait(60) and measure(x)
+            content = inference_body(digits()[:200])
+            lines = f"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+            _, writer = await asyncio.open_connection("127.0.0.1", ports.rest)
+            writer.write(f"{lines}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+            while not service.batcher.waiting:
+                await asyncio.sleep(0.01)
+            writer.transport.abort()
+            while not service.metrics.render()[0].count(b'status="other"'):
+                await asyncio.sleep(0.01)
+            free.set()
+            await service.infer(Query(digits()[:1], 1), Caller("next"))
+            return service.guard.ledger.standing("gone").queries
+
+    assert asyncio.run(asyncio.wait_for(check(), 60)) < 200
 
 
 def test_a_bad_certificate_is_an_error_and_not_a_wait(tmp_path):

@@ -32,11 +32,11 @@ from queen.serve.access.key_watcher import KeyWatcher
 from queen.serve.access.proxies import UnnamedProxies
 from queen.serve.access.revocations import KeysWithRevocations
 from queen.serve.batcher import Batcher, BatchOutcome
-from queen.serve.door import Door
 from queen.serve.ledger_health import LedgerHealth
 from queen.serve.neighbours import refuse_neighbours
 from queen.serve.protocol.headers import addresses
 from queen.serve.querylog.writer import QueryLog
+from queen.serve.queue.door import Door
 from queen.serve.release.hold import Hold
 from queen.serve.settings import Settings
 from queen.serve.telemetry.counting import RequestCounter
@@ -97,7 +97,7 @@ class Service:
             on_batch=self._after_batch,
             on_ledger=self.ledger_health.report,
         )
-        self.door = Door(self.batcher, self._pool)
+        self.door = Door(self.batcher.queue, self._pool)
         self.counter = RequestCounter(
             self.metrics, self.series, waiting=lambda: self.batcher.waiting, access_log=settings.access_log
         )

@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from queen.serve.batcher import Batcher
+from queen.serve.queue.request_queue import RequestQueue
 from queen.serve.types import LARGE, Query, ServeError
 
 MAX_PARSES = 16  # large requests that may wait for a thread
@@ -34,14 +34,14 @@ class ClientParses:
 class Door:
     """Lets requests in, each in its client's turn; large ones are parsed by threads of `pool`."""
 
-    def __init__(self, batcher: Batcher, pool: Executor) -> None:
-        self._batcher, self._pool = batcher, pool
+    def __init__(self, queue: RequestQueue, pool: Executor) -> None:
+        self._queue, self._pool = queue, pool
         self._parses: dict[str, ClientParses] = {}  # of clients with requests that are not small
         self._large = 0  # requests of all clients that are being parsed in threads, or wait for it
 
     async def admit(self, client: str) -> None:
         """Wait for room in the queue before a request is read; if there is none after a while, `ServeError` 503."""
-        await _patiently(self._batcher.check_room, client)
+        await _patiently(self._queue.check_room, client)
 
     async def parse(self, client: str, read: Callable[[], Query], size: int) -> Query:
         """A request of `size` bytes, parsed by `read`: at once, in the client's turn, or if it is large in a thread.
@@ -50,13 +50,13 @@ class Door:
         large requests wait for a thread.
         """
         if size < MEDIUM:
-            self._batcher.check_room(client)
+            self._queue.check_room(client)
             return read()
         is_large = size >= LARGE
         if is_large:
             await _patiently(self._check_large, client)
         async with self._turn(client, is_large=is_large):
-            self._batcher.check_room(client)
+            self._queue.check_room(client)
             if not is_large:
                 return read()
             return await asyncio.get_running_loop().run_in_executor(self._pool, read)

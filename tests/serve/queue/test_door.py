@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from queen.serve import door as module
-from queen.serve.door import MAX_CLIENT_PARSES, MAX_PARSES, MEDIUM, Door
+from queen.serve.queue import door as module
+from queen.serve.queue.door import MAX_CLIENT_PARSES, MAX_PARSES, MEDIUM, Door
 from queen.serve.types import LARGE, ServeError
 
 

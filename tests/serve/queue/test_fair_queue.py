@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queen.serve.fair_queue import FairQueue
+from queen.serve.queue.fair_queue import FairQueue
 
 TURN, LIMIT = 8, 20
 NAMES = st.sampled_from("abcdef")
