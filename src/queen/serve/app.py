@@ -18,6 +18,7 @@ from queen.errors import QueenError
 from queen.serve.admin.routes import admin_routes
 from queen.serve.admin.static import dashboard_routes
 from queen.serve.http import ONE_PACKET, read_body
+from queen.serve.limits.intake import Reservation, parse_memory, query_memory
 from queen.serve.protocol.inflate import inflate
 from queen.serve.protocol.openapi import openapi
 from queen.serve.protocol.rest_read import BYTES_PER_VALUE, read_query
@@ -33,6 +34,7 @@ JSON = b"application/json"
 BINARY = b"application/octet-stream"
 HEADER_LENGTH = b"inference-header-content-length"
 MANY = 1 << 14  # numbers of an answer that takes milliseconds to write
+WRITING = 100  # bytes that each of them takes meanwhile
 
 
 class App:
@@ -68,12 +70,13 @@ class App:
     async def _infer(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Check the key, read the body, answer. Errors go to this client alone; every request is counted."""
         service, headers, start = self._service, dict(scope["headers"]), time.perf_counter()
-        caller = query = None
+        caller = query = reservation = None
         status, content_type, extra = 200, JSON, list[tuple[bytes, bytes]]()
         try:
             caller = await service.key_watcher.caller(_text(headers.get(b"authorization")), *addresses(scope))
-            query = await self._read(headers, receive)
-            body, split = await self._write(query, await service.infer(query, caller))
+            reservation = service.intake.reserve(caller.client)
+            query = await self._read(headers, receive, reservation)
+            body, split = await self._write(query, await service.infer(query, caller), caller.client)
             if split is not None:
                 content_type, extra = BINARY, [(HEADER_LENGTH, b"%d" % split)]
         except ServeError as error:
@@ -87,20 +90,24 @@ class App:
             if status != 499:
                 await _send(scope, send, status, body, [(b"content-type", content_type), *extra])
         finally:
+            if reservation is not None:
+                reservation.close()
             seconds = time.perf_counter() - start
             service.counter.request("rest", status, seconds, is_query=True, query=query, caller=caller)
 
-    async def _write(self, query: Query, answers: NDArray[np.float32]) -> tuple[bytes, int | None]:
+    async def _write(self, query: Query, answers: NDArray[np.float32], client: str) -> tuple[bytes, int | None]:
         """The answer's body; a large one is written in a thread."""
+        service = self._service
         if answers.size < MANY:
-            return write_answer(query, answers, self._service.spec)
-        return await self._service.blocking(write_answer, query, answers, self._service.spec)
+            return write_answer(query, answers, service.spec)
+        with await service.work.wait(client, min(WRITING * answers.size, service.settings.work_bytes)):
+            return await service.blocking(write_answer, query, answers, service.spec)
 
-    async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> Query:
+    async def _read(self, headers: dict[bytes, bytes], receive: Receive, reservation: Reservation) -> Query:
         """The query in a request's body; a large one is parsed in a thread, so that other requests need not wait."""
-        settings, spec = self._service.settings, self._service.spec
-        bodies = [await read_body(headers, receive, settings.max_body)]
-        length, encoding = _header_length(headers), headers.get(b"content-encoding")
+        service, settings, spec = self._service, self._service.settings, self._service.spec
+        bodies = [await read_body(headers, receive, settings.max_body, reservation)]
+        size, length, encoding = len(bodies[0]), _header_length(headers), headers.get(b"content-encoding")
 
         def parse() -> Query:
             body = bodies.pop()  # the last reference: the compressed body is freed as soon as it is inflated
@@ -110,7 +117,14 @@ class App:
                 body, length, spec, max_rows=settings.max_rows, max_values=settings.max_body // BYTES_PER_VALUE
             )
 
-        return parse() if len(bodies[0]) < LARGE and not encoding else await self._service.parse(parse)
+        if size < LARGE and not encoding:
+            query = parse()
+        else:
+            memory = parse_memory(size, length, is_packed=bool(encoding), most=settings.work_bytes)
+            with await service.work.wait(reservation.client, memory):
+                query = await service.parse(parse)
+        reservation.resize(query_memory(query, spec))
+        return query
 
 
 async def _send(

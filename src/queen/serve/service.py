@@ -27,6 +27,8 @@ from queen.serve.access.key_store import KeyStore, open_keys
 from queen.serve.access.key_watcher import KeyWatcher
 from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.ledger_health import LedgerHealth
+from queen.serve.limits.intake import Intake
+from queen.serve.limits.refusals import RefusalLog
 from queen.serve.neighbours import refuse_neighbours
 from queen.serve.querylog.writer import QueryLog
 from queen.serve.release_clock import ReleaseClock
@@ -72,6 +74,11 @@ class Service:
         self._watch_pool = ThreadPoolExecutor(1, thread_name_prefix="queen-keys")  # never behind a large request
         self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._watch_pool, self._show_ready)
         self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._watch_pool, self._show_ready)
+        refusals = RefusalLog("requests refused")
+        self.intake = Intake(  # what requests take from their heads until their answers have left
+            settings.body_bytes, settings.client_bytes, lambda client: refusals.note("too many bytes in flight", client)
+        )
+        self.work = Intake(settings.work_bytes, settings.work_bytes)  # what parsing and writing take meanwhile
         self._parses = 0  # large requests that are being parsed, or wait for it
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
