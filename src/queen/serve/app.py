@@ -110,7 +110,9 @@ class App:
         size, length, encoding = len(bodies[0]), _header_length(headers), headers.get(b"content-encoding")
 
         def parse() -> Query:
-            body = bodies.pop()  # the last reference: the compressed body is freed as soon as it is inflated
+            body: bytes | bytearray = (
+                bodies.pop()
+            )  # the last reference: the compressed body is freed as soon as it is inflated
             if encoding:
                 body = inflate(body, encoding.decode("latin-1"), settings.max_body)
             return read_query(

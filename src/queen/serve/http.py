@@ -28,6 +28,7 @@ STATUS = {
     503: b"503 Service Unavailable\r\nretry-after: 1",
 }
 CONTENT_LENGTH, TRANSFER_ENCODING = b"content-length", b"transfer-encoding"
+PIECE = 1 << 18  # bytes of a body that are stored together while it arrives
 ONE_PACKET = "queen.one_packet"  # name of the ASGI extension `send_in_one_packet`
 MAX_PIPELINE = 64  # requests that may wait on one connection for the answers to those before them
 MAX_PIPELINE_BYTES = 1 << 16  # of their bodies
@@ -263,9 +264,7 @@ async def send_in_one_packet(
         await cycle.flow.drain()
 
 
-async def read_body(
-    headers: dict[bytes, bytes], receive: Any, limit: int, reservation: Reservation
-) -> bytes | bytearray:
+async def read_body(headers: dict[bytes, bytes], receive: Any, limit: int, reservation: Reservation) -> bytes:
     """A request's body, refused as soon as it is known to be too large, or its memory is not to be had."""
     try:
         declared = int(headers.get(CONTENT_LENGTH, b"0"))
@@ -274,19 +273,23 @@ async def read_body(
     if declared > limit:
         raise ServeError(413, f"a request body may have {limit} bytes, got {declared}")
     reservation.resize(body_memory(declared))
-    body = bytearray()  # grows in place: joining a list of parts would need the memory twice
+    pieces, size = list[bytearray](), 0  # one large buffer that grows would leave holes in the memory wherever it was
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ConnectionResetError
         part: bytes = message.get("body", b"")
-        size = len(body) + len(part)
+        size += len(part)
         if size > limit:
             raise ServeError(413, f"a request body may have {limit} bytes, got more")
         if size > declared:  # in chunks, or from a server in front that does not say
             reservation.resize(body_memory(size))
-        if not message.get("more_body", False) and not body:
+        is_last = not message.get("more_body", False)
+        if is_last and not pieces:
             return part
-        body += part
-        if not message.get("more_body", False):
-            return body
+        if pieces and len(pieces[-1]) < PIECE:
+            pieces[-1] += part
+        else:
+            pieces.append(bytearray(part))
+        if is_last:
+            return b"".join(pieces)

@@ -92,9 +92,7 @@ async def running(service: Service) -> AsyncIterator[Ports]:
         lease.enter_context(acquire(settings.ledger_url, _url(settings, sockets[0])))
         await service.start()
         if settings.grpc_port >= 0:
-            grpc_server, grpc_port = await start_grpc(
-                service, settings.host, settings.grpc_port, max_bytes=settings.max_body
-            )
+            grpc_server, grpc_port = await start_grpc(service, settings.host, settings.grpc_port)
         tasks = [asyncio.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
         while not all(server.started for server in servers):
             if any(task.done() for task in tasks):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from warnings import warn
 
@@ -76,9 +77,16 @@ class Service:
         self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._watch_pool, self._show_ready)
         refusals = RefusalLog("requests refused")
         self.intake = Intake(  # what requests take from their heads until their answers have left
-            settings.body_bytes, settings.client_bytes, lambda client: refusals.note("too many bytes in flight", client)
+            settings.body_bytes,
+            settings.client_bytes,
+            on_refusal=partial(refusals.note, "too many bytes in flight"),
         )
-        self.work = Intake(settings.work_bytes, settings.work_bytes)  # what parsing and writing take meanwhile
+        self.work = Intake(  # what parsing and writing take meanwhile
+            settings.work_bytes,
+            settings.work_bytes,
+            max_waiting=MAX_PARSES,
+            on_refusal=partial(refusals.note, "too many large requests"),
+        )
         self._parses = 0  # large requests that are being parsed, or wait for it
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
+from typing import NoReturn
 
 from queen.core import inputs
 from queen.serve.types import ModelSpec, Query, ServeError
@@ -26,14 +27,14 @@ def body_memory(size: int) -> int:
 
 
 def parse_memory(size: int, header_length: int | None, *, is_packed: bool, most: int) -> int:
-    """What reading a body into tensors takes besides: 32 times its JSON and 4 times its raw tensors, `most` at most.
+    """What reading a body into tensors takes besides: 32 times its JSON and 8 times its raw tensors, `most` at most.
 
-    What a packed body becomes is not known before. (Measured: 30 times for `[],[],...`, 4 for INT16 as INT64.)
+    What a packed body becomes is not known before. (Measured: 30 times for `[],[],...`, 8 for UINT8 as INT64.)
     """
     if is_packed:
         return most
     text = size if header_length is None else min(header_length, size)
-    return min(32 * text + 4 * (size - text), most)
+    return min(32 * text + 8 * (size - text), most)
 
 
 def query_memory(query: Query, spec: ModelSpec) -> int:
@@ -43,15 +44,22 @@ def query_memory(query: Query, spec: ModelSpec) -> int:
 
 
 class Intake:
-    """Bytes that are reserved, in all and by client; `on_refusal` is called with a client that is turned away.
+    """Bytes that are reserved, in all and by client, on one event loop.
 
-    Everything here happens on one event loop.
+    `max_waiting` are the requests of one client that may wait for bytes; `on_refusal` is called with a client that is
+    turned away.
     """
 
     def __init__(
-        self, most: int, most_per_client: int, on_refusal: Callable[[str], None] = lambda client: None
+        self,
+        most: int,
+        most_per_client: int,
+        *,
+        max_waiting: int | None = None,
+        on_refusal: Callable[[str], None] = lambda client: None,
     ) -> None:
-        self._most, self._most_per_client, self._on_refusal = most, most_per_client, on_refusal
+        self._most, self._most_per_client = most, most_per_client
+        self._max_waiting, self._on_refusal = max_waiting, on_refusal
         self._total = 0
         self._by_client: dict[str, int] = {}
         self._queues: dict[str, deque[_Waiter]] = {}  # of clients that wait; the first one's turn is next
@@ -81,6 +89,11 @@ class Intake:
             reservation.close()
             raise
         return reservation
+
+    def refuse(self, client: str) -> NoReturn:
+        """Tell a client to come again."""
+        self._on_refusal(client)
+        raise ServeError(503, TOO_MANY, retry_after=1)
 
     def _has_room(self, client: str, more: int) -> bool:
         return self._total + more <= self._most and self._has_share(client, more)
@@ -123,8 +136,16 @@ class Intake:
             if queue:
                 self._queues[client] = queue  # behind all others
 
-    def _leave(self, client: str, waiter: _Waiter) -> None:
+    def _enqueue(self, waiter: _Waiter) -> None:
+        client = waiter.reservation.client
+        if self._max_waiting is not None and len(self._queues.get(client, ())) >= self._max_waiting:
+            self.refuse(client)
+        self._queues.setdefault(client, deque()).append(waiter)
+        self._serve_queues()
+
+    def _leave(self, waiter: _Waiter) -> None:
         """Forget one who waits no more; those behind it may fit where it did not."""
+        client = waiter.reservation.client
         queue = self._queues.get(client)
         if queue is not None and waiter in queue:
             queue.remove(waiter)
@@ -156,8 +177,7 @@ class Reservation:
         if self._is_closed:
             raise RuntimeError("this reservation was given back")
         if more > 0 and not intake._has_room(self.client, more):
-            intake._on_refusal(self.client)
-            raise ServeError(503, TOO_MANY, retry_after=1)
+            intake.refuse(self.client)
         if more:
             self.size = size
             intake._change(self.client, more)
@@ -169,12 +189,11 @@ class Reservation:
             self.resize(size)
             return
         waiter = _Waiter(self, size, asyncio.get_running_loop().create_future())
-        intake._queues.setdefault(self.client, deque()).append(waiter)
-        intake._serve_queues()
+        intake._enqueue(waiter)
         try:
             await waiter.turn
         finally:
-            intake._leave(self.client, waiter)
+            intake._leave(waiter)
 
     def close(self) -> None:
         """Give everything back; a second time changes nothing."""
