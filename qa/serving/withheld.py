@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import resource
 import select
 import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from qa.serving.h2 import DATA, PING, SETTINGS, WINDOW, call_fields, frame, opened, packed, start
 from qa.serving.rest import HOST, INFER, head
 
 CHUNK, FRAME = 65_536, 16_000
 ACK, INITIAL_WINDOW, DEFAULT_WINDOW = 1, b"\x00\x04", 65_535
-QUIET = 2.0  # seconds in which nobody could send more: all that the server takes has been sent
+QUIET = 1.0  # seconds in which nobody could send more: all that the server takes has been sent
 HALF_A_HEAD = b"GET /v2/health/live HTTP/1.1\r\nX-Long: "
 
 
@@ -165,6 +166,10 @@ def withholding(form: str, port: int, key: str, count: int, size: int) -> Iterat
         yield senders
     finally:
         for sender in senders:
+            with suppress(OSError):
+                sender.wire.shutdown(socket.SHUT_RDWR)  # which also wakes a thread that listens
+        for sender in senders:
+            sender.join()
             sender.wire.close()
 
 
@@ -173,6 +178,8 @@ def half_sent(port: int, count: int) -> Iterator[list[socket.socket]]:
     """So many connections with half a head each."""
     with ExitStack() as stack:
         wires = []
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, count + 200)), hard))
         for _ in range(count):
             wires.append(stack.enter_context(socket.create_connection((HOST, port), timeout=60)))
             try:

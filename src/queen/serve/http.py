@@ -13,7 +13,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from queen.serve.limits.connections import Connections, Crowd, address_of
+from queen.serve.limits.connections import Connections, Crowd, Proxies, address_of
 from queen.serve.limits.files import SPARE, file_limit
 from queen.serve.limits.intake import Reservation, body_memory
 from queen.serve.limits.refusals import RefusalLog
@@ -226,7 +226,7 @@ def make_limited_protocol(settings: Settings) -> type[LimitedProtocol]:
     places = Connections(
         settings.max_connections,
         settings.address_connections,
-        proxies=settings.trusted_proxy,
+        proxies=Proxies(settings.trusted_proxy),
         note=refusals.note,
     )
     common = {"settings": settings, "places": places, "note_refusal": staticmethod(refusals.note)}

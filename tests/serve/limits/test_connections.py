@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queen.serve.limits.connections import Connections, Crowd, address_of
+from queen.serve.limits.connections import Connections, Crowd, Proxies, address_of
 
 HOSTS = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "192.168.0.1")
 PROXY = HOSTS[-1]
@@ -41,7 +41,7 @@ class Wire:
 @given(STEPS)
 def test_places_are_counted_and_never_more_than_allowed(steps):
     notes: list[tuple[str, str]] = []
-    places = Connections(6, 3, proxies=["192.168.0.0/16"], note=lambda why, who: notes.append((why, who)))
+    places = Connections(6, 3, proxies=Proxies(["192.168.0.0/16"]), note=lambda why, who: notes.append((why, who)))
     wires: list[Wire] = []
     for action, host, number in steps:
         if action == "open":
@@ -118,4 +118,12 @@ def test_where_all_are_being_answered_a_new_one_is_refused():
 )
 def test_an_address_is_one_of_ipv4_or_a_network_of_ipv6(host, address):
     assert address_of(host) == address
-    assert not Connections(1, 1, proxies=["8.0.0.0/8"])._is_proxy(address)
+    assert address not in Proxies(["8.0.0.0/8"])
+
+
+def test_proxies_are_known_by_their_networks():
+    proxies = Proxies(["10.0.0.0/8", "2001:db8::/32"])
+    assert "10.1.2.3" in proxies
+    assert address_of("2001:db8::7") in proxies
+    assert "11.0.0.1" not in proxies
+    assert "10.1.2.3" not in Proxies()

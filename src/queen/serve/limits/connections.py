@@ -17,6 +17,20 @@ NETWORK_BITS = 64  # of an IPv6 address: a single household has all the rest
 NOTE = Callable[[str, str], None]
 
 
+class Proxies:
+    """Networks of proxies that are trusted: their connections belong to many clients."""
+
+    def __init__(self, networks: Sequence[str] = ()) -> None:
+        self._networks = tuple(ipaddress.ip_network(cidr, strict=False) for cidr in networks)
+
+    def __contains__(self, address: str) -> bool:
+        """Whether an address, as `address_of` says it, is a proxy's."""
+        if not self._networks or address == UNKNOWN:
+            return False
+        parsed = ipaddress.ip_address(address.partition("/")[0])
+        return any(parsed in network for network in self._networks)
+
+
 class Evictable(Protocol):
     """A connection that can be closed for another one."""
 
@@ -41,11 +55,11 @@ class Connections:
         most: int,
         most_per_address: int,
         *,
-        proxies: Sequence[str] = (),
+        proxies: Proxies | None = None,
         note: NOTE = lambda reason, address: None,
     ) -> None:
         self._most, self._most_per_address, self._note = most, most_per_address, note
-        self._proxies = tuple(ipaddress.ip_network(cidr, strict=False) for cidr in proxies)
+        self._proxies = proxies or Proxies()
         self._total = 0
         self._crowds: dict[str, Crowd] = {}
 
@@ -62,7 +76,7 @@ class Connections:
     def enter(self, connection: Evictable, host: str | None) -> Crowd | None:
         """The crowd that the connection belongs to from now on, where it waits; None if there is no place for it."""
         address = address_of(host)
-        crowd = self._crowds.get(address) or Crowd(address, self._is_proxy(address))
+        crowd = self._crowds.get(address) or Crowd(address, address in self._proxies)
         if not self._make_room(crowd):
             return None
         self._crowds[address] = crowd
@@ -95,12 +109,6 @@ class Connections:
             return False
         victim.evict()
         return True
-
-    def _is_proxy(self, address: str) -> bool:
-        if not self._proxies or address == UNKNOWN:
-            return False
-        parsed = ipaddress.ip_address(address.partition("/")[0])
-        return any(parsed in network for network in self._proxies)
 
 
 def address_of(host: str | None) -> str:
