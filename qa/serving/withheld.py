@@ -174,8 +174,8 @@ def withholding(form: str, port: int, key: str, count: int, size: int) -> Iterat
 
 
 @contextmanager
-def half_sent(port: int, count: int) -> Iterator[list[socket.socket]]:
-    """So many connections with half a head each."""
+def half_sent(port: int, count: int, text: bytes = HALF_A_HEAD) -> Iterator[list[socket.socket]]:
+    """So many connections with half a head each, or another text after which nothing comes."""
     with ExitStack() as stack:
         wires = []
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -183,7 +183,7 @@ def half_sent(port: int, count: int) -> Iterator[list[socket.socket]]:
         for _ in range(count):
             wires.append(stack.enter_context(socket.create_connection((HOST, port), timeout=60)))
             try:
-                wires[-1].sendall(HALF_A_HEAD)
+                wires[-1].sendall(text)
             except ConnectionError:  # refused already
                 continue
         yield wires

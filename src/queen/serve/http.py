@@ -245,7 +245,7 @@ async def send_in_one_packet(
     """Answer a request with one packet; uvicorn itself sends head and body in two."""
     if cycle.flow.write_paused and not cycle.disconnected:
         await cycle.flow.drain()
-    if cycle.disconnected:
+    if cycle.disconnected or cycle.transport.is_closing():  # by a request behind this one that was refused
         return
     cycle.response_started, cycle.waiting_for_100_continue = True, False
     lines = [STATUS_LINE[status]]

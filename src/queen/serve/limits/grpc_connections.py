@@ -21,7 +21,8 @@ from queen.serve.limits.connections import NOTE, Proxies, address_of
 EVERY = 1.0  # seconds between two looks
 CROWDED, ROOMY = 7 / 8, 3 / 4  # share of all places beyond which some are made free, and down to which
 OPEN_FILES = Path("/proc/self/fd")
-SILENCE = struct.Struct("=52xI")  # of the kernel's tcp_info: milliseconds since something came
+TCP_INFO = struct.Struct("=B51xI")  # what the kernel says: state, ..., milliseconds since something came
+ESTABLISHED = 1
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,9 @@ def _connections_to(port: int) -> list[OpenSocket]:
     found = []
     for name in os.listdir(OPEN_FILES):
         with suppress(OSError), _open(int(name), port) as sock:  # which has been closed meanwhile, or is none
-            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, SILENCE.size)
-            found.append(OpenSocket(int(name), sock.getpeername()[:2], SILENCE.unpack(info)[0]))
+            state, silence = TCP_INFO.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size))
+            if state == ESTABLISHED:
+                found.append(OpenSocket(int(name), sock.getpeername()[:2], silence))
     return found
 
 
