@@ -19,7 +19,7 @@ def make_room(self: Connections, crowd: Crowd) -> bool:
 
 
 if __name__ == "__main__":
-    Intake._has_room = Intake._has_share = has_room  # type: ignore[method-assign]
+    Intake._has_room = Intake.has_share = has_room  # type: ignore[method-assign]
     Connections._make_room = make_room  # type: ignore[method-assign]
     GrpcConnections.close_some = lambda self: []  # type: ignore[method-assign]
     main()

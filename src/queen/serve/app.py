@@ -125,7 +125,8 @@ class App:
             memory = parse_memory(size, length, is_packed=bool(encoding), most=settings.work_bytes)
             with await service.work.wait(reservation.client, memory):
                 query = await service.parse(parse)
-        reservation.resize(query_memory(query, spec))
+        if (memory := query_memory(query, spec)) > reservation.size or size >= LARGE:
+            reservation.resize(memory)
         return query
 
 

@@ -246,6 +246,7 @@ async def send_in_one_packet(
     if cycle.flow.write_paused and not cycle.disconnected:
         await cycle.flow.drain()
     if cycle.disconnected or cycle.transport.is_closing():  # by a request behind this one that was refused
+        cycle.disconnected = True
         return
     cycle.response_started, cycle.waiting_for_100_continue = True, False
     lines = [STATUS_LINE[status]]

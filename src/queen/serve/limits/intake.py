@@ -77,7 +77,8 @@ class Intake:
     def reserve(self, client: str, size: int = 0) -> Reservation:
         """Reserve bytes for a client, or raise `ServeError` 503."""
         reservation = Reservation(self, client)
-        reservation.resize(size)
+        if size:
+            reservation.resize(size)
         return reservation
 
     async def wait(self, client: str, size: int) -> Reservation:
@@ -96,9 +97,10 @@ class Intake:
         raise ServeError(503, TOO_MANY, retry_after=1)
 
     def _has_room(self, client: str, more: int) -> bool:
-        return self._total + more <= self._most and self._has_share(client, more)
+        return self._total + more <= self._most and self.has_share(client, more)
 
-    def _has_share(self, client: str, more: int) -> bool:
+    def has_share(self, client: str, more: int) -> bool:
+        """Whether so many more would be within this client's own limit."""
         return self._by_client.get(client, 0) + more <= self._most_per_client
 
     def _change(self, client: str, more: int) -> None:
@@ -123,7 +125,7 @@ class Intake:
             more = waiter.size - waiter.reservation.size
             if waiter.turn.done():  # cancelled a moment ago
                 queue.popleft()
-            elif not self._has_share(client, more):
+            elif not self.has_share(client, more):
                 passed_over += 1
             elif self._has_room(client, more):
                 queue.popleft()
@@ -198,8 +200,10 @@ class Reservation:
     def close(self) -> None:
         """Give everything back; a second time changes nothing."""
         if not self._is_closed:
-            self.resize(0)
             self._is_closed = True
+            if self.size:
+                self.size, size = 0, self.size
+                self._intake._change(self.client, -size)
 
 
 @dataclass(eq=False, frozen=True)
