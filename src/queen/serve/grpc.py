@@ -241,12 +241,13 @@ async def _read(call: GrpcCall, service: Service, reservation: Reservation, limi
     Messages of one client that find no room wait, up to `WINDOW` bytes of each in the server, the rest in the client.
     """
     limit, start = limit or service.settings.request_timeout, time.monotonic()
-    largest = WINDOW + body_memory(service.settings.max_body)
+    largest = min(WINDOW + body_memory(service.settings.max_body), service.intake.largest)
+    has_share = service.intake.has_share(reservation.client, largest - reservation.size)
     try:
         async with asyncio.timeout(service.settings.request_timeout):
             await reservation.grow(largest)
     except TimeoutError:
-        if service.intake.has_share(reservation.client, largest - reservation.size):
+        if has_share:
             service.intake.refuse(reservation.client)
         raise ServeError(408, f"other messages of this client were in front of this one for {limit:g} s") from None
     try:

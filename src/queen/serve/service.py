@@ -79,6 +79,7 @@ class Service:
         self.intake = Intake(  # what requests take from their heads until their answers have left
             settings.body_bytes,
             settings.client_bytes,
+            spare=settings.client_bytes // 6,
             on_refusal=partial(refusals.note, "too many bytes in flight"),
         )
         self.work = Intake(  # what parsing and writing take meanwhile

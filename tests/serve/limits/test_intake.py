@@ -155,6 +155,24 @@ def test_who_has_no_share_left_keeps_nobody_waiting():
     assert done == [("bob", 20), ("first", 60)]
 
 
+def test_those_who_wait_leave_something_to_those_who_cannot():
+    async def main() -> None:
+        intake = Intake(100, 100, spare=10)
+        assert intake.largest == 90
+        first = await intake.wait("alice", 90)
+        second = asyncio.create_task(intake.wait("alice", 1))
+        await asyncio.sleep(0)
+        third = intake.reserve("alice", 10)
+        third.close()
+        assert not second.done()
+        first.resize(89)
+        (await second).close()
+        first.close()
+        assert intake.total == 0
+
+    asyncio.run(main())
+
+
 def test_more_than_may_wait_are_refused():
     async def main() -> None:
         intake = Intake(10, 10, max_waiting=2)

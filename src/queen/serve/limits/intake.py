@@ -46,8 +46,8 @@ def query_memory(query: Query, spec: ModelSpec) -> int:
 class Intake:
     """Bytes that are reserved, in all and by client, on one event loop.
 
-    `max_waiting` are the requests of one client that may wait for bytes; `on_refusal` is called with a client that is
-    turned away.
+    Those who wait leave a `spare` part of each limit to those who cannot wait. `max_waiting` are the requests of one
+    client that may wait; `on_refusal` is called with a client that is turned away.
     """
 
     def __init__(
@@ -55,10 +55,11 @@ class Intake:
         most: int,
         most_per_client: int,
         *,
+        spare: int = 0,
         max_waiting: int | None = None,
         on_refusal: Callable[[str], None] = lambda client: None,
     ) -> None:
-        self._most, self._most_per_client = most, most_per_client
+        self._most, self._most_per_client, self._spare = most, most_per_client, spare
         self._max_waiting, self._on_refusal = max_waiting, on_refusal
         self._total = 0
         self._by_client: dict[str, int] = {}
@@ -73,6 +74,11 @@ class Intake:
     def by_client(self) -> dict[str, int]:
         """The same by client; only those with more than none."""
         return dict(self._by_client)
+
+    @property
+    def largest(self) -> int:
+        """Most bytes that somebody can wait for."""
+        return min(self._most, self._most_per_client) - self._spare
 
     def reserve(self, client: str, size: int = 0) -> Reservation:
         """Reserve bytes for a client, or raise `ServeError` 503."""
@@ -122,7 +128,7 @@ class Intake:
         while passed_over < len(self._queues):
             client, queue = next(iter(self._queues.items()))
             waiter = queue[0]
-            more = waiter.size - waiter.reservation.size
+            more = waiter.size - waiter.reservation.size + self._spare
             if waiter.turn.done():  # cancelled a moment ago
                 queue.popleft()
             elif not self.has_share(client, more):
@@ -185,9 +191,9 @@ class Reservation:
             intake._change(self.client, more)
 
     async def grow(self, size: int) -> None:
-        """The same, but wait until there are as many; a client that cannot ever have them must not ask."""
+        """The same, but wait until there are as many, which may be `largest` at most."""
         intake = self._intake
-        if not intake._queues and intake._has_room(self.client, size - self.size):
+        if not intake._queues and intake._has_room(self.client, size - self.size + intake._spare):
             self.resize(size)
             return
         waiter = _Waiter(self, size, asyncio.get_running_loop().create_future())
