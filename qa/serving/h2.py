@@ -66,10 +66,11 @@ def sent(message: bytes, stream: int = 1, flags: int = END_STREAM) -> bytes:
     return b"".join(frame(DATA, flags if i == len(parts) - 1 else 0, stream, part) for i, part in enumerate(parts))
 
 
-def exchange(port: int, text: bytes, *, patience: float, awaited: int = 1) -> Heard:
-    """Send bytes, then listen until a stream has ended, the connection is closed, or patience is."""
+def exchange(port: int, text: bytes, *, patience: float, awaited: int = 1, source: str = HOST) -> Heard:
+    """Send bytes from an address, then listen until a stream has ended, the connection is closed, or patience is."""
     begin, replies, ended = time.monotonic(), dict[int, bytes](), set[int]()
-    with socket.create_connection((HOST, port), timeout=patience) as wire, wire.makefile("rb") as back:
+    own = (source, 0)
+    with socket.create_connection((HOST, port), patience, own) as wire, wire.makefile("rb") as back:
         closed = not _send(wire, text)
         try:
             while awaited not in ended:

@@ -53,9 +53,9 @@ def chunked(parts: Sequence[bytes]) -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
-def ask(port: int, *parts: bytes, pause: float = 0.0, patience: float = PATIENCE) -> Told:
-    """Send the parts on a new connection, whatever they are, and read one answer."""
-    with socket.create_connection((HOST, port), timeout=patience) as wire:
+def ask(port: int, *parts: bytes, pause: float = 0.0, patience: float = PATIENCE, source: str = HOST) -> Told:
+    """Send the parts on a new connection from an address, whatever they are, and read one answer."""
+    with socket.create_connection((HOST, port), timeout=patience, source_address=(source, 0)) as wire:
         return talk(wire, *parts, pause=pause)
 
 

@@ -22,7 +22,7 @@ from queen.serve import grpc as served
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.protocol.grpc_messages import read_message, write_message
 from queen.serve.types import LARGE, Caller, Query, ServeError
-from tests.support.grpc_stub import CODE, KEY, MAX_BYTES, PATH, Stub, answer_to, call, message, refused, talk, typed
+from tests.support.grpc_stub import CODE, KEY, PATH, Stub, answer_to, call, message, refused, talk, typed
 from tests.support.rest_bodies import DIGITS, MAX_ROWS, TEXT, pictures
 
 
@@ -261,7 +261,7 @@ def test_a_taken_port_is_an_error_for_the_operator() -> None:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             with pytest.raises(OptionError, match="choose another --grpc-port"):
-                await served.start_grpc(Stub(), "127.0.0.1", taken.getsockname()[1], max_bytes=MAX_BYTES)  # type: ignore[arg-type]
+                await served.start_grpc(Stub(), "127.0.0.1", taken.getsockname()[1])  # type: ignore[arg-type]
 
     asyncio.run(main())
 

@@ -43,7 +43,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hostile.Stage]:
     """One server for all that must leave no trace, as talkative as it gets."""
     file = tmp_path_factory.mktemp("hostile") / "ledger.sqlite"
     url = f"sqlite:///{file}"
-    with started(file.parent, ledger=url, max_connections=300, **hostile.SETTINGS, **bogus.LINES) as server:
+    places = {"max_connections": 300, "max_address_connections": 300}
+    with started(file.parent, ledger=url, **places, **hostile.SETTINGS, **bogus.LINES) as server:
         yield hostile.staged(server, url, file, file.with_name("ledger.sqlite-wal"))
 
 

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from queen.serve import grpc as served
+from queen.serve.limits.intake import Intake
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.types import LARGE, Caller, ModelSpec, Query, ServeError
 from tests.support.rest_bodies import DIGITS, MAX_ROWS, pictures
@@ -45,8 +46,12 @@ class Stub:
             tls_key=None,
             max_header=16384,
             max_connections=64,
+            max_body=MAX_BYTES,
+            work_bytes=6 * MAX_BYTES,
         )
     )
+    intake: Intake = field(default_factory=lambda: Intake(64 * MAX_BYTES, 16 * MAX_BYTES))
+    work: Intake = field(default_factory=lambda: Intake(6 * MAX_BYTES, 6 * MAX_BYTES))
 
     @property
     def key_watcher(self) -> Stub:
@@ -97,11 +102,11 @@ def answer_to(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(scores / scores.sum(1, keepdims=True), np.float32)
 
 
-def talk(stub: Stub, client: Callable[[grpc.aio.Channel, int], Awaitable[None]], **limits: Any) -> None:
+def talk(stub: Stub, client: Callable[[grpc.aio.Channel, int], Awaitable[None]]) -> None:
     """Run a client against a server of the stub."""
 
     async def main() -> None:
-        server, port = await served.start_grpc(stub, "127.0.0.1", 0, **{"max_bytes": MAX_BYTES, **limits})  # type: ignore[arg-type]
+        server, port = await served.start_grpc(stub, "127.0.0.1", 0)  # type: ignore[arg-type]
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 await client(channel, port)

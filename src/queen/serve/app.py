@@ -19,6 +19,7 @@ from queen.errors import QueenError
 from queen.serve.admin.routes import admin_routes
 from queen.serve.admin.static import dashboard_routes
 from queen.serve.http import ONE_PACKET, read_body
+from queen.serve.limits.intake import Reservation, parse_memory, query_memory
 from queen.serve.protocol.headers import HEADER_LENGTH, addresses, read_headers
 from queen.serve.protocol.inflate import inflate
 from queen.serve.protocol.openapi import openapi
@@ -34,6 +35,7 @@ Send = Callable[[Message], Awaitable[None]]
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
 MANY = 1 << 11  # numbers of an answer that takes a good part of a millisecond to write
+WRITING = 100  # bytes that each of them takes meanwhile
 
 
 class App:
@@ -72,14 +74,15 @@ class App:
     async def _infer(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Check the key, read the body, answer. Errors go to this client alone; every request is counted."""
         service, start = self._service, time.perf_counter()
-        caller = query = None
+        caller = query = reservation = None
         status, content_type, extra = 200, JSON, list[tuple[bytes, bytes]]()
         try:
             headers = read_headers(scope)
             caller = await service.key_watcher.caller(_text(headers.get(b"authorization")), *addresses(scope))
             await service.door.admit(caller.client)
-            query = await self._read(headers, receive, caller)
-            body, split = await self._write(query, await self._answer(query, caller, receive))
+            reservation = service.intake.reserve(caller.client)
+            query = await self._read(headers, receive, reservation)
+            body, split = await self._write(query, await self._answer(query, caller, receive), caller.client)
             if split is not None:
                 content_type, extra = BINARY, [(HEADER_LENGTH, b"%d" % split)]
         except ServeError as error:
@@ -93,6 +96,8 @@ class App:
             if status != 499:
                 await _send(scope, send, status, body, [(b"content-type", content_type), *extra])
         finally:
+            if reservation is not None:
+                reservation.close()
             seconds = time.perf_counter() - start
             service.counter.request("rest", status, seconds, is_query=True, query=query, caller=caller)
 
@@ -111,28 +116,35 @@ class App:
             answers.cancel()
             end.cancel()
 
-    async def _write(self, query: Query, answers: NDArray[np.float32]) -> tuple[bytes, int | None]:
+    async def _write(self, query: Query, answers: NDArray[np.float32], client: str) -> tuple[bytes, int | None]:
         """The answer's body; a large one is written in a thread."""
+        service = self._service
         if answers.size < MANY:
-            return write_answer(query, answers, self._service.spec)
-        return await self._service.blocking(write_answer, query, answers, self._service.spec)
+            return write_answer(query, answers, service.spec)
+        with await service.work.wait(client, min(WRITING * answers.size, service.settings.work_bytes)):
+            return await service.blocking(write_answer, query, answers, service.spec)
 
-    async def _read(self, headers: dict[bytes, bytes], receive: Receive, caller: Caller) -> Query:
-        """The query in a request's body, parsed when it is the caller's turn."""
-        settings, spec = self._service.settings, self._service.spec
-        bodies = [await read_body(headers, receive, settings.max_body)]
-        length, encoding = _header_length(headers), headers.get(b"content-encoding")
+    async def _read(self, headers: dict[bytes, bytes], receive: Receive, reservation: Reservation) -> Query:
+        """The query in a request's body, parsed when it is the caller's turn; what it takes from then on is reserved."""
+        service, settings, spec = self._service, self._service.settings, self._service.spec
+        bodies = [await read_body(headers, receive, settings.max_body, reservation)]
+        size, length, encoding = len(bodies[0]), _header_length(headers), headers.get(b"content-encoding")
 
         def parse() -> Query:
-            body = bodies.pop()  # the last reference: the compressed body is freed as soon as it is inflated
+            # The last reference: the compressed body is freed as soon as it is inflated.
+            body: bytes | bytearray = bodies.pop()
             if encoding:
                 body = inflate(body, encoding.decode("latin-1"), settings.max_body)
             return read_query(
                 body, length, spec, max_rows=settings.max_rows, max_values=settings.max_body // BYTES_PER_VALUE
             )
 
-        size = max(len(bodies[0]), LARGE if encoding else 0)  # who knows what a packed body holds
-        return await self._service.door.parse(caller.client, parse, size)
+        memory = parse_memory(size, length, is_packed=bool(encoding), most=settings.work_bytes)
+        weight = LARGE if encoding else size  # who knows what a packed body holds
+        query = await service.door.parse(reservation.client, parse, weight, memory)
+        if (memory := query_memory(query, spec)) > reservation.size or size >= LARGE:
+            reservation.resize(memory)
+        return query
 
 
 async def _wait_for_end(receive: Receive) -> None:

@@ -18,6 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from queen.errors import OptionError
+from queen.serve.limits.intake import body_memory, parse_memory, query_memory
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.protocol.grpc_messages import check_model, model_message, read_message, server_message, write_message
 from queen.serve.protocol.rest_read import BYTES_PER_VALUE
@@ -25,6 +26,7 @@ from queen.serve.telemetry.log import log
 from queen.serve.types import ServeError
 
 if TYPE_CHECKING:
+    from queen.serve.limits.intake import Reservation
     from queen.serve.service import Service
     from queen.serve.settings import Settings
     from queen.serve.types import Caller, Query
@@ -42,7 +44,9 @@ CODES = {
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 MAX_STREAMS = 256  # calls at a time on one connection; further ones wait in the client
+WINDOW = 1 << 16  # bytes of a call that gRPC takes before it is asked for them
 MAX_SMALL = 4096  # bytes of a message that only names a model
+STRANGER = ""  # the name, in the account of bytes, of all who have no valid key
 IDLE = 30.0  # seconds after which a connection without calls is closed; clients open a new one by themselves
 
 
@@ -59,12 +63,12 @@ class GrpcCall:
 Method = Callable[[GrpcCall], Awaitable[Any]]
 
 
-async def start_grpc(service: Service, host: str, port: int, *, max_bytes: int) -> tuple[grpc.aio.Server, int]:
-    """Start a server for messages of at most `max_bytes`; also returns its port, for `port` 0 means any free one."""
+async def start_grpc(service: Service, host: str, port: int) -> tuple[grpc.aio.Server, int]:
+    """Start a server; also returns its port, for `port` 0 means any free one."""
     settings = service.settings
     server = grpc.aio.server(
-        handlers=[_handlers(service, max_bytes // BYTES_PER_VALUE)],
-        options=_options(settings, max_bytes),
+        handlers=[_handlers(service)],
+        options=_options(settings),
         maximum_concurrent_rpcs=settings.max_connections,
     )
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -84,13 +88,15 @@ def _listen(server: grpc.aio.Server, address: str, settings: Settings) -> int:
     return int(server.add_secure_port(address, grpc.ssl_server_credentials([pair])))
 
 
-def _options(settings: Settings, max_bytes: int) -> list[tuple[str, int]]:
+def _options(settings: Settings) -> list[tuple[str, int]]:
     return [
-        ("grpc.max_receive_message_length", max_bytes),
+        ("grpc.max_receive_message_length", settings.max_body),
         ("grpc.compression_enabled_algorithms_bitset", 1),  # none: gRPC inflates a message before it checks its size
         ("grpc.max_metadata_size", settings.max_header),
         ("grpc.absolute_max_metadata_size", settings.max_header),
         ("grpc.max_concurrent_streams", MAX_STREAMS),
+        ("grpc.http2.lookahead_bytes", WINDOW),
+        ("grpc.http2.bdp_probe", 0),  # else the window would grow with the speed of the connection
         ("grpc.server_handshake_timeout_ms", int(1000 * settings.request_timeout)),
         ("grpc.http2.settings_timeout", int(1000 * settings.request_timeout)),  # the limits hold once they are accepted
         ("grpc.keepalive_time_ms", 60_000),  # a peer that vanished is noticed
@@ -104,7 +110,7 @@ def _options(settings: Settings, max_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
-def _handlers(service: Service, max_values: int) -> Any:
+def _handlers(service: Service) -> Any:
     """The service's methods; gRPC itself answers UNIMPLEMENTED to all others."""
 
     async def live(call: GrpcCall) -> oip.ServerLiveResponse:
@@ -117,23 +123,31 @@ def _handlers(service: Service, max_values: int) -> Any:
         return server_message(service.version)
 
     async def model_ready(call: GrpcCall) -> oip.ModelReadyResponse:
-        request = _parse(oip.ModelReadyRequest, await _read(call, service))
+        client, seconds = await _find_client(service, call.context), service.settings.request_timeout
+        with service.intake.reserve(client, WINDOW) as reservation:
+            raw = await _read(call, service, reservation, seconds if client != STRANGER else seconds / 4)
+        request = _parse(oip.ModelReadyRequest, raw)
         check_model(service.spec, request.name, request.version)
         return oip.ModelReadyResponse(ready=service.ready)
 
     async def model_metadata(call: GrpcCall) -> oip.ModelMetadataResponse:
-        await _caller(service, call.context)
-        request = _parse(oip.ModelMetadataRequest, await _read(call, service))
+        caller = await _caller(service, call.context)
+        with service.intake.reserve(caller.client, WINDOW) as reservation:
+            request = _parse(oip.ModelMetadataRequest, await _read(call, service, reservation))
         check_model(service.spec, request.name, request.version)
         return model_message(service.spec)
 
     async def infer(call: GrpcCall) -> oip.ModelInferResponse:
         call.caller = await _caller(service, call.context)
         await service.door.admit(call.caller.client)
-        raw, limits = await _read(call, service), {"max_rows": service.settings.max_rows, "max_values": max_values}
-        parse = partial(read_message, raw, service.spec, **limits)
-        query = call.query = await service.door.parse(call.caller.client, parse, len(raw))
-        return write_message(query, await service.infer(query, call.caller), service.spec)
+        reservation = service.intake.reserve(call.caller.client, WINDOW)
+        try:
+            raw = await _read(call, service, reservation)
+        except BaseException:
+            reservation.close()
+            raise
+        # a client that goes away frees nothing yet: what it has sent is still parsed, or waits for the model
+        return await asyncio.shield(_answer(call, raw, reservation, service))
 
     methods: dict[str, Method] = {
         "ServerLive": live,
@@ -177,6 +191,18 @@ def _make_handler(
     return answer
 
 
+async def _answer(call: GrpcCall, raw: bytes, reservation: Reservation, service: Service) -> oip.ModelInferResponse:
+    """The answer to an inference request; the memory that is reserved for it is given back at the end."""
+    caller, settings, spec = cast("Caller", call.caller), service.settings, service.spec
+    with reservation:
+        limits = {"max_rows": settings.max_rows, "max_values": settings.max_body // BYTES_PER_VALUE}
+        parse = partial(read_message, raw, spec, **limits)
+        memory = parse_memory(len(raw), None, is_packed=False, most=settings.work_bytes)
+        query = call.query = await service.door.parse(caller.client, parse, len(raw), memory)
+        reservation.resize(WINDOW + len(raw) + query_memory(query, spec))  # gRPC holds the message until the end
+        return write_message(query, await service.infer(query, caller), spec)
+
+
 async def _caller(service: Service, context: Any) -> Caller:
     metadata, limit = tuple(context.invocation_metadata() or ()), service.settings.max_header
     size = sum(len(name) + len(value) + 4 for name, value in metadata)
@@ -191,6 +217,16 @@ async def _caller(service: Service, context: Any) -> Caller:
     return await service.key_watcher.caller(authorization, peer_host(context.peer()), forwarded)
 
 
+async def _find_client(service: Service, context: Any) -> str:
+    """The client that calls, for the account of its bytes; all who have no valid key are one."""
+    if "authorization" not in dict(context.invocation_metadata() or ()):
+        return STRANGER
+    try:
+        return (await _caller(service, context)).client
+    except ServeError:
+        return STRANGER
+
+
 def peer_host(peer: str) -> str | None:
     """The address of a peer, which gRPC names like `ipv4:127.0.0.1:1234` or `ipv6:%5B::1%5D:1234`."""
     kind, _, rest = peer.partition(":")
@@ -199,12 +235,27 @@ def peer_host(peer: str) -> str | None:
     return unquote(rest).rpartition(":")[0].strip("[]") or None
 
 
-async def _read(call: GrpcCall, service: Service) -> bytes:
-    """The only message of a call; it must arrive within the time that a request may take."""
-    limit, start = service.settings.request_timeout, time.monotonic()
+async def _read(call: GrpcCall, service: Service, reservation: Reservation, limit: float | None = None) -> bytes:
+    """The only message of a call; it must arrive within the time that a request may take, or `limit` seconds.
+
+    gRPC does not say how large it is, and takes all of it once it is asked: so the largest one is reserved meanwhile.
+    Messages of one client that find no room wait, up to `WINDOW` bytes of each in the server, the rest in the client.
+    """
+    limit, start = limit or service.settings.request_timeout, time.monotonic()
+    largest = min(WINDOW + body_memory(service.settings.max_body), service.intake.largest)
+    has_share = service.intake.has_share(reservation.client, largest - reservation.size)
+    try:
+        async with asyncio.timeout(service.settings.request_timeout):
+            await reservation.grow(largest)
+    except TimeoutError:
+        if has_share:
+            service.intake.refuse(reservation.client)
+        raise ServeError(408, f"other messages of this client were in front of this one for {limit:g} s") from None
     try:
         async with asyncio.timeout(limit):
-            return await anext(call.requests)
+            raw = await anext(call.requests)
+        reservation.resize(WINDOW + body_memory(len(raw)))
+        return raw
     except TimeoutError:
         raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
     except StopAsyncIteration:

@@ -22,6 +22,10 @@ from queen.serve.app import App
 from queen.serve.grpc import start_grpc
 from queen.serve.http import make_limited_protocol
 from queen.serve.lease import acquire
+from queen.serve.limits.connections import Proxies
+from queen.serve.limits.files import fit_connections
+from queen.serve.limits.grpc_connections import GrpcConnections
+from queen.serve.limits.refusals import RefusalLog
 from queen.serve.service import Service
 from queen.serve.settings import Settings
 from queen.serve.telemetry import log
@@ -47,6 +51,8 @@ class _UvicornServer(uvicorn.Server):
 def serve(settings: Settings, *, on_start: Callable[[Service, Ports], None] = lambda service, ports: None) -> None:
     """Serve until SIGTERM or Ctrl-C; requests accepted by then are still answered."""
     log.setup(settings.log_level, json=settings.log_format == "json")
+    doors = 1 + (settings.grpc_port >= 0) + (settings.metrics_port >= 0)
+    settings = settings.model_copy(update={"max_connections": fit_connections(settings.max_connections, doors)})
     service = Service.open(settings)
     config = uvicorn.Config("", log_config=None)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
@@ -81,7 +87,7 @@ async def running(service: Service) -> AsyncIterator[Ports]:
     if settings.metrics_port >= 0:
         sockets.append(_listen("127.0.0.1", settings.metrics_port))
     lease = contextlib.ExitStack()
-    grpc_server, grpc_port = None, 0
+    grpc_server, grpc_port, grpc_watch = None, 0, None
     try:
         plain = settings.model_copy(update={"tls_cert": None, "tls_key": None})  # loopback needs no encryption
         rest = _UvicornServer(uvicorn_config(App(service), settings))
@@ -89,9 +95,8 @@ async def running(service: Service) -> AsyncIterator[Ports]:
         lease.enter_context(acquire(settings.ledger_url, _url(settings, sockets[0])))
         await service.start()
         if settings.grpc_port >= 0:
-            grpc_server, grpc_port = await start_grpc(
-                service, settings.host, settings.grpc_port, max_bytes=settings.max_body
-            )
+            grpc_server, grpc_port = await start_grpc(service, settings.host, settings.grpc_port)
+            grpc_watch = asyncio.create_task(_watch_grpc(settings, grpc_port))
         tasks = [asyncio.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
         while not all(server.started for server in servers):
             if any(task.done() for task in tasks):
@@ -106,10 +111,23 @@ async def running(service: Service) -> AsyncIterator[Ports]:
             await grpc_server.stop(settings.shutdown_timeout)
         await asyncio.gather(*tasks)
     finally:
+        if grpc_watch is not None:
+            grpc_watch.cancel()
         await service.stop()
         lease.close()
         for sock in sockets:
             sock.close()
+
+
+async def _watch_grpc(settings: Settings, port: int) -> None:
+    """Close connections over gRPC that are too many, while the server runs."""
+    await GrpcConnections(
+        port,
+        settings.max_connections,
+        settings.address_connections,
+        proxies=Proxies(settings.trusted_proxy),
+        note=RefusalLog("gRPC connections refused").note,
+    ).watch()
 
 
 def _url(settings: Settings, sock: socket.socket) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from warnings import warn
@@ -33,6 +34,8 @@ from queen.serve.access.proxies import UnnamedProxies
 from queen.serve.access.revocations import KeysWithRevocations
 from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.ledger_health import LedgerHealth
+from queen.serve.limits.intake import Intake
+from queen.serve.limits.refusals import RefusalLog
 from queen.serve.neighbours import refuse_neighbours
 from queen.serve.protocol.headers import addresses
 from queen.serve.querylog.writer import QueryLog
@@ -81,6 +84,18 @@ class Service:
         self._watch_pool = ThreadPoolExecutor(1, thread_name_prefix="queen-keys")  # never behind a large request
         self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._watch_pool, self._show_ready)
         self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._watch_pool, self._show_ready)
+        refusals = RefusalLog("requests refused")
+        self.intake = Intake(  # what requests take from their heads until their answers have left
+            settings.body_bytes,
+            settings.client_bytes,
+            spare=settings.client_bytes // 6,
+            on_refusal=partial(refusals.note, "too many bytes in flight"),
+        )
+        self.work = Intake(  # what parsing and writing take meanwhile
+            settings.work_bytes,
+            settings.work_bytes,
+            on_refusal=partial(refusals.note, "too many large requests"),
+        )
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self.hold = Hold(settings, guard)
@@ -97,7 +112,7 @@ class Service:
             on_batch=self._after_batch,
             on_ledger=self.ledger_health.report,
         )
-        self.door = Door(self.batcher.queue, self._pool)
+        self.door = Door(self.batcher.queue, self._pool, self.work)
         self.counter = RequestCounter(
             self.metrics, self.series, waiting=lambda: self.batcher.waiting, access_log=settings.access_log
         )

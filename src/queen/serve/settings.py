@@ -19,6 +19,9 @@ from queen.options import MAX_DIGITS, Group, Limits
 
 MIB = 1 << 20
 AUTO: Final = "auto"
+WORK_BODIES = 6  # times the largest body: what inflating and parsing one takes at most
+SERVER_BODIES = WORK_BODIES + 2  # and what gRPC takes besides to put one together
+CLIENT_BODIES = 3  # times the largest body: less would not be enough for one request
 
 
 class GroupLimits(BaseModel):
@@ -110,6 +113,18 @@ class Settings(BaseSettings):
     max_connections: int = Field(
         4096, ge=1, description="Most open connections, over REST and over gRPC each; more are refused."
     )
+    max_address_connections: int | None = Field(
+        None, ge=1, description="Most of one address, trusted proxies excepted; by default a quarter of all."
+    )
+    max_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="Most bytes of memory that requests in flight take together; by default 24 x max_body, at least "
+        "384 MiB.",
+    )
+    max_client_bytes: int | None = Field(
+        None, ge=1, description="Most bytes of those for one client; by default a quarter of max_bytes."
+    )
     request_timeout: float = Field(8.0, gt=0, description="Seconds in which a request must have arrived whole.")
     keep_alive: float = Field(5.0, gt=0, description="Seconds after which an idle connection is closed.")
     shutdown_timeout: float = Field(4.0, gt=0, description="Seconds to finish what was accepted after SIGTERM.")
@@ -171,6 +186,11 @@ class Settings(BaseSettings):
             raise ValueError(f"policy none protects nothing: it is served on loopback only, not on {self.host}")
         if self.ray and not self.shares_ledger:
             raise ValueError("replicas on Ray must share a ledger: --ledger redis://HOST:PORT")
+        if self.client_bytes < CLIENT_BODIES * self.max_body:
+            raise ValueError(f"max_client_bytes must be at least {CLIENT_BODIES} x max_body, got {self.client_bytes}")
+        if self.body_bytes < self.client_bytes:
+            least = self.client_bytes + SERVER_BODIES * self.max_body
+            raise ValueError(f"max_bytes must be at least max_client_bytes + {SERVER_BODIES} x max_body = {least}")
         if self.log_level not in ("debug", "info", "warning", "error") or self.log_format not in ("json", "text"):
             raise ValueError("log_level is debug, info, warning or error; log_format is json or text")
         return self
@@ -182,6 +202,26 @@ class Settings(BaseSettings):
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    @property
+    def address_connections(self) -> int:
+        """Most connections of one address."""
+        return self.max_address_connections or max(1, self.max_connections // 4)
+
+    @property
+    def work_bytes(self) -> int:
+        """The part of `max_bytes` for bodies that are being read into tensors, and answers that are being written."""
+        return WORK_BODIES * self.max_body
+
+    @property
+    def body_bytes(self) -> int:
+        """The part for what clients send and are sent; the rest is for what the event loop does one at a time."""
+        return (self.max_bytes or max(384 * MIB, 24 * self.max_body)) - SERVER_BODIES * self.max_body
+
+    @property
+    def client_bytes(self) -> int:
+        """The part of that for one client."""
+        return self.max_client_bytes or (self.body_bytes + SERVER_BODIES * self.max_body) // 4
 
     @property
     def ledger_url(self) -> str:

@@ -50,6 +50,11 @@ class ModelSpec:
     digits: int | None = None  # decimals of every answer, if they are rounded
 
     @property
+    def longest_name(self) -> int:
+        """Bytes of the longest class name."""
+        return max((len(name.encode()) for name in self.class_names or ()), default=0)
+
+    @property
     def output(self) -> TensorSpec:
         """The only output that clients can ask for."""
         return TensorSpec(OUTPUT, "FP32", (-1, self.classes))

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from queen.serve.limits.intake import Intake
 from queen.serve.queue import door as module
 from queen.serve.queue.door import MAX_CLIENT_PARSES, MAX_PARSES, MEDIUM, Door
 from queen.serve.types import LARGE, ServeError
@@ -32,7 +33,7 @@ def _impatient(monkeypatch):
 def run(check, threads: int = 4):
     room = Room()
     with ThreadPoolExecutor(threads) as pool:
-        return asyncio.run(check(room, Door(room, pool)))
+        return asyncio.run(check(room, Door(room, pool, Intake(1 << 20, 1 << 20))))
 
 
 def test_who_has_room_is_let_in_and_who_has_none_waits_and_is_refused():

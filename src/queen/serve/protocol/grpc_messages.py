@@ -51,7 +51,7 @@ def read_message(raw: bytes, spec: ModelSpec, *, max_rows: int, max_values: int 
     check_names([entry.name for entry in message.inputs], spec)
     by_name = {tensor.name: tensor for tensor in spec.inputs}
     tensors = {
-        entry.name: _read_tensor(entry, by_name[entry.name], raw_part, max_rows)
+        entry.name: _read_tensor(entry, by_name[entry.name], raw_part, max_rows, max_values)
         for entry, raw_part in zip(message.inputs, _match_raw_parts(message, raw_parts), strict=True)
     }
     inputs, rows = gather(tensors, spec)
@@ -126,12 +126,16 @@ def _match_raw_parts(message: oip.ModelInferRequest, raw: list[memoryview]) -> l
 
 
 def _read_tensor(
-    entry: oip.ModelInferRequest.InferInputTensor, tensor: TensorSpec, raw: memoryview | None, max_rows: int
+    entry: oip.ModelInferRequest.InferInputTensor,
+    tensor: TensorSpec,
+    raw: memoryview | None,
+    max_rows: int,
+    max_values: int | None,
 ) -> Tensor:
     _refuse_shared_memory(entry.parameters)
     shape = check_shape(tensor, list(entry.shape), max_rows=max_rows)
     if raw is not None:
-        return read_raw(tensor, entry.datatype, shape, raw)
+        return read_raw(tensor, entry.datatype, shape, raw, max_values=max_values)
     find_dtype(tensor, entry.datatype)
     given = [field.name for field, _ in entry.contents.ListFields()]
     expected = CONTENTS.get(entry.datatype, "raw_input_contents")

@@ -45,7 +45,7 @@ def read_query(
     for entry in entries:
         tensor = by_name[entry["name"]]
         size = _binary_size(entry, tensor, has_raw=header_length is not None)
-        tensors[tensor.name] = _read_tensor(entry, tensor, raw[used:], size, max_rows)
+        tensors[tensor.name] = _read_tensor(entry, tensor, raw[used:], size, max_rows, max_values)
         used += size or 0
     if used != len(raw):
         raise ServeError(400, f"expected {used} bytes after the JSON as binary_data_size says, got {len(raw)}")
@@ -151,7 +151,9 @@ def _binary_size(entry: Mapping[str, Any], tensor: TensorSpec, *, has_raw: bool)
     return size
 
 
-def _read_tensor(entry: dict[str, Any], tensor: TensorSpec, raw: memoryview, size: int | None, max_rows: int) -> Tensor:
+def _read_tensor(
+    entry: dict[str, Any], tensor: TensorSpec, raw: memoryview, size: int | None, max_rows: int, max_values: int | None
+) -> Tensor:
     """One input; its numbers are removed from the entry, so that later checks need not walk through them."""
     shape, datatype = check_shape(tensor, entry.get("shape"), max_rows=max_rows), entry.get("datatype")
     if size is None:
@@ -161,7 +163,7 @@ def _read_tensor(entry: dict[str, Any], tensor: TensorSpec, raw: memoryview, siz
         return read_list(tensor, datatype, shape, data)
     if size > len(raw):
         raise ServeError(400, f"input '{tensor.name}': binary_data_size is {size}, the body has {len(raw)} bytes left")
-    return read_raw(tensor, datatype, shape, raw[:size])
+    return read_raw(tensor, datatype, shape, raw[:size], max_values=max_values)
 
 
 def _answer_format(request: Mapping[str, Any]) -> AnswerFormat:

@@ -31,6 +31,7 @@ INTEGERS: Mapping[str, str] = {
     "UINT8": "<u1",
 }
 MAX_ID = np.iinfo(np.int64).max
+RAW_FACTOR = 16  # raw numbers for each one that is allowed in text
 SAFE = 1e38  # numbers whose Euclidean norm is below this are all finite in FP32
 
 
@@ -98,10 +99,23 @@ def _check_count(tensor: TensorSpec, numbers: Sequence[Any], shape: tuple[int, .
     return count
 
 
-def read_raw(tensor: TensorSpec, datatype: object, shape: tuple[int, ...], raw: bytes | memoryview) -> Tensor:
-    """A tensor from its bytes: little-endian, row by row."""
+def read_raw(
+    tensor: TensorSpec,
+    datatype: object,
+    shape: tuple[int, ...],
+    raw: bytes | memoryview,
+    *,
+    max_values: int | None = None,
+) -> Tensor:
+    """A tensor from its bytes: little-endian, row by row.
+
+    `max_values` are the most numbers that may come as text; raw ones may be 16 times as many. A token id may come in
+    one byte and takes eight as a tensor.
+    """
     kind = np.dtype(find_dtype(tensor, datatype))
-    expected = math.prod(shape) * kind.itemsize
+    expected, most = math.prod(shape) * kind.itemsize, RAW_FACTOR * (max_values or math.prod(shape))
+    if math.prod(shape) > most:
+        raise ServeError(413, f"input '{tensor.name}': expected at most {most} numbers, got {math.prod(shape)}")
     if len(raw) != expected:
         raise ServeError(
             400, f"input '{tensor.name}': expected {expected} bytes for {datatype} {list(shape)}, got {len(raw)}"

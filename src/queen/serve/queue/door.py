@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from queen.serve.limits.intake import Intake
 from queen.serve.queue.request_queue import RequestQueue
 from queen.serve.types import LARGE, Query, ServeError
 
@@ -32,10 +33,10 @@ class ClientParses:
 
 
 class Door:
-    """Lets requests in, each in its client's turn; large ones are parsed by threads of `pool`."""
+    """Lets requests in, each in its client's turn; large ones are parsed by threads of `pool`, in the memory of `work`."""
 
-    def __init__(self, queue: RequestQueue, pool: Executor) -> None:
-        self._queue, self._pool = queue, pool
+    def __init__(self, queue: RequestQueue, pool: Executor, work: Intake) -> None:
+        self._queue, self._pool, self._work = queue, pool, work
         self._parses: dict[str, ClientParses] = {}  # of clients with requests that are not small
         self._large = 0  # requests of all clients that are being parsed in threads, or wait for it
 
@@ -43,8 +44,11 @@ class Door:
         """Wait for room in the queue before a request is read; if there is none after a while, `ServeError` 503."""
         await _patiently(self._queue.check_room, client)
 
-    async def parse(self, client: str, read: Callable[[], Query], size: int) -> Query:
+    async def parse(self, client: str, read: Callable[[], Query], size: int, memory: int = 0) -> Query:
         """A request of `size` bytes, parsed by `read`: at once, in the client's turn, or if it is large in a thread.
+
+        A large one waits for the bytes of `memory` that parsing it takes, after its turn has come: so a client that
+        waits for its own requests occupies none of them.
 
         Raises `ServeError` 503 before it is parsed if the client has no room in the queue any more, or if too many
         large requests wait for a thread.
@@ -59,7 +63,8 @@ class Door:
             self._queue.check_room(client)
             if not is_large:
                 return read()
-            return await asyncio.get_running_loop().run_in_executor(self._pool, read)
+            with await self._work.wait(client, memory):
+                return await asyncio.get_running_loop().run_in_executor(self._pool, read)
 
     def _check_large(self, client: str) -> None:
         parses = self._parses.get(client)

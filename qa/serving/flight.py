@@ -1,0 +1,129 @@
+"""Goal 22: bytes in flight and connections are bounded, and others are answered meanwhile."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from qa.serving.h2 import call_fields, exchange, opened, packed, sent, start
+from qa.serving.memory import MIB, resident, watched
+from qa.serving.rest import ask, get, post
+from qa.serving.scenario import Check, none_of
+from qa.serving.slow import open_files
+from qa.serving.state import body_of
+from qa.serving.withheld import FORMS, HALF_A_HEAD, half_sent, withholding
+from tests.support.server import Server, started
+
+OTHER = "127.0.0.2"  # where those come from who do nothing wrong
+LIVE, READY = "/v2/health/live", "/v2/health/ready"
+QUESTIONS = 5
+FEW_FILES = 90  # beyond those that the server has open already
+
+
+def run(folder: Path, quick: bool) -> list[Check]:
+    """Large requests without their last byte, then half-sent heads, then the same with few files, on one server."""
+    return _checked(folder, quick, "queen", tuple(FORMS))
+
+
+def control(folder: Path, quick: bool) -> list[Check]:
+    """The same on a server that takes what comes."""
+    return _checked(folder, quick, "qa.broken.boundless", ("REST", "gRPC"))
+
+
+def _checked(folder: Path, quick: bool, module: str, forms: Sequence[str]) -> list[Check]:
+    count, size, heads = (40, 4 * MIB, 600) if quick else (100, 16 * MIB, 4200)
+    limits = {"max_bytes": 16 * size, "max_connections": 400} if quick else {}
+    bound = limits.get("max_bytes", 24 * size)
+    with started(folder, module=module, max_body=size, request_timeout=30.0, **limits) as server:
+        bob = server.new_key("bob")
+        polite(server, bob)
+        return [
+            *in_flight(server, bob, forms, (count, size), bound),
+            *besieged(server, bob, heads),
+            *(short_of_files(server, bob) if module == "queen" else ()),
+        ]
+
+
+def in_flight(server: Server, bob: str, forms: Sequence[str], flood: tuple[int, int], bound: int) -> list[Check]:
+    """Every form of large request, one after the other, on one server: what stays behind counts too."""
+    (count, size), checks = flood, []
+    idle, files = resident(server.process.pid), open_files(server)
+    for form in forms:
+        port = server.grpc if form == "gRPC" else server.rest
+        with watched(server.process.pid) as most, withholding(form, port, server.key, count, size) as senders:
+            answers = polite(server, bob)
+        wait_for_files(server, files)
+        taken, grown = sum(sender.sent for sender in senders) / MIB, (most[0] - idle) / MIB
+        told = Counter(sender.reply[9:].decode() if sender.reply[:4] == b"HTTP" else "none" for sender in senders)
+        summary = f"{grown:.0f} MiB above idle, bound {bound / MIB:.0f}; {taken:.0f} MiB sent, answers {dict(told)}"
+        checks.append(Check(f"memory, {count} x {size // MIB} MiB over {form}", grown <= bound / MIB, summary))
+        checks.append(none_of(f"others not answered meanwhile, {form}", _wrong(answers), 4 * QUESTIONS))
+    return [*checks, logged(server, "requests refused")]
+
+
+def besieged(server: Server, bob: str, count: int) -> list[Check]:
+    """Half-sent heads from one address, then connections over gRPC that say nothing."""
+    files, wrong, said = open_files(server), [], []
+    for port, text in ((server.rest, HALF_A_HEAD), (server.grpc, start())):
+        event = f"{'gRPC ' if port == server.grpc else ''}connections refused"
+        with half_sent(port, count, text):
+            time.sleep(2.5 if port == server.grpc else 0)  # gRPC's are counted once per second
+            wrong.append(_wrong(polite(server, bob)))
+            same = ask(server.rest, get(LIVE)).status
+            said += [logged(server, event), Check("health from the same address", same == 200, str(same))]
+        wait_for_files(server, files)
+    return [
+        none_of(f"others not answered beside {count} half-sent heads", wrong[0], 4 * QUESTIONS),
+        none_of(f"others not answered beside {count} silent connections over gRPC", wrong[1], 4 * QUESTIONS),
+        *said,
+    ]
+
+
+def short_of_files(server: Server, bob: str) -> list[Check]:
+    """The same where files run out before places do."""
+    files = open_files(server)
+    limit = files + FEW_FILES
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (limit, limit))
+    with half_sent(server.rest, 2 * FEW_FILES):
+        said = logged(server, "connections refused", "no files left")
+    wait_for_files(server, files)
+    answers = polite(server, bob)
+    return [said, none_of("others not answered once files are there again", _wrong(answers), 4 * QUESTIONS)]
+
+
+def wait_for_files(server: Server, count: int) -> None:
+    """Wait until the server has noticed that connections are closed."""
+    end = time.monotonic() + 30
+    while open_files(server) > count + 10 and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+def polite(server: Server, key: str) -> Mapping[str, list[int]]:
+    """Statuses of a client at another address that asks for health and for answers, each on a new connection."""
+    infer = [ask(server.rest, post(body_of(i), key), source=OTHER).status for i in range(QUESTIONS)]
+    health = [ask(server.rest, get(path), source=OTHER).status for path in (LIVE, READY) for _ in range(QUESTIONS)]
+    calls = [_live_over_grpc(server, key) for _ in range(QUESTIONS)]
+    return {"infer": infer, "health": health, "gRPC health": calls}
+
+
+def _live_over_grpc(server: Server, key: str) -> int:
+    text = start() + opened(call_fields(key, "ServerLive")) + sent(packed(b""))
+    heard = exchange(server.grpc, text, patience=30, source=OTHER)
+    return 200 if heard.replies.get(1) == packed(b"\x08\x01") else 0
+
+
+def _wrong(answers: Mapping[str, list[int]]) -> list[str]:
+    return [f"{name}: {status}" for name, statuses in answers.items() for status in statuses if status != 200]
+
+
+def logged(server: Server, event: str, reason: str = "") -> Check:
+    """Whether refusals are in the log, and no more than a line for each second."""
+    time.sleep(1.5)  # those of the last second are written together
+    lines = [line for line in server.lines() if line["event"] == event and reason in str(line["reasons"])]
+    seconds = len({line["time"][:19] for line in lines})
+    refused = sum(line["count"] for line in lines)
+    named = f"{event}{', ' if reason else ''}{reason}: in the log"
+    return Check(named, 0 < len(lines) <= 2 * seconds, f"{refused} in {len(lines)} lines")

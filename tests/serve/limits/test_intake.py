@@ -1,0 +1,222 @@
+"""The account of bytes in flight is exact, whatever happens, and nobody who waits is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queen.serve.limits.intake import Intake, Reservation, body_memory, parse_memory, query_memory
+from queen.serve.types import AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
+
+CLIENTS = ("alice", "bob", "carol")
+MOST, SHARE = 100, 60
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["reserve", "resize", "close"]), st.sampled_from(CLIENTS), st.integers(0, 120)),
+    max_size=60,
+)
+
+
+def check(intake: Intake, open_ones: list[Reservation]) -> None:
+    """The account says what the open reservations add up to, and is within its limits."""
+    expected: Counter[str] = Counter()
+    for reservation in open_ones:
+        expected[reservation.client] += reservation.size
+    assert intake.by_client == {client: size for client, size in expected.items() if size}
+    assert intake.total == sum(expected.values()) <= MOST
+    assert max(expected.values(), default=0) <= SHARE
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_the_account_is_what_open_reservations_add_up_to(steps):
+    refused: list[str] = []
+    intake, open_ones = Intake(MOST, SHARE, on_refusal=refused.append), list[Reservation]()
+    for action, client, size in steps:
+        before, own = intake.total, intake.by_client.get(client, 0)
+        if action == "reserve":
+            fits = before + size <= MOST and own + size <= SHARE
+            if fits or size == 0:
+                open_ones.append(intake.reserve(client, size))
+            else:
+                with pytest.raises(ServeError) as told:
+                    intake.reserve(client, size)
+                assert (told.value.status, told.value.retry_after, refused.pop()) == (503, 1, client)
+        elif open_ones:
+            reservation = open_ones[size % len(open_ones)]
+            own, more = intake.by_client.get(reservation.client, 0), size - reservation.size
+            if action == "resize":
+                fits = more <= 0 or (before + more <= MOST and own + more <= SHARE)
+                try:
+                    reservation.resize(size)
+                    assert fits
+                except ServeError:
+                    assert not fits
+                    assert intake.total == before
+            else:
+                reservation.close()
+                reservation.close()  # a second time changes nothing
+                open_ones.remove(reservation)
+        check(intake, open_ones)
+    for reservation in open_ones:
+        reservation.close()
+    assert (intake.total, intake.by_client) == (0, {})
+
+
+def test_a_reservation_that_was_given_back_cannot_grow():
+    reservation = Intake(MOST, SHARE).reserve("alice", 5)
+    reservation.close()
+    with pytest.raises(RuntimeError):
+        reservation.resize(1)
+
+
+def test_a_reservation_ends_with_its_block_whatever_happens():
+    intake = Intake(MOST, SHARE)
+    for error in (ServeError(400, "no"), asyncio.CancelledError(), ConnectionResetError(), KeyboardInterrupt()):
+        with pytest.raises(type(error)), intake.reserve("alice", 50):
+            raise error
+    assert intake.total == 0
+
+
+TASKS = st.lists(
+    st.tuples(st.sampled_from(CLIENTS), st.integers(1, SHARE), st.integers(0, 4), st.booleans(), st.integers(0, 6)),
+    max_size=25,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(TASKS)
+def test_all_who_wait_get_their_bytes_in_the_end_and_the_cancelled_leave_none(tasks):
+    async def main() -> None:
+        intake, served = Intake(MOST, SHARE), set[int]()
+
+        async def work(number: int, client: str, size: int, turns: int) -> None:
+            with await intake.wait(client, size):
+                assert size <= intake.by_client[client] <= SHARE
+                assert sum(intake.by_client.values()) == intake.total <= MOST
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            served.add(number)
+
+        running = [asyncio.create_task(work(i, *task[:3])) for i, task in enumerate(tasks)]
+
+        async def cancel(task: asyncio.Task[None], turns: int) -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+
+        cancelled = {i for i, task in enumerate(tasks) if task[3]}
+        await asyncio.gather(*(cancel(running[i], tasks[i][4]) for i in cancelled))
+        async with asyncio.timeout(60):
+            results = await asyncio.gather(*running, return_exceptions=True)
+        assert {type(result) for result in results} <= {type(None), asyncio.CancelledError}
+        assert served >= set(range(len(tasks))) - cancelled
+        assert (intake.total, intake.by_client, intake._queues) == (0, {}, {})
+
+    asyncio.run(main())
+
+
+def order(*waits: tuple[str, int], first: int, most: int = MOST, share: int = MOST) -> list[tuple[str, int]]:
+    """In which order those who wait get their bytes, when one who has `first` of them goes."""
+
+    async def main() -> list[tuple[str, int]]:
+        intake, done = Intake(most, share), list[tuple[str, int]]()
+
+        async def work(client: str, size: int) -> None:
+            with await intake.wait(client, size):
+                done.append((client, size))
+                await asyncio.sleep(0)
+
+        holder = intake.reserve("first", first)
+        running = [asyncio.create_task(work(*one)) for one in waits]
+        await asyncio.sleep(0)
+        holder.close()
+        await asyncio.gather(*running)
+        return done
+
+    return asyncio.run(main())
+
+
+def test_clients_take_turns():
+    waits = [("alice", 90 + i) for i in range(3)] + [("bob", 80), ("carol", 81)]
+    assert order(*waits, first=MOST) == [("alice", 90), ("bob", 80), ("carol", 81), ("alice", 91), ("alice", 92)]
+
+
+def test_small_ones_do_not_starve_a_large_one():
+    assert order(("alice", 100), ("bob", 1), ("carol", 1), first=50) == [("alice", 100), ("bob", 1), ("carol", 1)]
+
+
+def test_who_has_no_share_left_keeps_nobody_waiting():
+    done = order(("first", 60), ("bob", 20), first=60, share=60)
+    assert done == [("bob", 20), ("first", 60)]
+
+
+def test_those_who_wait_leave_something_to_those_who_cannot():
+    async def main() -> None:
+        intake = Intake(100, 100, spare=10)
+        assert intake.largest == 90
+        first = await intake.wait("alice", 90)
+        second = asyncio.create_task(intake.wait("alice", 1))
+        await asyncio.sleep(0)
+        third = intake.reserve("alice", 10)
+        third.close()
+        assert not second.done()
+        first.resize(89)
+        (await second).close()
+        first.close()
+        assert intake.total == 0
+
+    asyncio.run(main())
+
+
+def test_more_than_may_wait_are_refused():
+    async def main() -> None:
+        intake = Intake(10, 10, max_waiting=2)
+        with intake.reserve("bob", 10):
+            waiting = [asyncio.create_task(intake.wait("alice", 5)) for _ in range(3)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert [task.done() for task in waiting] == [False, False, True]
+            assert isinstance(waiting[2].exception(), ServeError)
+        for task in waiting[:2]:
+            (await task).close()
+        assert intake.total == 0
+
+    asyncio.run(main())
+
+
+def test_one_that_has_its_turn_while_it_is_cancelled_leaves_nothing():
+    async def main() -> None:
+        intake = Intake(10, 10)
+        holder = intake.reserve("bob", 10)
+        waiting = asyncio.create_task(intake.wait("alice", 5))
+        await asyncio.sleep(0)
+        holder.close()  # which gives alice her turn
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (intake.total, intake._queues) == (0, {})
+
+    asyncio.run(main())
+
+
+def test_what_is_reserved_is_more_than_the_body_and_grows_with_it():
+    sizes = [0, 1, 1000, 1 << 17, 1 << 20, 1 << 24]
+    assert [body_memory(size) >= size for size in sizes] == [True] * 6
+    assert sorted(map(body_memory, sizes)) == list(map(body_memory, sizes))
+    assert parse_memory(1000, None, is_packed=False, most=1 << 20) == 32_000
+    assert parse_memory(1000, 100, is_packed=False, most=1 << 20) == 32 * 100 + 8 * 900
+    assert parse_memory(10, 1000, is_packed=False, most=1 << 20) == 320
+    assert parse_memory(10, None, is_packed=True, most=1 << 20) == 1 << 20
+    assert parse_memory(1 << 20, None, is_packed=False, most=1 << 20) == 1 << 20
+
+
+def test_a_parsed_request_takes_its_tensors_and_its_answer():
+    spec = ModelSpec("m", "1", (TensorSpec("input", "FP32", (-1, 3)),), 10, ("cat", "büffel", *"abcdefgh"))
+    plain, labels = (Query(torch.zeros(4, 3), 4, "", AnswerFormat(classification=k)) for k in (0, 5))
+    assert query_memory(plain, spec) == 4 * 3 * 4 + 4 * 10 * 40
+    assert query_memory(labels, spec) == query_memory(plain, spec) + 4 * 5 * len("büffel".encode())
