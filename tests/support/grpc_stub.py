@@ -81,7 +81,7 @@ class Stub:
         assert isinstance(query.inputs, torch.Tensor)
         return answer_to(query.inputs.numpy())
 
-    async def parse(self, client: str, read: Callable[[], Query], size: int) -> Query:
+    async def parse(self, client: str, read: Callable[[], Query], size: int, memory: int = 0) -> Query:
         if size < LARGE:
             return read()
         self.parsed += 1
