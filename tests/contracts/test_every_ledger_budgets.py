@@ -136,7 +136,7 @@ def test_a_row_that_is_refused_costs_nothing_and_the_others_are_free_from_then_o
 
 @pytest.mark.parametrize("point", [(2.0, 0.0), (0.0, 0.0)], ids=["extra answer", "coverage"])
 def test_what_a_group_refuses_its_member_has_paid_in_advance(ledger, point):
-    """The member's own account is asked first. It is charged once, however often the row is sent, and then it is free."""
+    """Its own account is asked first, and charged once, however often the row is sent; from then on it is free."""
     rules = Rules(PLENTY, groups={"a": {"team": Group(limits=Limits(radius=0.25, threshold=0.2, extra_answers=0))}})
     first = picture(0, (0.1, 0.1))  # which covers the place for the group, but for nobody else
     judge(ledger, replace(rules, groups={"b": rules.groups["a"]}), replace(first, client="b"))

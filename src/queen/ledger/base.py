@@ -86,10 +86,10 @@ class Notice:
 class Event:
     """Something an operator should know: a notice of the ledger, or what an operator did.
 
-    `what` is one of `NOTICES`, or pardon, allow, disallow or budget; `name` is the client or group it is about, `client`
-    the one whose query brought it about, `wealth` that of its best score in its best test (it accuses at the bar, see
-    `Test.bar`; 0 where it is about a budget), `coverage` CQS by class. The numbers are from that query, or from just
-    before the operator acted.
+    `what` is one of `NOTICES`, or pardon, allow, disallow or budget; `name` is the client or group it is about, and
+    `client` the one whose query brought it about. `wealth` is that of its best score in its best test (it accuses at
+    the bar, see `Test.bar`; 0 where it is about a budget), `coverage` is CQS by class. The numbers are from that query,
+    or from just before the operator acted.
     """
 
     id: int

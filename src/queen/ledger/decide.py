@@ -9,9 +9,10 @@ In one scope, a query of class k at the relative point p meets the records R_k a
 
 Under the sentinel a query unlike all earlier ones also places a bet, and a scope is accused when its wealth reaches the
 bar. Letters A and D cost one extra answer each; a query whose class is spent, or for which no extra answer is left, is
-denied, and charged nothing by the scope that denies it. That these budgets come to an end is noted (see `Notice`). Exact repeats of answered queries are free, and a trusted client is never denied. Whatever an accused scope is
-asked is counted and denied, except exact repeats of what it was answered before: a changed answer would prove the
-alarm, and the same one tells nothing new. Beyond a cap on that count these are denied too.
+denied, and costs nothing in the scope that denies it. When a budget comes to its end, that is noted (see `Notice`).
+Exact repeats of answered queries are free, and a trusted client is never denied. Whatever an accused scope is asked is
+counted and denied, except exact repeats of what it was answered before: a changed answer would prove the alarm, and the
+same one tells nothing new. Beyond a cap on that count these are denied too.
 
 Scopes are asked in stages, the clients first and then their groups, kind by kind; what one denies is not passed on. In
 a stage the bets of all rows are placed first, then the rows are charged one by one. `judge.lua` is the same procedure
@@ -104,7 +105,7 @@ class _Verdicts:
     alarmed: list[bool]
     repeated: list[bool]
     cut_off: list[bool]
-    denials: dict[int, Denial] = field(default_factory=dict)
+    denials: dict[int, Denial] = field(default_factory=dict, init=False)
 
 
 @dataclass(slots=True)
@@ -194,21 +195,28 @@ def _charge_with_bets(
             verdicts.denials[row] = Denial(seat.scope.name, seat.scope.group, state.extra, limits.extra_answers)
             closed.add(row)
             continue
-        what = ""
-        if letter == "C":
-            before = of_class.cqs
-            journal.records.append((state, label, x, y, of_class.add(x, y)))
-            what = state.class_mark(label, before, limits.threshold)
-        elif charge:
-            state.extra += 1
-            what = state.extra_mark(limits.extra_answers)
-        if what and not state.allowed:
-            _note(rows, row, seat, what, journal)
+        if charge or letter == "C":
+            _charge(rows, row, seat, letter, journal)
         if not same:
             state.memory.add_answered(bets.digests[row])
         if state.allowed:
             closed.add(row)
     return closed
+
+
+def _charge(rows: Rows, row: int, seat: Seat, letter: str, journal: Journal) -> None:
+    """Record a row, or count one extra answer; and note whether a budget comes to its end by it."""
+    state, label = seat.state, rows.labels[row]
+    if letter == "C":
+        of_class, x, y = state.classes[label], rows.x[row], rows.y[row]
+        before = of_class.cqs
+        journal.records.append((state, label, x, y, of_class.add(x, y)))
+        what = state.class_mark(label, before, seat.limits.threshold)
+    else:
+        state.extra += 1
+        what = state.extra_mark(seat.limits.extra_answers)
+    if what and not state.allowed:
+        _note(rows, row, seat, what, journal)
 
 
 def _note(rows: Rows, row: int, seat: Seat, what: str, journal: Journal) -> None:

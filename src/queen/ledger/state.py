@@ -144,7 +144,7 @@ class ScopeState:
         return "budget low" if 5 * self.extra >= 4 * limit > 5 * (self.extra - 1) else ""
 
     def class_mark(self, label: int, before: float, threshold: float) -> str:
-        """The notice due after a class had this CQS `before` a record; "" where another class came to the mark first."""
+        """The notice due after a record in a class that had CQS `before`; "" where another class came there first."""
         cqs, low = self.classes[label].cqs, LOW * threshold
         if cqs > threshold >= before:
             first = not any(one.cqs > threshold for other, one in self.classes.items() if other != label)

@@ -275,7 +275,7 @@ def test_allow_list_revoke_and_acknowledge(stub, url, new_page):
     assert [key.active for key in stub.keys.keys().values() if key.name == "thief-7"] == [False]
     go(page, VIEWS["events"])
     page.get_by_role("button", name="Mark as seen").click()
-    expect(page.get_by_text("No open alarms.")).to_be_visible()
+    expect(page.get_by_text("No open notices.")).to_be_visible()
     assert stub.guard.ledger.events()[0].acknowledged == "olga <admin>"
     page.get_by_role("button", name="Everything").click()
     expect(page.locator("tbody tr")).to_have_count(3)
@@ -445,11 +445,11 @@ def test_a_server_that_nobody_has_asked_yet(listener, tmp_path, new_page):
     listener.app = stub.app()
     page = log_in(new_page(listener.url), stub.admin_key)
     expect(page.get_by_text("Nobody has asked yet.")).to_be_visible()
-    expect(page.get_by_text("No open alarms.")).to_be_visible()
+    expect(page.get_by_text("No open notices.")).to_be_visible()
     go(page, VIEWS["clients"])
     expect(page.get_by_text("Clients appear here with their first query.")).to_be_visible()
     go(page, VIEWS["events"])
-    expect(page.get_by_text("No open alarms.")).to_be_visible()
+    expect(page.get_by_text("No open notices.")).to_be_visible()
     go(page, VIEWS["policy"])
     expect(page.get_by_text("No kinds of groups have limits")).to_be_visible()
     assert_accessible(page, "empty")
