@@ -116,7 +116,7 @@ def _budget_words(standing: Standing, limits: Limits, cqs: float) -> tuple[str, 
     if standing.allowed:
         return ()
     extra, most = standing.extra_answers, limits.extra_answers
-    words = ("budget spent",) if extra >= most else ("budget low",) if extra >= LOW * most else ()
+    words = ("budget spent",) if extra >= most else ("budget low",) if 5 * extra >= 4 * most else ()
     if cqs > limits.threshold:
         return (*words, "class spent")
     return (*words, "class low") if 0 < LOW * limits.threshold <= cqs else words

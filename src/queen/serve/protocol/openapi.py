@@ -100,16 +100,14 @@ def _answer(spec: ModelSpec) -> Schema:
     numbers = {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}, "minItems": spec.classes}
     best = {"type": "array", "items": {"type": "string", "pattern": r"^[0-9.e+-]+:\d+(:.*)?$"}, "minItems": 1}
     shape = {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2}
-    output = {
-        "anyOf": [
-            _object({"name": {"const": spec.output.name}, "datatype": {"const": kind}, "shape": shape, "data": data})
-            for kind, data in (("FP32", numbers), ("BYTES", best))
-        ]
-    }
+    output = [
+        _object({"name": {"const": spec.output.name}, "datatype": {"const": kind}, "shape": shape, "data": data})
+        for kind, data in (("FP32", numbers), ("BYTES", best))
+    ]
     refused = {"type": "array", "items": FLAG, "minItems": 1}
     rows = {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1, "maxItems": 1}
     marks = _object({"name": {"const": REFUSED}, "datatype": {"const": "BOOL"}, "shape": rows, "data": refused})
-    outputs = {"type": "array", "prefixItems": [output, marks], "minItems": 1, "maxItems": 2}
+    outputs = {"type": "array", "items": {"anyOf": [*output, marks]}, "minItems": 1, "maxItems": 2}
     names = {"model_name": {"const": spec.name}, "model_version": {"const": spec.version}}
     return _object({**names, "outputs": outputs}, {"id": TEXT})
 

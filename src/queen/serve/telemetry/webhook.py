@@ -123,6 +123,8 @@ class Webhook:
         """Send all notices after the last one delivered."""
         last = int(self._ledger.fact(self._cursor) or 0)
         for event in self._ledger.events(after=last):
+            if self._is_late():
+                return
             if event.what in NOTICES:
                 outcome = self._deliver(make_notification(event, self._server))
                 if outcome is None:
@@ -143,7 +145,7 @@ class Webhook:
             log("webhook_failed", level=level, host=self.host, attempt=attempt, final=final, status=status)
             if final:
                 return "failed"
-            if self._is_late():
+            if self._is_late() or (self._closing and attempt >= LATE):
                 return None
             with self._changed:  # at shutdown there is no time for pauses
                 self._changed.wait_for(lambda: self._closing, min(self._pause * 2 ** min(attempt - 1, 20), MAX_PAUSE))

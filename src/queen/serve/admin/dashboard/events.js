@@ -1,4 +1,4 @@
-// Alarms, and what operators did.
+// Notices of the ledger, and what operators did.
 
 import { get, post } from "./api.js";
 import { STATES, badge, choice, clientLink, isOpen, make, nameOf, onChange, percent, plural, swap, titled, wealthText, when } from "./dom.js";
@@ -37,7 +37,7 @@ export function events() {
     make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...heads)),
     body,
   );
-  const filter = choice("Events shown", [["open", "Open"], ["all", "Everything"]], everything, (value) => {
+  const filter = choice("Events shown", [["open", "Open notices"], ["all", "Everything"]], everything, (value) => {
     everything = value;
     draw([found, value]);
   });
@@ -47,7 +47,7 @@ export function events() {
     swap(body, ...(shown.length ? shown.map(row) : [nothing()]));
   });
   const nothing = () =>
-    make("tr", { role: "row" }, make("td", { role: "cell", colspan: COLUMNS.length, class: "empty" }, everything === "all" ? "Nothing has happened yet." : "Nothing is open."));
+    make("tr", { role: "row" }, make("td", { role: "cell", colspan: COLUMNS.length, class: "empty" }, everything === "all" ? "Nothing has happened yet." : "No open notices."));
 
   function row(event) {
     const cell = (name, label, ...children) => make("td", { role: "cell", class: name, "data-label": label }, ...children);

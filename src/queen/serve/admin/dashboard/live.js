@@ -48,7 +48,7 @@ export function live() {
         "div",
         { class: "stack" },
         make("section", { class: "card" }, head("Most suspicious", "#/clients", "All clients"), suspects),
-        make("section", { class: "card" }, head("Open", "#/events", "All events"), alarms),
+        make("section", { class: "card" }, head("Open notices", "#/events", "All events"), alarms),
       ),
     ),
   );
@@ -103,7 +103,7 @@ function tileNodes(series, totals) {
       : tile("Clients", count(totals.clients), totals.groups ? `and ${plural(totals.groups, "group")}` : "on record"),
     tile("Accused", known(totals.alarmed), totals.alarmed ? "stand accused" : "nobody", totals.alarmed > 0),
     tile("Out of budget", known(totals.spent), totals.spent ? "get refusals" : "nobody", totals.spent > 0),
-    tile("Open", known(totals.unacknowledged), totals.unacknowledged ? "not seen yet" : "all seen", totals.unacknowledged > 0),
+    tile("Open notices", known(totals.unacknowledged), totals.unacknowledged ? "not seen yet" : "all seen", totals.unacknowledged > 0),
   ];
 }
 
@@ -135,7 +135,7 @@ function standsAt(client) {
 }
 
 function alarmList(events) {
-  if (!events.length) return make("p", { class: "empty" }, "Nothing is open.");
+  if (!events.length) return make("p", { class: "empty" }, "No open notices.");
   const lines = events.map((event) =>
     make(
       "li",
