@@ -54,6 +54,17 @@ def test_clients_are_listed_with_the_most_suspicious_first(here):
     assert shown.index("mallory") < shown.index("alice")
 
 
+def test_a_client_that_is_out_of_budget_is_listed_so_until_it_gets_another(here, bundle):
+    run("budget", "bob", "--threshold", 0, "--ledger", "c.sqlite")
+    invoke("ask", bundle / "bundle", bundle / "digits.npy", "--client", "bob", "--ledger", "c.sqlite")
+    assert "class spent" in next(
+        line for line in run("clients", "--ledger", "c.sqlite").stdout.splitlines() if "bob" in line
+    )
+    assert [e["what"] for e in as_json("alarms", "--ledger", "c.sqlite") if e["name"] == "bob"] == ["class spent"]
+    run("budget", "bob", "--threshold", 1, "--ledger", "c.sqlite")
+    assert "class spent" not in run("clients", "--ledger", "c.sqlite").stdout
+
+
 def test_alarms_tell_who_when_and_on_what_evidence(here):
     [alarm] = as_json("alarms", "--ledger", "c.sqlite")
     assert (alarm["what"], alarm["name"], alarm["client"]) == ("alarm", "mallory", "mallory")

@@ -136,7 +136,7 @@ def test_an_alarm_without_consequences_is_reported_and_everything_goes_on(ledger
     standing = ledger.standing("a")
     assert (standing.alarmed, standing.extra_answers, list(standing.coverage)) == (True, 2, [0])
     assert standing.wealth == wealth_of(FOREIGN)
-    assert len(ledger.events()) == 1
+    assert [event.what for event in ledger.events()] == ["alarm", "budget spent"]
 
 
 def test_an_alarm_accuses_one_client_alone(ledger):
@@ -149,7 +149,8 @@ def test_an_alarm_accuses_one_client_alone(ledger):
 def test_an_alarm_is_an_event_that_says_who_and_how_it_stood(ledger):
     told = judge(ledger, Rules(PLENTY, bar=1.0), [picture(0, (0.0, 0.0)), picture(1, bet=FOREIGN), picture(2)])
     (event,) = ledger.events()
-    ((standing, client),) = told.alarms
+    (notice,) = told.notices
+    standing, client = notice.standing, notice.client
     assert (standing.name, standing.group, standing.alarmed, client) == ("a", False, True, "a")
     assert (standing.wealth, standing.queries, standing.coverage) == (event.wealth, event.queries, event.coverage)
     assert (event.id, event.what, event.name, event.group, event.client) == (1, "alarm", "a", False, "a")

@@ -181,7 +181,7 @@ def test_two_connections_on_one_file_stay_exact(path, monkeypatch):
                     each.pardon("c", "op")
                     each.allow("b", "op")
         assert everything(one) == everything(two) == everything(memory)
-    assert {e.what for e in memory.events()} == {"alarm", "pardon", "allow"}
+    assert {e.what for e in memory.events()} == {"alarm", "pardon", "allow", "class low", "class spent"}
 
 
 @pytest.mark.parametrize("cache", [0, 8_000, 20_000])

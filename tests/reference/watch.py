@@ -330,6 +330,7 @@ class Watcher:
         if again and not same:
             return letter, "cut off"
         extra = letter in "AD" and not same
+        stood = self._stands(account, limits)
         over = account.cqs.get(query.label, 0.0) > limits.threshold
         over = over or (extra and account.extra >= limits.extra_answers)
         if over and not same and not account.allowed:
@@ -339,7 +340,24 @@ class Watcher:
         if not same:
             account.extra += extra
             account.answered = [*account.answered, query.digest][-self.capacity :]
+        if not account.allowed:
+            for what in self._stands(account, limits) - stood:
+                if what.replace("low", "spent") not in self._stands(account, limits) - {what}:
+                    self._note(what, name, is_group, client=query.client)
         return letter, "honest"
+
+    def _stands(self, account: Account, limits: Limits) -> set[str]:
+        """Which budgets are low or spent: the extra answers, and those of any class."""
+        covered, stands = max(account.cqs.values(), default=0.0), set()
+        if limits.extra_answers and account.extra >= limits.extra_answers:
+            stands.add("budget spent")
+        if limits.extra_answers and 5 * account.extra >= 4 * limits.extra_answers:
+            stands.add("budget low")
+        if covered > limits.threshold:
+            stands.add("class spent")
+        if limits.threshold and covered >= 0.8 * limits.threshold:
+            stands.add("class low")
+        return stands
 
     def _ask_accused(self, query: Query, is_group: bool, account: Account) -> str:
         account.after_alarm += 1
@@ -358,7 +376,8 @@ class Watcher:
 
     def _note(self, what: str, name: str, is_group: bool, *, client: str = "", actor: str = "") -> None:
         of = self.account(name, group=is_group)
-        self.events.append((what, name, is_group, client, of.wealth(), of.queries, dict(of.cqs), actor))
+        wealth = of.wealth() if what == "alarm" or actor else 0.0
+        self.events.append((what, name, is_group, client, wealth, of.queries, dict(of.cqs), actor))
 
     def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
         self._note("pardon", name, group, actor=actor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -104,10 +105,31 @@ def test_a_request_with_a_refused_row_is_refused_whole_and_stays_recorded():
     guard = small_guard(limits=TIGHT)
     found = run(guard, [("a", digits()[:30]), ("b", digits()[:1])])
     assert isinstance(found[0], ServeError)
-    assert (found[0].status, found[0].retry_after) == (429, 3600)
+    assert (found[0].status, found[0].retry_after) == (429, None)  # nothing renews by itself
     assert "a" not in found[0].message.split("'")  # says nothing of verdicts or names
     assert isinstance(found[1], np.ndarray)
     assert guard.ledger.standing("a").queries == 30
+    answered = [row for row in range(30) if row not in found[0].rows]
+    before = guard.ledger.standing("a")
+    (again,) = run(guard, [("a", digits()[answered])])
+    assert np.allclose(again, honest(digits()[answered]).numpy(), atol=1e-5)
+    assert guard.ledger.standing("a") == replace(before, queries=30 + len(answered))  # and costs nothing
+
+
+def test_refused_rows_are_marked_where_a_request_may_be_answered_in_part():
+    whole, part = (small_guard(limits=TIGHT) for _ in range(2))
+    (error,) = run(whole, [("a", digits()[:30])])
+    assert 0 < len(error.rows) < 30
+
+    async def ask():
+        async with batching(part) as batcher:
+            return await batcher.submit(replace(query(digits()[:30]), partial=True), Caller("a"))
+
+    answer = asyncio.run(ask())
+    assert np.flatnonzero(np.isnan(answer).all(1)).tolist() == list(error.rows)
+    rest = [row for row in range(30) if row not in error.rows]
+    assert np.allclose(answer[rest], honest(digits()[rest]).numpy(), atol=1e-5)
+    assert part.ledger.standing("a") == whole.ledger.standing("a")
 
 
 def test_an_answer_that_is_no_number_is_not_sent(monkeypatch):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from queen.ledger import Budget
 from tests.support.paths import ROOT
 from tests.support.server import Server, started
 from tests.support.serving import digits, honest, noise
@@ -71,6 +72,7 @@ def run_script(server: Server, client: str) -> Report:
         "model": "digits",
         "key": server.new_key(client),
         "thief": server.new_key(f"{client}-thief"),
+        "poor": server.new_key(f"{client}-poor", budget=Budget(threshold=0.0, extra_answers=1)),
         "images": digits()[:ROWS].tolist(),
         "noise": noise().tolist(),
     }
@@ -141,6 +143,21 @@ def test_the_best_classes_are_those_of_the_answer(client, report_of, truth):
         assert [int(index) for _, index in pairs] == order.ravel().tolist()
         scores = np.take_along_axis(truth, order, axis=1).ravel()
         assert np.abs(np.array([float(score) for score, _ in pairs]) - scores).max() < 1e-5
+
+
+PARTS = {"triton_http": {"binary", "json"}, "triton_grpc": {"binary"}, "kserve_rest": {"binary", "json"},
+         "kserve_grpc": {"binary"}}  # fmt: skip
+
+
+@pytest.mark.parametrize(("client", "form"), [(c, form) for c, forms in PARTS.items() for form in sorted(forms)])
+def test_an_answer_in_part_is_understood(client, form, report_of, truth):
+    assert set(report_of(client)["parts"]) == PARTS[client]
+    part = report_of(client)["parts"][form]
+    assert part["dtypes"] == ["float32", "bool"]
+    refused, rows = np.array(part["refused"]), np.array(part["rows"])
+    assert 0 < refused.sum() < ROWS
+    assert_true(rows[~refused], truth[~refused])
+    assert not rows[refused].any()  # zeros, which are nobody's probabilities
 
 
 @pytest.mark.parametrize("mistake", STATUS)

@@ -208,7 +208,7 @@ def test_peer_host(peer: str, host: str | None) -> None:
         (ServeError(404, "a"), CODE.NOT_FOUND),
         (ServeError(413, "a"), CODE.RESOURCE_EXHAUSTED),
         (ServeError(415, "a"), CODE.INVALID_ARGUMENT),
-        (ServeError(429, "a", retry_after=3), CODE.RESOURCE_EXHAUSTED),
+        (ServeError(429, "a", rows=(3, 17)), CODE.RESOURCE_EXHAUSTED),
         (ServeError(500, "a"), CODE.INTERNAL),
         (ServeError(503, "a", retry_after=1), CODE.UNAVAILABLE),
         (ServeError(504, "a"), CODE.DEADLINE_EXCEEDED),
@@ -225,6 +225,8 @@ def test_errors_become_codes(error: Exception, code: grpc.StatusCode) -> None:
             assert found.details() == "a"
             retry = dict(found.trailing_metadata() or ()).get("retry-after")
             assert retry == (str(error.retry_after) if error.retry_after else None)
+            rows = dict(found.trailing_metadata() or ()).get("refused-rows")
+            assert rows == ("3,17" if error.status == 429 else None)
         else:
             assert "secret" not in (found.details() or "")
 

@@ -28,9 +28,9 @@ from queen.cli.shared import (
 from queen.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from queen.ledger import Ledger, Standing
+    from queen.ledger import Event, Ledger, Standing
     from queen.serve.admin.client import AdminClient
 
     Store = Ledger | AdminClient
@@ -41,11 +41,12 @@ def clients(ledger: LedgerUrl = None, server: ServerUrl = None, key: AdminKey = 
     """Where every client and group stands, the most suspicious first."""
     with _open_store(ledger, server, key) as store:
         standings = store.standings()
-    if as_json:
-        print_json([asdict(standing) for standing in standings])
-        return
+        if as_json:
+            print_json([asdict(standing) for standing in standings])
+            return
+        budgets = _budget_words(store.events())
     header = ("name", "kind", "queries", "wealth", "state", "extra answers", "most covered class")
-    out.print(table(header, [_standing_line(standing) for standing in standings], left=2))
+    out.print(table(header, [_standing_line(standing, budgets) for standing in standings], left=2))
 
 
 @app.command(epilog="Example: `queen alarms --ledger clients.sqlite --acknowledge 3`")
@@ -58,12 +59,14 @@ def alarms(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Who was accused, when and on what evidence."""
+    """Who was accused, when and on what evidence; and whose budget is low or spent."""
+    from queen.ledger.base import NOTICES
+
     with _open_store(ledger, server, key, changes=acknowledge is not None) as store:
         if acknowledge is not None:
             store.acknowledge(acknowledge, this_actor(actor))
         events = store.events()
-    events = [e for e in events if everything or (e.what == "alarm" and e.acknowledged is None)]
+    events = [e for e in events if everything or (e.what in NOTICES and e.acknowledged is None)]
     if as_json:
         print_json([vars(event) for event in events])
         return
@@ -202,10 +205,23 @@ def _require_key(key: str | None, address: str) -> str:
     return key
 
 
-def _standing_line(standing: Standing) -> tuple[str, ...]:
+def _budget_words(events: Iterable[Event]) -> dict[tuple[bool, str], str]:
+    """What was noted last of everybody's budgets since an operator set them, the worst first: spent, else low."""
+    words: dict[tuple[bool, str], str] = {}
+    for event in events:
+        who = event.group, event.name
+        if event.what == "budget":
+            words.pop(who, None)
+        elif event.what in ("budget spent", "class spent") or (event.what.endswith(" low") and who not in words):
+            words[who] = event.what
+    return words
+
+
+def _standing_line(standing: Standing, budgets: Mapping[tuple[bool, str], str]) -> tuple[str, ...]:
     covered = max(standing.coverage.items(), key=lambda item: item[1], default=None)
     accused = f"accused, {standing.after_alarm} since" if standing.after_alarm else "accused"
-    state = "allowed" if standing.allowed else accused if standing.alarmed else ""
+    short_of = budgets.get((standing.group, standing.name), "")
+    state = "allowed" if standing.allowed else accused if standing.alarmed else short_of
     return (
         standing.name,
         "group" if standing.group else "client",

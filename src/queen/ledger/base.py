@@ -19,6 +19,7 @@ from queen.sentinel.bets import Test
 from queen.types import Verdict
 
 LETTERS = {verdict.value: verdict for verdict in Verdict}
+NOTICES = ("alarm", "budget low", "budget spent", "class low", "class spent")  # events that queries bring about
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Judgement:
     raises `LedgerError` instead.) Of alarmed rows, `repeated` ones were answered honestly before the alarm and are so
     again; `cut_off` ones get no answer, whatever others get: the client has asked too much since, or it was a group
     that was accused, or one of its groups does not remember what the client's own scope would answer again.
-    `alarms` holds the standing of each newly accused scope, and the client who asked.
+    `denials` says whose budget did not allow an answer, by row; `notices` what operators should hear of, in order.
     """
 
     letters: str
@@ -41,7 +42,8 @@ class Judgement:
     failed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     repeated: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     cut_off: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    alarms: tuple[tuple[Standing, str], ...] = ()
+    denials: Mapping[int, Denial] = field(default_factory=dict)
+    notices: tuple[Notice, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("failed", "repeated", "cut_off"):  # not given: none
@@ -55,13 +57,40 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Event:
-    """Something an operator should know: an alarm, or what an operator did.
+class Denial:
+    """Whose budget did not allow an answer, and how many of its extra answers are used, of how many.
 
-    `what` is alarm, pardon, allow, disallow, budget, or accept (of a ledger that has lost state); `name` is the client
-    or group it is about, `client` the one whose query raised the alarm, `wealth` that of its best score in its best
-    test (it accuses at the bar, see `Test.bar`), `coverage` CQS by class. The numbers are from the alarm, or from just
-    before the operator acted.
+    If some are left, it was a class that is spent. Which one is not said: that would be the label of the query.
+    """
+
+    name: str
+    group: bool
+    used: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What a query has brought about, one of `NOTICES`; how the client or group stood then, and the client who asked.
+
+    Under the sentinel a budget is low when 4/5 of the extra answers are used, and spent when all are. A class is low,
+    or spent, when its coverage comes to 4/5 of the threshold, or beyond it; only the first class of a client or group
+    is noted. Each is noted when the mark is passed, so once, unless an operator moves the mark.
+    """
+
+    what: str
+    standing: Standing
+    client: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something an operator should know: a notice of the ledger, or what an operator did.
+
+    `what` is one of `NOTICES`, or pardon, allow, disallow, budget, or accept (of a ledger that has lost state); `name`
+    is the client or group it is about, and `client` the one whose query brought it about. `wealth` is that of its best score in its best test (it accuses at
+    the bar, see `Test.bar`; 0 where it is about a budget), `coverage` is CQS by class. The numbers are from that query,
+    or from just before the operator acted.
     """
 
     id: int
@@ -173,8 +202,8 @@ class Ledger(Protocol):
         """
         ...
 
-    def events(self) -> list[Event]:
-        """Alarms and what operators did, oldest first."""
+    def events(self, *, after: int = 0) -> list[Event]:
+        """Notices and what operators did, oldest first; those with a higher number than `after`."""
         ...
 
     def acknowledge(self, event: int, actor: str) -> None:

@@ -9,9 +9,10 @@ In one scope, a query of class k at the relative point p meets the records R_k a
 
 Under the sentinel a query unlike all earlier ones also places a bet, and a scope is accused when its wealth reaches the
 bar. Letters A and D cost one extra answer each; a query whose class is spent, or for which no extra answer is left, is
-denied. Exact repeats of answered queries are free, and a trusted client is never denied. Whatever an accused scope is
-asked is counted and denied, except exact repeats of what it was answered before: a changed answer would prove the
-alarm, and the same one tells nothing new. Beyond a cap on that count these are denied too.
+denied, and costs nothing in the scope that denies it. When a budget comes to its end, that is noted (see `Notice`).
+Exact repeats of answered queries are free, and a trusted client is never denied. Whatever an accused scope is asked is
+counted and denied, except exact repeats of what it was answered before: a changed answer would prove the alarm, and the
+same one tells nothing new. Beyond a cap on that count these are denied too.
 
 Scopes are asked in stages, the clients first and then their groups, kind by kind; what one denies is not passed on. In
 a stage the bets of all rows are placed first, then the rows are charged one by one. `judge.lua` is the same procedure
@@ -21,12 +22,13 @@ for Redis, one scope and one row at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
+from operator import itemgetter
 
 import numpy as np
 
-from queen.ledger.base import Judgement, Standing
+from queen.ledger.base import Denial, Judgement, Notice
 from queen.ledger.rows import HOMES, Rows, Scope, bar_of
 from queen.ledger.state import ScopeState
 from queen.options import Limits
@@ -38,13 +40,12 @@ from queen.sentinel.wealth import place_bets
 class Journal:
     """What `decide` changed.
 
-    Records (state, label, x, y, area) in order; who placed bets, and in which classes; and alarms (row, standing,
-    client who asked).
+    Records (state, label, x, y, area) in order; who placed bets, and in which classes; and notices, each with its row.
     """
 
     records: list[tuple[ScopeState, int, float, float, float]] = field(default_factory=list)
     bets: list[tuple[ScopeState, set[int]]] = field(default_factory=list)
-    alarms: list[tuple[int, Standing, str]] = field(default_factory=list)
+    notices: list[tuple[int, Notice]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -82,7 +83,7 @@ def decide(rows: Rows, state_of: Callable[[Scope], ScopeState], journal: Journal
             closed = _charge_with_bets(rows, rows.bets, asked, bar_of(bar, group=stage[0]), verdicts, journal)
         open_rows = [row for row in open_rows if row not in closed]
     trusted = [seats[owner][0].state.allowed for owner in rows.owner]
-    journal.alarms.sort(key=lambda alarm: alarm[0])
+    journal.notices.sort(key=itemgetter(0))
     return Judgement(
         "".join(verdicts.letters),
         np.array(verdicts.spent, np.bool_),
@@ -90,7 +91,8 @@ def decide(rows: Rows, state_of: Callable[[Scope], ScopeState], journal: Journal
         np.array(trusted, np.bool_),
         repeated=np.array(verdicts.repeated, np.bool_),
         cut_off=np.array(verdicts.cut_off, np.bool_),
-        alarms=tuple((standing, client) for _, standing, client in journal.alarms),
+        denials=verdicts.denials,
+        notices=tuple(notice for _, notice in journal.notices),
     )
 
 
@@ -103,6 +105,7 @@ class _Verdicts:
     alarmed: list[bool]
     repeated: list[bool]
     cut_off: list[bool]
+    denials: dict[int, Denial] = field(default_factory=dict, init=False)
 
 
 @dataclass(slots=True)
@@ -169,9 +172,7 @@ def _charge_with_bets(
         is_accused = seat.enforce and (state.alarmed or row in alarms)
         if row in alarms:
             state.alarmed = True
-            scope = seat.scope
-            standing = state.standing(scope.name, group=scope.group)
-            journal.alarms.append((row, standing, rows.clients[rows.owner[row]]))
+            _note(rows, row, seat, "alarm", journal)
         if not seat.scope.group or is_accused:
             verdicts.alarmed[row] = state.alarmed
         if is_accused:
@@ -191,17 +192,39 @@ def _charge_with_bets(
         is_spent = of_class.cqs > limits.threshold or (charge and state.extra >= limits.extra_answers)
         if is_spent and not same and not state.allowed:
             verdicts.spent[row], verdicts.repeated[row] = True, False  # though another scope would answer it again
+            verdicts.denials[row] = Denial(seat.scope.name, seat.scope.group, state.extra, limits.extra_answers)
             closed.add(row)
             continue
-        if letter == "C":
-            journal.records.append((state, label, x, y, of_class.add(x, y)))
-        if charge:
-            state.extra += 1
+        if charge or letter == "C":
+            _charge(rows, row, seat, letter, journal)
         if not same:
             state.memory.add_answered(bets.digests[row])
         if state.allowed:
             closed.add(row)
     return closed
+
+
+def _charge(rows: Rows, row: int, seat: Seat, letter: str, journal: Journal) -> None:
+    """Record a row, or count one extra answer; and note whether a budget comes to its end by it."""
+    state, label = seat.state, rows.labels[row]
+    if letter == "C":
+        of_class, x, y = state.classes[label], rows.x[row], rows.y[row]
+        before = of_class.cqs
+        journal.records.append((state, label, x, y, of_class.add(x, y)))
+        what = state.class_mark(label, before, seat.limits.threshold)
+    else:
+        state.extra += 1
+        what = state.extra_mark(seat.limits.extra_answers)
+    if what and not state.allowed:
+        _note(rows, row, seat, what, journal)
+
+
+def _note(rows: Rows, row: int, seat: Seat, what: str, journal: Journal) -> None:
+    """Note how the scope stands; its wealth only of an alarm, since the bets on later rows of a batch may be placed."""
+    standing = seat.state.standing(seat.scope.name, group=seat.scope.group)
+    if what != "alarm":
+        standing = replace(standing, wealth=0.0)
+    journal.notices.append((row, Notice(what, standing, rows.clients[rows.owner[row]])))
 
 
 def _ask_accused(seat: Seat, bets: Bets, row: int) -> tuple[bool, bool]:

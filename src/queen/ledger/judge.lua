@@ -9,8 +9,9 @@
 --       codes (16 * 4), and the bet (<I4 each): sizes by clock, then total, bet and count of every lane,
 --       6 per row a byte: 1 if an alarm has consequences, 2 more if an accused scope answers the row again, as it did
 --       before its alarm: then this scope must remember it too, or denies it; 7 the groups whose alarms would, as NAME\0NAME\0...
--- Returns one byte per row (a letter and flags, see redis.py), a byte for each of those groups (whether it is home) and
--- then, for every alarm, where the scope stood.
+-- Returns one byte per row (a letter and flags, see redis.py), a byte for each of those groups (whether it is home), for
+-- every row that finds no budget left <I4dd: its number, extra answers used and in all; and then, for every notice, which
+-- it is and where the scope stood.
 --
 -- The hash has the fields s (counters), w (for every test, the one used last at the end: a byte, its id, its wealth), b
 -- (its own budget), h (the groups that are home), a (how often it asked while accused, in digits; none before that), n
@@ -30,7 +31,7 @@ local TEST, POINTS, QUERIES, ENFORCE = ARGV[2], ARGV[4], ARGV[5], ARGV[6]
 local STATE, STATE_SIZE = '<Bdddd', 33
 local SHAPES, LANES, STAKE_1, STAKE_2 = 3, 5, 0.2, 0.6 -- as in sentinel/bets.py
 local MOST = 2 ^ 28 - 1 -- as in sentinel/wealth.py
-local OUTLASTED, HOMES = 16, 16 -- as in ledger/state.py and ledger/rows.py
+local OUTLASTED, LOW, HOMES = 16, 0.8, 16 -- as in ledger/state.py and ledger/rows.py
 local SPENT, DENIED, ALARMED, TRUSTED, REPEATED, CUT_OFF = 4, 8, 16, 32, 64, 128 -- as in ledger/redis.py
 local POINT, HEAD, CODES = 36, 109, 45 -- bytes per point, per query before its bet, and before its codes to search
 local NUMBERS = 1 + SCORES + 3 * LANES * SCORES
@@ -363,17 +364,52 @@ local function highest_wealth()
   return highest
 end
 
-local alarms = {}
+-- Notices: what operators should hear of
 
-local function note_alarm(row)
+local notices, denials = {}, {}
+local ALARM, BUDGET_LOW, BUDGET_SPENT, CLASS_LOW, CLASS_SPENT = 0, 1, 2, 3, 4 -- places in NOTICES of ledger/base.py
+
+-- CQS by class.
+local function coverage_now()
   local all, coverage = call('HGETALL', scope), {}
   for i = 1, #all, 2 do
-    if #all[i] == 4 and not classes[all[i]] then coverage[#coverage + 1] = all[i] .. sub(all[i + 1], 1, 8) end
+    if #all[i] == 4 then coverage[all[i]] = parse('<d', all[i + 1]) end
   end
   for label, class in pairs(classes) do
-    if class.records > 0 then coverage[#coverage + 1] = label .. pack('<d', class.cqs) end
+    if class.records > 0 then coverage[label] = class.cqs end
   end
-  alarms[#alarms + 1] = { pack('<I4dd', row, queries, highest_wealth()), table.concat(coverage) }
+  return coverage
+end
+
+local function note(what, row, wealth_now)
+  local packed = {}
+  for label, cqs in pairs(coverage_now()) do packed[#packed + 1] = label .. pack('<d', cqs) end
+  notices[#notices + 1] = { pack('<BI4ddd', what, row, queries, wealth_now, extra), table.concat(packed) }
+end
+
+-- Note that the extra answers, one more than before, come to an end.
+local function note_extra(row)
+  if extra == extra_answers then
+    note(BUDGET_SPENT, row, 0)
+  elseif 5 * extra >= 4 * extra_answers and 4 * extra_answers > 5 * (extra - 1) then
+    note(BUDGET_LOW, row, 0)
+  end
+end
+
+-- Note that a class, whose CQS was this one before, comes to an end, unless another class did so first.
+local function note_class(row, label, before)
+  local cqs, low, what = classes[label].cqs, LOW * threshold, nil
+  if cqs > threshold and threshold >= before then
+    what = CLASS_SPENT
+  elseif cqs >= low and low > before then
+    what = CLASS_LOW
+  else
+    return
+  end
+  for other, covered in pairs(coverage_now()) do
+    if other ~= label and (covered > threshold or (what == CLASS_LOW and covered >= low)) then return end
+  end
+  note(what, row, 0)
 end
 
 -- Count a row of an accused scope; returns flags. What was answered before is answered again, and nobody pays for it.
@@ -396,7 +432,7 @@ local function judge_with_bets(row, class, label, x, y, area, letter)
     add_picture(sketch, sub(QUERIES, query + 41, query + 44))
     if not alarmed and place_bet(row, label) then
       alarmed = true
-      note_alarm(row)
+      note(ALARM, row, highest_wealth())
       if enforce then return judge_accused(row) end
     end
   end
@@ -404,9 +440,18 @@ local function judge_with_bets(row, class, label, x, y, area, letter)
   if flags_of_row >= 2 and not same then return DENIED + CUT_OFF end
   local charge = (letter == 0 or letter == 3) and not same
   local closed = class.cqs > threshold or (charge and extra >= extra_answers)
-  if closed and not same and not allowed then return SPENT end
-  if letter == 2 then record(class, label, x, y, area) end
-  if charge then extra = extra + 1 end
+  if closed and not same and not allowed then
+    denials[#denials + 1] = pack('<I4dd', row, extra, extra_answers)
+    return SPENT
+  end
+  if letter == 2 then
+    local before = class.cqs
+    record(class, label, x, y, area)
+    if not allowed then note_class(row, label, before) end
+  elseif charge then
+    extra = extra + 1
+    if not allowed then note_extra(row) end
+  end
   if not same then add_answered(digest) end
   return 0
 end
@@ -548,4 +593,4 @@ else
   write_slots(answered, answered_before, answered.added, 4 * room, 8)
   write_slots(pictures, pictures_before, pictures.added, 12 * room, 32)
 end
-return { table.concat(verdicts), table.concat(is_home), unpack(alarms) }
+return { table.concat(verdicts), table.concat(is_home), table.concat(denials), unpack(notices) }

@@ -33,8 +33,8 @@ class MemoryLedger(LedgerBase):
         with self._lock:
             bar = rows.bets.test.bar(self._number_of(rows.bets.test)) if rows.bets else inf
             judgement = decide(rows, self._state_of, journal, bar)
-            for standing, client in judgement.alarms:
-                self._log(make_event("alarm", standing, client=client))
+            for notice in judgement.notices:
+                self._log(make_event(notice.what, notice.standing, client=notice.client))
         return judgement
 
     def number_of(self, test: Test, *, claim: bool = True) -> int:
@@ -85,10 +85,10 @@ class MemoryLedger(LedgerBase):
                 page = [s.standing(name, group=group) for (group, name), s in states[first : first + PAGE]]
             yield from (standing for standing in page if standing.on_record)
 
-    def events(self) -> list[Event]:
-        """Alarms and what operators did, oldest first."""
+    def events(self, *, after: int = 0) -> list[Event]:
+        """Notices and what operators did, oldest first."""
         with self._lock:
-            return list(self._events)
+            return self._events[after:]
 
     def acknowledge(self, event: int, actor: str) -> None:
         """Note that somebody has read an event."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from queen.ledger.base import Judgement, Standing, make_event
+from queen.ledger.base import NOTICES, Denial, Judgement, Notice, Standing, make_event
 from queen.ledger.redis_admin import RedisAdmin
 from queen.ledger.redis_client import Script, ScriptCall
 from queen.ledger.redis_codec import PackedRows, unpack_coverage
@@ -22,7 +22,8 @@ LETTERS = "ABCD"
 # repeated; if it is cut off, it is denied as well.
 LETTER, SPENT, DENIED, ALARMED, TRUSTED, REPEATED, CUT_OFF = 3, 4, 8, 16, 32, 64, 128
 FAILED = LETTERS.index("B")
-ALARM = struct.Struct("<Idd")  # row, number of queries and wealth
+DENIAL = struct.Struct("<Idd")  # row, extra answers used and in all
+NOTICE = struct.Struct("<BIddd")  # place in `NOTICES`, row, number of queries, wealth, extra answers used
 
 
 class RedisLedger(RedisAdmin):
@@ -62,7 +63,7 @@ class RedisLedger(RedisAdmin):
                     replies.add_failure(chosen, reply)
                 else:
                     replies.add(scope, chosen, reply)
-        self._log([make_event("alarm", standing, client=client) for standing, client in replies.alarms()])
+        self._log([make_event(notice.what, notice.standing, client=notice.client) for notice in replies.notices()])
         if len(replies.errors) == len(rows.owner):
             raise self._servers.error(next(iter(replies.errors.values())))
         return replies.judgement()
@@ -78,7 +79,8 @@ class _Replies:
         self._is_open = [True] * len(rows.owner)  # whether the next scopes are asked about a row too
         self._closing = TRUSTED if rows.bets is None else TRUSTED | SPENT | DENIED
         self._home: set[tuple[int, str]] = set()  # clients by number, and the groups whose alarms concern them
-        self._alarms: list[tuple[int, Standing, str]] = []
+        self._denials: dict[int, Denial] = {}
+        self._notices: list[tuple[int, Notice]] = []
         self.errors: dict[int, object] = {}
 
     def parts(self, stage: tuple[bool, str]) -> list[tuple[Scope, list[int]]]:
@@ -120,13 +122,21 @@ class _Replies:
         for group, is_home in zip(self.groups(scope, rows), reply[1], strict=True):
             if is_home:
                 self._home.add((self._rows.owner[rows[0]], group))
-        for head, coverage in reply[2:]:
-            row, queries, wealth = ALARM.unpack(head)
+        for row, used, limit in DENIAL.iter_unpack(reply[2]):
+            self._denials[rows[row]] = Denial(scope.name, scope.group, int(used), int(limit))
+        for head, coverage in reply[3:]:
+            place, row, queries, wealth, extra = NOTICE.unpack(head)
             standing = Standing(
-                scope.name, scope.group, int(queries), wealth, alarmed=True, coverage=unpack_coverage(coverage)
+                scope.name,
+                scope.group,
+                int(queries),
+                wealth,
+                alarmed=reply[0][row] & ALARMED > 0,
+                extra_answers=int(extra),
+                coverage=unpack_coverage(coverage),
             )
             client = self._rows.clients[self._rows.owner[rows[row]]]
-            self._alarms.append((rows[row], standing, client))
+            self._notices.append((rows[row], Notice(NOTICES[place], standing, client)))
 
     def add_failure(self, rows: list[int], error: object) -> None:
         """Note that these rows may or may not be on record."""
@@ -134,9 +144,9 @@ class _Replies:
             self.errors[row], self._is_open[row] = error, False
             self._own[row], self._all[row] = FAILED, SPENT
 
-    def alarms(self) -> tuple[tuple[Standing, str], ...]:
-        """The alarms in the order in which judging one row after the other would have raised them."""
-        return tuple((standing, client) for _, standing, client in sorted(self._alarms, key=itemgetter(0)))
+    def notices(self) -> tuple[Notice, ...]:
+        """The notices in the order in which judging one row after the other would have brought them about."""
+        return tuple(notice for _, notice in sorted(self._notices, key=itemgetter(0)))
 
     def judgement(self) -> Judgement:
         """The verdicts of all rows."""
@@ -151,5 +161,6 @@ class _Replies:
             failed,
             repeated=(every & (REPEATED | SPENT | DENIED)) == REPEATED,  # and no other scope has denied it
             cut_off=(every & CUT_OFF) > 0,
-            alarms=self.alarms(),
+            denials=self._denials,
+            notices=self.notices(),
         )

@@ -167,14 +167,14 @@ class RedisAdmin(LedgerBase):
                     pipeline.execute_command(command, key, *arguments)
                 yield from (reply for reply in pipeline.execute() if reply)
 
-    def events(self) -> list[Event]:
-        """Alarms and what operators did, oldest first."""
+    def events(self, *, after: int = 0) -> list[Event]:
+        """Notices and what operators did, oldest first."""
         log, readers = self._log_keys()
         with self._servers.named_errors():
             acknowledged = self._servers.client_of(readers).hgetall(readers)
-            listed = self._servers.client_of(log).lrange(log, 0, -1)
+            listed = self._servers.client_of(log).lrange(log, after, -1)
         names = {int(number): actor.decode() for number, actor in acknowledged.items()}
-        return [unpack_event(number, packed, names.get(number)) for number, packed in enumerate(listed, 1)]
+        return [unpack_event(number, packed, names.get(number)) for number, packed in enumerate(listed, after + 1)]
 
     def acknowledge(self, event: int, actor: str) -> None:
         """Note that somebody has read an event."""

@@ -84,8 +84,8 @@ class SqliteLedger(LedgerBase):
             test = rows.bets.test if rows.bets else None
             judgement = decide(rows, state_of, journal, test.bar(self._number_of(test)) if test else inf)
             tables.write(self._db, touched, journal, test)
-            for standing, client in judgement.alarms:
-                self._log_event(make_event("alarm", standing, client=client))
+            for notice in judgement.notices:
+                self._log_event(make_event(notice.what, notice.standing, client=notice.client))
             self._cache.measure(touched, (state for state, *_ in journal.records))
         return judgement
 
@@ -134,10 +134,10 @@ class SqliteLedger(LedgerBase):
             with closing(self._connect_to_read()) as db:
                 yield from tables.each_standing(db)
 
-    def events(self) -> list[Event]:
-        """Alarms and what operators did, oldest first."""
+    def events(self, *, after: int = 0) -> list[Event]:
+        """Notices and what operators did, oldest first."""
         with self._lock, self._named_errors():
-            return tables.read_events(self._db)
+            return tables.read_events(self._db, after)
 
     def acknowledge(self, event: int, actor: str) -> None:
         """Note that somebody has read an event."""

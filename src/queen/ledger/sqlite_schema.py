@@ -288,10 +288,10 @@ def write_event(db: sqlite3.Connection, event: Event) -> None:
     )
 
 
-def read_events(db: sqlite3.Connection) -> list[Event]:
-    """All events, oldest first."""
+def read_events(db: sqlite3.Connection, after: int) -> list[Event]:
+    """The events after this number, oldest first."""
     rows: Iterable[tuple[int, str, str, int, str, float, int, str, str, float, str | None]]
-    rows = db.execute("SELECT * FROM event ORDER BY id").fetchall()
+    rows = db.execute("SELECT * FROM event WHERE id > ? ORDER BY id", (after,)).fetchall()
     return [
         Event(i, what, name, bool(group), client, wealth, queries, _coverage(text), actor, at, acknowledged)
         for i, what, name, group, client, wealth, queries, text, actor, at, acknowledged in rows

@@ -17,6 +17,7 @@ from queen.sentinel.wealth import Winnings
 
 TESTS = 2  # whose winnings are remembered: while servers change to another calibration, both go on
 OUTLASTED = 16  # tests that may come and go while a richer one is not used; the next takes the place of that one
+LOW = 0.8  # share of a budget after which it is low
 STRIDE = 1 << 26  # squares are numbered column * STRIDE + line, exact for every radius that Limits allows
 
 
@@ -137,6 +138,23 @@ class ScopeState:
         if state.radius != radius:
             state.regrid(radius)
         return state
+
+    def extra_mark(self, limit: int) -> str:
+        """The notice due after one more extra answer, see `Notice`; "" if none is."""
+        if self.extra == limit:
+            return "budget spent"
+        return "budget low" if 5 * self.extra >= 4 * limit > 5 * (self.extra - 1) else ""
+
+    def class_mark(self, label: int, before: float, threshold: float) -> str:
+        """The notice due after a record in a class that had CQS `before`; "" where another class came there first."""
+        cqs, low = self.classes[label].cqs, LOW * threshold
+        if cqs > threshold >= before:
+            first = not any(one.cqs > threshold for other, one in self.classes.items() if other != label)
+            return "class spent" if first else ""
+        if cqs >= low > before:
+            first = not any(one.cqs >= low for other, one in self.classes.items() if other != label)
+            return "class low" if first else ""
+        return ""
 
     def obey(self, order: str, budget: Budget | None) -> None:
         """Carry out an operator's order, as `operate.lua` does; a pardon leaves coverage, records and memory alone."""

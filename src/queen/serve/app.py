@@ -86,7 +86,7 @@ class App:
             if split is not None:
                 content_type, extra = BINARY, [(HEADER_LENGTH, b"%d" % split)]
         except ServeError as error:
-            status, body, extra = error.status, error_body(error.message), _error_headers(error)
+            status, body, extra = error.status, error_body(error.message, error.rows), _error_headers(error)
         except ConnectionResetError:  # the client went away
             status, body = 499, b""
         except Exception as error:

@@ -29,10 +29,10 @@ from queen.perturber import MeasuredBatch
 from queen.policy import Action
 from queen.serve.protocol.rest_write import clean
 from queen.serve.queue.request_queue import OVERLOADED, PendingRequest, RequestQueue
+from queen.serve.refusal import explain, refuse
 from queen.serve.types import Caller, Query, ServeError
 from queen.types import Reply
 
-REFUSED = "no answer: this client's budget of answers is spent, or it stands accused of extraction; ask the operator"
 NOT_RECORDED = "the ledger cannot record this request, so it gets no answer; try again"
 KNOWN_BY_ANSWER = (Action.REFUSE, Action.LABEL)  # who gets such answers knows that it stands accused
 FORGET = 0.9  # weight of the past in the running mean of the pace
@@ -121,7 +121,10 @@ class Batcher:
                 thread.join(timeout)
 
     async def submit(self, query: Query, caller: Caller) -> NDArray[np.float32]:
-        """Probabilities (n, K) for one request; raises `ServeError` if the client gets an error instead."""
+        """Probabilities (n, K) for one request; raises `ServeError` if the client gets an error instead.
+
+        Where it may be answered in part, refused rows are NaN.
+        """
         if query.rows < 1:
             raise ServeError(400, "expected at least one row")
         groups = self._guard.groups(caller.groups) if caller.groups else {}
@@ -132,7 +135,11 @@ class Batcher:
         if len(parts) == 1:
             return await parts[0].answer
         try:
-            return np.concatenate(await asyncio.gather(*(part.answer for part in parts)))
+            answers = np.concatenate(await asyncio.gather(*(part.answer for part in parts)))
+            whole = parts[0].whole
+            if whole is not None and whole.refusal and not query.partial:
+                raise refuse(whole.refusal, np.isnan(answers[:, 0]).tolist())
+            return answers
         finally:  # after an error, or if the client went away: what is left of the request is dropped
             for part in parts:
                 part.answer.cancel()
@@ -213,7 +220,8 @@ class Batcher:
             self.queue.note_accused([clients[i] for i in owner], judgement.alarmed & ~judgement.trusted)
         reply = self._guard.reply(batch.measured, judgement, [clients[i] for i in owner], uniform=self._uniform)
         probabilities = clean(reply.probabilities.cpu().numpy())
-        results = _split_results(requests, probabilities, reply.refused, judgement.failed)
+        openly = self._guard.policy.alarmed is Action.REFUSE
+        results = _split_results(requests, probabilities, reply.refused, judgement, openly=openly)
         outcome = BatchOutcome(requests, judgement, reply, batch.model_seconds, recorded - start)
         _finish(results, then=lambda: self._on_batch(outcome))
 
@@ -231,12 +239,18 @@ def _split_results(
     requests: list[PendingRequest],
     answers: NDArray[np.float32],
     refused: NDArray[np.bool_],
-    failed: NDArray[np.bool_],
+    judgement: Judgement,
+    *,
+    openly: bool,
 ) -> list[Result]:
-    """The batch's rows, split by request; one with a failed or refused row gets an error for all of its rows."""
+    """The batch's rows, split by request; one with a failed or refused row gets an error for all of its rows.
+
+    Where it may be answered in part, or is itself a part, its refused rows are NaN. `openly`: accused clients may know
+    that they are.
+    """
     results: list[Result] = []
     broken: NDArray[np.bool_] = np.isnan(answers.sum(axis=1))
-    masks = [mask.tolist() for mask in (failed, broken, refused)]
+    masks = [mask.tolist() for mask in (judgement.failed, broken, refused)]
     start = 0
     for request in requests:
         rows = slice(start, start + request.query.rows)
@@ -247,7 +261,13 @@ def _split_results(
         elif is_broken:
             results.append((request, ServeError(500, "the model gave no number for an answer")))
         elif is_refused:
-            results.append((request, ServeError(429, REFUSED, retry_after=3600)))
+            why = explain(judgement, rows.start, masks[2][rows], openly=openly)
+            if request.whole is not None:
+                request.whole.refusal = request.whole.refusal or why
+            elif not request.query.partial:
+                results.append((request, refuse(why, masks[2][rows])))
+                continue
+            results.append((request, np.where(refused[rows, None], np.float32(np.nan), answers[rows])))
         else:
             results.append((request, answers[rows]))
     return results

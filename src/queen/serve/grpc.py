@@ -177,9 +177,11 @@ def _make_handler(
             return reply
         except ServeError as error:
             status = error.status
-            trailing = () if error.retry_after is None else (("retry-after", str(error.retry_after)),)
+            trailing = [] if error.retry_after is None else [("retry-after", str(error.retry_after))]
+            if error.rows:
+                trailing.append(("refused-rows", ",".join(map(str, error.rows))))
             code = CODES.get(status, grpc.StatusCode.INTERNAL if status >= 500 else grpc.StatusCode.INVALID_ARGUMENT)
-            return cast("bytes", await context.abort(code, error.message, trailing))  # which raises
+            return cast("bytes", await context.abort(code, error.message, tuple(trailing)))  # which raises
         except Exception as error:
             status = 500
             log("call failed", level="error", method=name, error=repr(error))

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from queen import __version__
 from queen.errors import CalibrationError, OptionError, ProtectionWarning, SecretError
 from queen.guard import Guard, load
-from queen.ledger import Event, Standing, open_ledger
+from queen.ledger import Ledger, open_ledger
+from queen.ledger.base import Notice
 from queen.ledger.open import witness_in
 from queen.secret import read_private, secret_path
 from queen.serve.access.auth import Authenticator
@@ -99,7 +100,7 @@ class Service:
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self.hold = Hold(settings, guard)
-        self._webhook = _open_webhook(settings, self.metrics)
+        self._webhook = _open_webhook(settings, guard.ledger, self.metrics)
         self._query_log = _open_query_log(settings, self.metrics)
         self.batcher = Batcher(
             guard,
@@ -187,7 +188,10 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     async def infer(self, query: Query, caller: Caller) -> NDArray[np.float32]:
-        """Probabilities (n, K) for one request, once they may leave; raises `ServeError`."""
+        """Probabilities (n, K) for one request, once they may leave, NaN in rows refused where that may be.
+
+        Raises `ServeError`.
+        """
         arrived = time.monotonic()
         try:
             answers = await self.batcher.submit(query, caller)
@@ -208,7 +212,7 @@ class Service:
         self.metrics.set_ready(self.ready)
 
     def _after_batch(self, outcome: BatchOutcome) -> None:
-        """Count and record a batch whose answers have left, and report the alarms that it raised."""
+        """Count and record a batch whose answers have left, and report what it brought about."""
         self.counter.batch(
             outcome.judgement,
             outcome.reply,
@@ -220,17 +224,25 @@ class Service:
             now = time.time()
             for request in outcome.requests:
                 self._query_log.write(request.caller.client, request.caller.groups, request.query.inputs, now)
-        for standing, client in outcome.judgement.alarms:
-            self._report_alarm(standing, client)
+        for notice in outcome.judgement.notices:
+            self._report(notice)
+        if self._webhook and outcome.judgement.notices:
+            self._webhook.wake()
 
-    def _report_alarm(self, of: Standing, client: str) -> None:
-        """Count and log that a client or a group stands accused, and post it to the webhook."""
-        self.metrics.alarm("group" if of.group else "client")
-        log("alarm", level="warning", name=of.name, group=of.group, client=client, wealth=of.wealth, queries=of.queries)
-        if self._webhook:
-            at = time.time()
-            event = Event(0, "alarm", of.name, of.group, client, of.wealth, of.queries, of.coverage, "", at)
-            self._webhook.submit(event)
+    def _report(self, notice: Notice) -> None:
+        """Count and log that a client or a group stands accused, or that a budget of it is low or spent."""
+        of = notice.standing
+        self.metrics.notice(notice.what, "group" if of.group else "client")
+        about = {"wealth": of.wealth} if notice.what == "alarm" else {"extra_answers": of.extra_answers}
+        log(
+            notice.what,
+            level="warning",
+            name=of.name,
+            group=of.group,
+            client=notice.client,
+            queries=of.queries,
+            **about,
+        )
 
 
 def load_guard(settings: Settings, **where: Any) -> Guard:
@@ -274,13 +286,13 @@ def load_guard(settings: Settings, **where: Any) -> Guard:
     return guard
 
 
-def _open_webhook(settings: Settings, metrics: Metrics) -> Webhook | None:
+def _open_webhook(settings: Settings, ledger: Ledger, metrics: Metrics) -> Webhook | None:
     if settings.webhook is None:
         return None
     secret, file = settings.webhook_secret, settings.webhook_secret_file
     if file is not None and not (secret := read_private(file)):
         raise SecretError(f"secret file '{file}' is empty")
-    return Webhook(settings.webhook, secret=secret, metrics=metrics)
+    return Webhook(settings.webhook, ledger, secret=secret, metrics=metrics)
 
 
 def _open_query_log(settings: Settings, metrics: Metrics) -> QueryLog | None:

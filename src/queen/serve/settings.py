@@ -132,7 +132,7 @@ class Settings(BaseSettings):
     record: Path | None = Field(None, description="Folder to record all queries in, for `queen audit`.")
     record_bytes: int = Field(1024 * MIB, ge=MIB, description="Most bytes of recorded queries; the oldest go first.")
     record_days: float = Field(30.0, gt=0, description="Days after which recorded queries are deleted.")
-    webhook: str | None = Field(None, description="URL that alarms are posted to.")
+    webhook: str | None = Field(None, description="URL that alarms, and budgets that are low or spent, are posted to.")
     webhook_secret: str | None = Field(None, description="Secret that signs what is posted (HMAC-SHA256).", repr=False)
     webhook_secret_file: Path | None = Field(
         None, description="File with that secret, which only its owner may read; a flag is in the process list."

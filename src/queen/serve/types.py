@@ -12,6 +12,7 @@ from queen.core import inputs
 from queen.types import Inputs
 
 OUTPUT = "probabilities"
+REFUSED = "refused"  # the output that marks refused rows where a request may be answered in part
 INPUT = "input"  # name of the only input of a model that takes one tensor
 LARGE = 1 << 18  # bytes of a request that takes milliseconds to parse
 
@@ -101,13 +102,17 @@ class Query:
     rows: int
     id: str = ""
     answer_format: AnswerFormat = field(default_factory=AnswerFormat)
+    partial: bool = False  # whether refused rows are marked, instead of an error for all
 
 
 class ServeError(Exception):
-    """An error for the client: an HTTP status, one line of text, and after how many seconds to try again."""
+    """An error for the client: an HTTP status, one line of text, after how many seconds to try again, refused rows."""
 
-    def __init__(self, status: int, message: str, *, retry_after: int | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, *, retry_after: int | None = None, rows: tuple[int, ...] = ()
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.retry_after = retry_after
+        self.rows = rows

@@ -17,6 +17,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from queen.errors import LedgerError
+from queen.ledger import Budget
 from queen.serve.admin import accounts, background
 from tests.support.admin_stub import (
     HOSTILE,
@@ -274,11 +275,28 @@ def test_allow_list_revoke_and_acknowledge(stub, url, new_page):
     expect(page.get_by_role("button", name="Revoke key", exact=True)).to_be_disabled()
     assert [key.active for key in stub.keys.keys().values() if key.name == "thief-7"] == [False]
     go(page, VIEWS["events"])
-    page.get_by_role("button", name="Mark as seen").click()
-    expect(page.get_by_text("No open alarms.")).to_be_visible()
+    buttons = page.get_by_role("button", name="Mark as seen")
+    for left in range(4, -1, -1):  # an alarm, and what was noted of budgets
+        buttons.last.click()
+        expect(buttons).to_have_count(left)
+    expect(page.get_by_text("No open notices.")).to_be_visible()
     assert stub.guard.ledger.events()[0].acknowledged == "olga <admin>"
     page.get_by_role("button", name="Everything").click()
-    expect(page.locator("tbody tr")).to_have_count(3)
+    expect(page.locator("tbody tr")).to_have_count(7)
+
+
+def test_a_client_that_runs_out_of_budget_is_seen(stub, url, new_page):
+    stub.guard.ledger.set_budget("alice", Budget(extra_answers=stub.guard.ledger.standing("alice").extra_answers), "op")
+    page = log_in(new_page(url), stub.admin_key)
+    out = page.locator(".tile", has_text="Out of budget")
+    expect(out).to_contain_text("2")
+    go(page, VIEWS["clients"])
+    expect(page.locator("tr", has_text="alice").first).to_contain_text("Budget spent")
+    go(page, VIEWS["client"])
+    expect(page.locator(".title .pill", has_text="Budget spent")).to_be_visible()
+    expect(page.get_by_text("Budget low").first).to_be_visible()  # in what happened
+    go(page, VIEWS["events"])
+    expect(page.locator("tbody tr", has_text="Class spent")).to_contain_text("covered to")
 
 
 def test_an_order_that_fails_says_so(stub, url, new_page):
@@ -445,11 +463,11 @@ def test_a_server_that_nobody_has_asked_yet(listener, tmp_path, new_page):
     listener.app = stub.app()
     page = log_in(new_page(listener.url), stub.admin_key)
     expect(page.get_by_text("Nobody has asked yet.")).to_be_visible()
-    expect(page.get_by_text("No open alarms.")).to_be_visible()
+    expect(page.get_by_text("No open notices.")).to_be_visible()
     go(page, VIEWS["clients"])
     expect(page.get_by_text("Clients appear here with their first query.")).to_be_visible()
     go(page, VIEWS["events"])
-    expect(page.get_by_text("No open alarms.")).to_be_visible()
+    expect(page.get_by_text("No open notices.")).to_be_visible()
     go(page, VIEWS["policy"])
     expect(page.get_by_text("No kinds of groups have limits")).to_be_visible()
     assert_accessible(page, "empty")

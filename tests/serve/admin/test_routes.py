@@ -22,7 +22,7 @@ from queen.ledger import Budget, Standing
 from queen.options import Limits
 from queen.serve.admin import accounts as accounts_module
 from queen.serve.admin import background
-from queen.serve.admin.accounts import Accounts
+from queen.serve.admin.accounts import Accounts, account_facts
 from queen.serve.admin.background import BackgroundValue
 from queen.serve.admin.routes import admin_routes
 from queen.serve.unprotected import Unprotected
@@ -113,7 +113,7 @@ def test_overview_tells_model_policy_server_and_totals(stub, http):
     server = content["server"]
     assert (server["ledger"], server["ready"]) == ("memory", True)
     assert server["uptime"] == pytest.approx(7_500, abs=60)
-    assert content["totals"] == {"clients": 12, "groups": 1, "alarmed": 1, "unacknowledged": 1}
+    assert content["totals"] == {"clients": 12, "groups": 1, "alarmed": 1, "spent": 1, "unacknowledged": 5}
 
 
 def test_other_policies_have_no_bar_and_none_is_called_by_its_name(listener, tmp_path):
@@ -178,7 +178,7 @@ def test_a_client_has_its_classes_events_and_keys(stub, http):
     assert key not in json.dumps(content)
     assert made.digest.hex() not in json.dumps(content)
     content = http.get("client?name=alice").json()
-    assert content["events"] == []
+    assert {event["what"] for event in content["events"]} == {"budget low", "class low"}
     shares = [one["share"] for one in content["coverage"]]
     assert shares == sorted(shares, reverse=True)
     assert content["most"] == content["coverage"][0]
@@ -224,9 +224,9 @@ def test_events_come_newest_first(stub, http):
     for i in range(5):
         stub.guard.ledger.allow("alice", f"actor {i}", allowed=bool(i % 2))
     content = http.get("events").json()
-    assert [one["id"] for one in content["events"]] == [6, 5, 4, 3, 2, 1]
+    assert [one["id"] for one in content["events"]] == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
     assert content["events"][0]["actor"] == "actor 4"
-    assert [one["id"] for one in http.get("events?limit=2").json()["events"]] == [6, 5]
+    assert [one["id"] for one in http.get("events?limit=2").json()["events"]] == [10, 9]
 
 
 def test_series_are_those_of_the_server(stub, http):
@@ -290,7 +290,7 @@ def test_keys_are_revoked_by_id_or_name(stub, http):
 def test_events_are_acknowledged(stub, http):
     assert http.post("acknowledge", json={"event": 1}).json() == {"acknowledged": 1, "actor": ACTOR}
     assert stub.guard.ledger.events()[0].acknowledged == ACTOR
-    assert http.get("overview").json()["totals"]["unacknowledged"] == 0
+    assert http.get("overview").json()["totals"]["unacknowledged"] == 4  # what was noted of budgets
     assert http.post("acknowledge", json={"event": 99}).status_code == 400
 
 
@@ -444,7 +444,7 @@ def test_what_is_not_known_yet_is_said_to_be_so(listener, stub, monkeypatch):
     monkeypatch.setattr(stub.guard.ledger, "each_standing", lambda: gate.wait(60) and real())
     with client_of(listener, stub) as http:
         assert http.get("overview").json()["totals"] == {
-            "clients": None, "groups": None, "alarmed": None, "unacknowledged": 1,
+            "clients": None, "groups": None, "alarmed": None, "spent": None, "unacknowledged": 5,
         }  # fmt: skip
         assert http.get("clients").json() == {"clients": [], "total": None, "complete": False, "at": None}
         assert http.get("client?name=alice").json()["queries"] > 0  # one client needs no list
@@ -471,7 +471,8 @@ def test_of_very_many_clients_the_first_by_each_order_are_right(monkeypatch):
     for order, rank in ranks.items():
         best = sorted(many, key=rank, reverse=True)[:50]
         assert [a.standing for a in accounts.ranked(order, "", 50)] == best
-    assert accounts.totals == {"clients": 4_285, "groups": 715, "alarmed": 1_000}
+    spent = sum(one.coverage[3] > 0.5 for one in many)
+    assert accounts.totals == {"clients": 4_285, "groups": 715, "alarmed": 1_000, "spent": spent}
     assert not accounts.complete
     assert len(accounts._accounts) <= 500
 
@@ -509,7 +510,32 @@ def test_rankings_follow_a_change():
     assert [a.standing.name for a in accounts.ranked("queries", "", 9)] == ["a", "b"]
     accounts.put(Standing("c", True, 9))
     accounts.put(Standing("b", False, 2))
-    assert accounts.totals == {"clients": 2, "groups": 1, "alarmed": 0}
+    assert accounts.totals == {"clients": 2, "groups": 1, "alarmed": 0, "spent": 0}
+    accounts.put(Standing("c", True, 9, extra_answers=10**6))
+    assert accounts.totals["spent"] == 1
+
+
+@pytest.mark.parametrize(
+    ("used", "covered", "expected"),
+    [
+        (0, 0.0, ()),
+        (79, 0.39, ()),
+        (80, 0.4, ("budget low", "class low")),
+        (99, 0.5, ("budget low", "class low")),
+        (100, 0.51, ("budget spent", "class spent")),
+        (500, 0.0, ("budget spent",)),
+    ],
+)
+def test_budgets_that_come_to_an_end_are_a_state(used, covered, expected):
+    standing = Standing("a", False, 1000, extra_answers=used, coverage={3: covered} if covered else {})
+    limits = Limits(threshold=0.5, extra_answers=100)
+    for policy, words in (("sentinel", expected), ("strict", ())):  # under the paper's policies nothing is refused
+        guard = small_guard(limits=limits, policy=policy)
+        assert account_facts(standing, guard.bundle, None, ())["budget_state"] == words
+    assert (
+        account_facts(replace(standing, allowed=True), small_guard(limits=limits).bundle, None, ())["budget_state"]
+        == ()
+    )
 
 
 def test_a_class_that_this_model_does_not_have_is_shown_by_its_number(stub, http, monkeypatch):

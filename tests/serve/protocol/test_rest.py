@@ -240,6 +240,45 @@ def test_classification_is_read_off_the_answer(spec: ModelSpec, best: int, binar
     assert json.loads(body[:split])["outputs"][0]["shape"] == [3, min(best, 10)]
 
 
+PARTLY = [AnswerFormat(), AnswerFormat(binary=True), AnswerFormat(classification=2), AnswerFormat(True, 2)]
+
+
+@pytest.mark.parametrize("wanted", PARTLY)
+def test_an_answer_in_part_marks_refused_rows_and_is_as_long_as_any(wanted: AnswerFormat) -> None:
+    query, honest = Query(torch.zeros(5), 5, answer_format=wanted, partial=True), clean(_simplex(5, DIGITS.classes, 0))
+    lengths = set()
+    for refused in ([], [1], [0, 2, 4], [0, 1, 2, 3, 4]):
+        answer = honest.copy()
+        answer[refused] = np.nan
+        body, split = write_answer(query, answer, DIGITS)
+        lengths.add(len(body))
+        reply, raw = json.loads(body[:split]), body[split:] if split else b""
+        first, second = reply["outputs"]
+        assert (first["name"], first["shape"][0]) == ("probabilities", 5)
+        assert (second["name"], second["datatype"], second["shape"]) == ("refused", "BOOL", [5])
+        marks = list(raw[-5:]) if wanted.binary else second["data"]
+        assert [row for row in range(5) if marks[row]] == refused
+        if not wanted.classification:
+            numbers = np.frombuffer(raw[:-5], "<f4") if wanted.binary else np.array(first["data"], np.float32)
+            rows = numbers.reshape(honest.shape)
+            assert not rows[refused].any()  # zeros, which no answer is
+            assert (np.delete(rows, refused, 0) == np.delete(honest, refused, 0)).all()
+    assert len(lengths) == 1
+    whole, _ = write_answer(replace(query, partial=False), honest, DIGITS)
+    assert b"refused" not in whole
+
+
+@pytest.mark.parametrize(("given", "partial"), [({}, False), ({"partial": True}, True), ({"partial": False}, False)])
+def test_partial_is_asked_for_with_a_parameter(given: dict[str, Any], partial: bool) -> None:
+    assert read_query(ask(parameters=given), None, DIGITS, max_rows=MAX_ROWS).partial is partial
+
+
+@pytest.mark.parametrize("value", ["true", 1, None, []])
+def test_partial_is_true_or_false(value: object) -> None:
+    with pytest.raises(ServeError, match="expected partial as true or false"):
+        read_query(ask(parameters={"partial": value}), None, DIGITS, max_rows=MAX_ROWS)
+
+
 def test_an_answer_of_other_rows_is_not_sent() -> None:
     with pytest.raises(ServeError) as caught:
         write_answer(Query(torch.zeros(1), 1), np.zeros((2, 10), np.float32), DIGITS)

@@ -18,6 +18,7 @@ TYPES = {
     "queen_alarmed_rows": "counter",
     "queen_refused_rows": "counter",
     "queen_alarms": "counter",
+    "queen_budgets": "counter",
     "queen_request_seconds": "histogram",
     "queen_batch_rows": "histogram",
     "queen_model_seconds": "histogram",
@@ -86,9 +87,8 @@ def test_batches_are_counted_row_by_row():
 
 def test_the_rest_is_counted_too():
     metrics = Metrics(model="digits", policy="sentinel")
-    metrics.alarm("client")
-    metrics.alarm("group")
-    metrics.alarm("group")
+    for what, kind in (("alarm", "client"), ("alarm", "group"), ("alarm", "group"), ("budget spent", "client")):
+        metrics.notice(what, kind)
     metrics.ledger_error()
     metrics.set_ready(True)
     metrics.set_queue(17)
@@ -97,6 +97,8 @@ def test_the_rest_is_counted_too():
     metrics.webhook("sent")
     figures = values(metrics)
     assert (figures["queen_alarms_total{kind=client}"], figures["queen_alarms_total{kind=group}"]) == (1, 2)
+    assert figures["queen_budgets_total{kind=client,what=budget spent}"] == 1
+    assert figures["queen_budgets_total{kind=group,what=class low}"] == 0
     assert (figures["queen_ledger_errors_total"], figures["queen_ready"], figures["queen_queue_rows"]) == (1, 1, 17)
     assert (figures["queen_recording"], figures["queen_record_dropped_rows_total"]) == (1, 5)
     assert figures["queen_webhook_total{outcome=sent}"] == 1
@@ -123,10 +125,10 @@ def test_no_traffic_can_add_time_series_without_end():
 
 def test_no_label_could_hold_a_client():
     labels = {key for family in families(Metrics()).values() for s in family.samples for key in s.labels}
-    assert labels == {"protocol", "status", "verdict", "kind", "outcome", "le", "version", "model", "policy"}
-    assert (KINDS, OUTCOMES) == (("client", "group"), ("sent", "failed", "dropped"))
+    assert labels == {"protocol", "status", "verdict", "kind", "what", "outcome", "le", "version", "model", "policy"}
+    assert (KINDS, OUTCOMES) == (("client", "group"), ("sent", "failed"))
     with pytest.raises(KeyError):
-        Metrics().alarm("alice")  # type: ignore[arg-type]
+        Metrics().notice("alarm", "alice")  # type: ignore[arg-type]
     with pytest.raises(KeyError):
         Metrics().webhook("alice")  # type: ignore[arg-type]
 

@@ -43,6 +43,9 @@ async def main() -> None:
             report.answer(form, result.get_output_by_name("probabilities").as_numpy())
             report.facts[f"id {form}"] = result.id
         await mistakes(client, metadata, job, report)
+        asked = request(job, x, parameters={"partial": True})
+        result = await client.infer(asked, headers=tuple(bearer(job.poor).items()))
+        report.part("binary", *(result.get_output_by_name(name).as_numpy() for name in ("probabilities", "refused")))
     report.print()
 
 

@@ -31,6 +31,11 @@ async def main() -> None:
     }
     await answers(client, address, job, report)
     await mistakes(client, address, job, report)
+    for form, binary in (("binary", True), ("json", False)):
+        parameters = {"partial": True, "binary_data_output": binary}
+        asked = request(job, job.images, binary=binary, parameters=parameters)
+        result = await client.infer(address, asked, job.model, headers=bearer(job.poor))
+        report.part(form, *(result.get_output_by_name(name).as_numpy() for name in ("probabilities", "refused")))
     await client.close()
     report.print()
 

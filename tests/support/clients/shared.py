@@ -26,6 +26,7 @@ class Job:
     model: str
     key: str
     thief: str
+    poor: str  # the key of a client whose budget does not suffice for all images
     images: Array
     noise: Array
 
@@ -57,6 +58,12 @@ class Report:
     answers: dict[str, Any] = field(default_factory=dict)
     labels: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, Any] = field(default_factory=dict)
+
+    def part(self, form: str, probabilities: Array, refused: NDArray[np.bool_]) -> None:
+        """Note an answer in part, to one who has used up its budget meanwhile."""
+        kinds = [str(probabilities.dtype), str(refused.dtype)]
+        self.parts[form] = {"dtypes": kinds, "rows": probabilities.tolist(), "refused": refused.tolist()}
 
     def answer(self, form: str, probabilities: Array) -> None:
         self.answers[form] = {"dtype": str(probabilities.dtype), "rows": probabilities.tolist()}

@@ -12,6 +12,7 @@ from typing import Any
 from queen.bundle.bundle import Bundle
 from queen.ledger import Standing
 from queen.ledger.rows import bar_of
+from queen.ledger.state import LOW
 from queen.options import Limits
 
 MAX_ACCOUNTS = 20_000  # that are in memory at once
@@ -26,6 +27,12 @@ class Account:
     standing: Standing
     share: float  # CQS over the threshold; infinite if the threshold is 0
     label: int | None  # that class; None if it has covered nothing
+    budget: tuple[str, ...] = ()  # which of its budgets are low or spent, as in NOTICES
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it is refused some answers for want of budget."""
+        return any(word.endswith("spent") for word in self.budget)
 
 
 class Accounts:
@@ -34,7 +41,7 @@ class Accounts:
     def __init__(self, bundle: Bundle) -> None:
         self.at = time.time()
         self.complete = True
-        self.totals = {"clients": 0, "groups": 0, "alarmed": 0}
+        self.totals = {"clients": 0, "groups": 0, "alarmed": 0, "spent": 0}
         self._bundle = bundle
         self._accounts: dict[tuple[bool, str], Account] = {}
 
@@ -61,8 +68,9 @@ class Accounts:
         before = self._accounts.get(key)
         if before is None:
             self.totals["groups" if standing.group else "clients"] += 1
+        account = self._accounts[key] = _account(standing, self._bundle)
         self.totals["alarmed"] += standing.alarmed - (before is not None and before.standing.alarmed)
-        self._accounts[key] = _account(standing, self._bundle)
+        self.totals["spent"] += account.is_spent - (before is not None and before.is_spent)
         if len(self._accounts) > MAX_ACCOUNTS:
             self.complete = False
             first = {id(a): a for order in ORDERS for a in self.ranked(order, "", MAX_RANKED)}
@@ -97,10 +105,21 @@ def radius_of(limits: Limits, label: int) -> float:
 
 
 def _account(standing: Standing, bundle: Bundle) -> Account:
-    if not standing.coverage:
-        return Account(standing, 0.0, None)
-    label, cqs = max(standing.coverage.items(), key=lambda item: item[1])
-    return Account(standing, _share(cqs, limits_of(standing, bundle).threshold), label)
+    limits = limits_of(standing, bundle)
+    label, cqs = max(standing.coverage.items(), key=lambda item: item[1], default=(None, 0.0))
+    share = 0.0 if label is None else _share(cqs, limits.threshold)
+    return Account(standing, share, label, _budget_words(standing, limits, cqs) if bundle.policy == "sentinel" else ())
+
+
+def _budget_words(standing: Standing, limits: Limits, cqs: float) -> tuple[str, ...]:
+    """Which budgets are low or spent, by the marks of `Notice`; none of who is on the allow-list."""
+    if standing.allowed:
+        return ()
+    extra, most = standing.extra_answers, limits.extra_answers
+    words = ("budget spent",) if extra >= most else ("budget low",) if 5 * extra >= 4 * most else ()
+    if cqs > limits.threshold:
+        return (*words, "class spent")
+    return (*words, "class low") if 0 < LOW * limits.threshold <= cqs else words
 
 
 def _share(cqs: float, threshold: float) -> float:
@@ -114,11 +133,13 @@ def account_facts(
 
     `bar` is the wealth that accuses a client, or None if nobody can be accused; a group needs more.
     """
-    facts, limits, label = asdict(standing), limits_of(standing, bundle), _account(standing, bundle).label
+    facts, limits, account = asdict(standing), limits_of(standing, bundle), _account(standing, bundle)
+    label = account.label
     coverage = facts.pop("coverage")
     return facts | {
         "bar": None if bar is None else bar_of(bar, group=standing.group),
         "extra_limit": limits.extra_answers,
+        "budget_state": account.budget,
         "most": None if label is None else _class_facts(bundle, label, coverage[label], limits),
         "keys": list(keys),
     }

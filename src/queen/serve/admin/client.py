@@ -48,7 +48,7 @@ class AdminClient:
         return _standing(self._call(f"/admin/client?name={quote(name, safe='')}&group={int(group)}"))
 
     def events(self) -> list[Event]:
-        """Alarms and what operators did, oldest first; at most 1,000."""
+        """Notices and what operators did, oldest first; at most 1,000."""
         newest_first = self._call(f"/admin/events?limit={MAX_LINES}")["events"]
         return [Event(**(line | {"coverage": dict(line["coverage"])})) for line in reversed(newest_first)]
 

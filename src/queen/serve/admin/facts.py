@@ -10,6 +10,7 @@ from typing import Any
 import queen
 from queen.guard import Guard
 from queen.ledger import Event, Ledger
+from queen.ledger.base import NOTICES
 from queen.options import Limits
 from queen.serve.access.key import Key
 from queen.serve.types import ModelSpec
@@ -60,11 +61,11 @@ def server_facts(ledger: Ledger, *, ready: bool, started: float, notices: Sequen
 
 
 class History:
-    """All events, oldest first, and how many alarms nobody has acknowledged yet."""
+    """All events, oldest first, and how many notices nobody has acknowledged yet."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self.events = events
-        self.unacknowledged = sum(1 for event in events if event.what == "alarm" and event.acknowledged is None)
+        self.unacknowledged = sum(1 for event in events if event.what in NOTICES and event.acknowledged is None)
         self._about: dict[tuple[bool, str], list[Event]] = defaultdict(list)
         for event in events:
             self._about[event.group, event.name].append(event)

@@ -29,7 +29,7 @@ MAX_POINTS = 5000
 MAX_THREADS = 2  # of the server's threads: whatever operators do, some are left to check keys
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 
-NOT_YET = {"clients": None, "groups": None, "alarmed": None}
+NOT_YET = {"clients": None, "groups": None, "alarmed": None, "spent": None}
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -194,7 +194,7 @@ class AdminApi:
         return {"points": newest, "total": len(points), "radius": radius, "note": None}
 
     async def events(self, request: Request, caller: Caller) -> Json:
-        """The newest ?limit= events (alarms, and what operators did), newest first."""
+        """The newest ?limit= events (notices, and what operators did), newest first."""
         limit = read_number(request, "limit", MAX_LINES, most=MAX_LINES)
         history = await self._history.get()
         events = history.events if history else []

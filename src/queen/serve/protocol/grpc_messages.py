@@ -12,9 +12,9 @@ from torch import Tensor
 
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.protocol.rest_read import check_classification, check_id, check_output
-from queen.serve.protocol.rest_write import EXTENSIONS, PLATFORM, check_answer, labels
-from queen.serve.protocol.tensors import check_names, check_shape, find_dtype, gather, read_raw, read_typed
-from queen.serve.types import OUTPUT, AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
+from queen.serve.protocol.rest_write import EXTENSIONS, PLATFORM, check_answer, labels, split_refused
+from queen.serve.protocol.tensors import check_names, check_shape, find_dtype, gather, read_raw, read_typed, short
+from queen.serve.types import OUTPUT, REFUSED, AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
 
 CONTENTS: Mapping[str, str] = {
     "FP32": "fp32_contents",
@@ -55,22 +55,28 @@ def read_message(raw: bytes, spec: ModelSpec, *, max_rows: int, max_values: int 
         for entry, raw_part in zip(message.inputs, _match_raw_parts(message, raw_parts), strict=True)
     }
     inputs, rows = gather(tensors, spec)
-    return Query(inputs, rows, check_id(message.id), _answer_format(message))
+    return Query(inputs, rows, check_id(message.id), _answer_format(message), _is_partial(message))
 
 
 def write_message(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> oip.ModelInferResponse:
     """The answer (n, K) as raw bytes; answers to requests of the same form all have the same length."""
     check_answer(query, answer, spec)
+    answer, refused = split_refused(answer)
     shape, raw, datatype = answer.shape, answer.tobytes(), "FP32"
     if query.answer_format.classification:
         (shape, raw), datatype = labels(answer, query.answer_format.classification, spec), "BYTES"
-    return oip.ModelInferResponse(
+    make = oip.ModelInferResponse.InferOutputTensor
+    response = oip.ModelInferResponse(
         model_name=spec.name,
         model_version=spec.version,
         id=query.id,
-        outputs=[oip.ModelInferResponse.InferOutputTensor(name=OUTPUT, datatype=datatype, shape=shape)],
+        outputs=[make(name=OUTPUT, datatype=datatype, shape=shape)],
         raw_output_contents=[raw],
     )
+    if query.partial:
+        response.outputs.append(make(name=REFUSED, datatype="BOOL", shape=refused.shape))
+        response.raw_output_contents.append(refused.tobytes())
+    return response
 
 
 def server_message(version: str) -> oip.ServerMetadataResponse:
@@ -152,6 +158,13 @@ def _answer_format(message: oip.ModelInferRequest) -> AnswerFormat:
     _refuse_shared_memory(parameters)
     best = _value(parameters["classification"]) if "classification" in parameters else None
     return AnswerFormat(binary=True, classification=check_classification(best))
+
+
+def _is_partial(message: oip.ModelInferRequest) -> bool:
+    value = _value(message.parameters["partial"]) if "partial" in message.parameters else False
+    if not isinstance(value, bool):
+        raise ServeError(400, f"expected partial as bool_param, got {short(value)}")
+    return value
 
 
 def _value(parameter: oip.InferParameter) -> object:

@@ -6,7 +6,7 @@ from typing import Any
 
 from queen.serve.protocol.rest_read import HEADER, MAX_ID_LENGTH
 from queen.serve.protocol.tensors import FLOATS, INTEGERS
-from queen.serve.types import ModelSpec, TensorSpec
+from queen.serve.types import REFUSED, ModelSpec, TensorSpec
 
 Schema = dict[str, Any]
 JSON, RAW = "application/json", "application/octet-stream"
@@ -41,7 +41,8 @@ def _infer(spec: ModelSpec, max_rows: int) -> Schema:
     body = {JSON: {"schema": _request(spec, max_rows)}, RAW: {"schema": {"description": raw}}}
     answer = {JSON: {"schema": _answer(spec)}, RAW: {"schema": {"description": "JSON, and then the numbers' bytes"}}}
     errors = {str(code): _error() for code in (400, 404, 408, 413, 415, 500)} | _key_errors()
-    errors |= {"429": _error(retry=True), "503": _error(retry=True)}
+    refused_rows = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+    errors |= {"429": _error(rows=refused_rows), "503": _error(retry=True)}
     length = {"type": "integer", "minimum": 1}
     about = f"Length of the JSON in a body of {RAW}; without it all of the body is JSON, whatever its type."
     return {
@@ -68,7 +69,7 @@ def _request(spec: ModelSpec, max_rows: int) -> Schema:
         },
         {
             "id": {"type": ["string", "null"], "maxLength": MAX_ID_LENGTH},
-            "parameters": _optional({"binary_data_output": FLAG}),
+            "parameters": _optional({"binary_data_output": FLAG, "partial": FLAG}),
             "outputs": {"type": ["array", "null"], "items": output, "maxItems": 1},
         },
     )
@@ -99,13 +100,14 @@ def _answer(spec: ModelSpec) -> Schema:
     numbers = {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}, "minItems": spec.classes}
     best = {"type": "array", "items": {"type": "string", "pattern": r"^[0-9.e+-]+:\d+(:.*)?$"}, "minItems": 1}
     shape = {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2}
-    output = {
-        "anyOf": [
-            _object({"name": {"const": spec.output.name}, "datatype": {"const": kind}, "shape": shape, "data": data})
-            for kind, data in (("FP32", numbers), ("BYTES", best))
-        ]
-    }
-    outputs = {"type": "array", "items": output, "minItems": 1, "maxItems": 1}
+    output = [
+        _object({"name": {"const": spec.output.name}, "datatype": {"const": kind}, "shape": shape, "data": data})
+        for kind, data in (("FP32", numbers), ("BYTES", best))
+    ]
+    refused = {"type": "array", "items": FLAG, "minItems": 1}
+    rows = {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1, "maxItems": 1}
+    marks = _object({"name": {"const": REFUSED}, "datatype": {"const": "BOOL"}, "shape": rows, "data": refused})
+    outputs = {"type": "array", "items": {"anyOf": [*output, marks]}, "minItems": 1, "maxItems": 2}
     names = {"model_name": {"const": spec.name}, "model_version": {"const": spec.version}}
     return _object({**names, "outputs": outputs}, {"id": TEXT})
 
@@ -145,9 +147,10 @@ def _not_ready() -> Schema:
     return _content("Not now.", _object({"ready": {"const": False}}))
 
 
-def _error(*, retry: bool = False) -> Schema:
+def _error(*, retry: bool = False, rows: Schema | None = None) -> Schema:
     after = {"Retry-After": {"required": True, "schema": {"type": "integer", "minimum": 1}}}
-    return _content("What is wrong.", _object({"error": TEXT})) | ({"headers": after} if retry else {})
+    says = _object({"error": TEXT}, {"rows": rows} if rows else None)
+    return _content("What is wrong.", says) | ({"headers": after} if retry else {})
 
 
 def _content(description: str, schema: Schema) -> Schema:

@@ -51,7 +51,8 @@ def read_query(
         raise ServeError(400, f"expected {used} bytes after the JSON as binary_data_size says, got {len(raw)}")
     inputs, rows = gather(tensors, spec)
     _refuse_repeated_keys(header, request)
-    return Query(inputs, rows, check_id(request.get("id")), _answer_format(request))
+    partial = _flag(_parameters(request), "partial", False)
+    return Query(inputs, rows, check_id(request.get("id")), _answer_format(request), partial)
 
 
 def check_id(value: object) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from queen.serve.types import ModelSpec, Query, ServeError, TensorSpec
+from queen.serve.types import OUTPUT, REFUSED, ModelSpec, Query, ServeError, TensorSpec
 
 EXTENSIONS = ("binary_tensor_data", "classification")
 PLATFORM = "queen"
@@ -23,16 +24,58 @@ ROWS_AT_A_TIME = 64
 
 
 def write_answer(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> tuple[bytes, int | None]:
-    """The reply's body for an answer (n, K), and the length of its JSON if raw bytes follow, else None."""
+    """The reply's body for an answer (n, K), and the length of its JSON if raw bytes follow, else None.
+
+    Rows that are NaN were refused: they are written as zeros, and a second output of a `partial` query marks them.
+    """
     check_answer(query, answer, spec)
-    if query.answer_format.classification:
-        return _write_labels(query, answer, spec)
-    shape = b"%d,%d" % answer.shape
-    if not query.answer_format.binary:
-        return _head(query, spec, b"FP32", shape) + b'"data":[' + _numbers(answer, spec).encode() + b"]}]}", None
-    raw = answer.tobytes()
-    head = _head(query, spec, b"FP32", shape) + b'"parameters":{"binary_data_size":%d}}]}' % len(raw)
-    return head + raw, len(head)
+    answer, refused = split_refused(answer)
+    outputs = [(_write_labels if query.answer_format.classification else _write_numbers)(query, answer, spec)]
+    if query.partial:
+        outputs.append(_write_refused(query, refused))
+    json = _head(query, spec) + b",".join(output.json for output in outputs) + b"]}"
+    json += b" " * sum(output.spaces for output in outputs)
+    raw = b"".join(output.raw for output in outputs)
+    return json + raw, len(json) if query.answer_format.binary else None
+
+
+class WrittenOutput(NamedTuple):
+    """An output of a reply: JSON, raw bytes to come behind all JSON, and spaces that make up for its length."""
+
+    json: bytes
+    raw: bytes = b""
+    spaces: int = 0
+
+
+def _write_output(
+    name: bytes, datatype: bytes, shape: bytes, *, data: bytes = b"", raw: bytes | None = None, spaces: int = 0
+) -> WrittenOutput:
+    """An output with its values in JSON, or with raw bytes instead."""
+    values = b'"data":[%b]' % data if raw is None else b'"parameters":{"binary_data_size":%d}' % len(raw)
+    json = b'{"name":"%b","datatype":"%b","shape":[%b],%b}' % (name, datatype, shape, values)
+    return WrittenOutput(json, raw or b"", spaces)
+
+
+def _write_numbers(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> WrittenOutput:
+    name, shape = OUTPUT.encode(), b"%d,%d" % answer.shape
+    if query.answer_format.binary:
+        return _write_output(name, b"FP32", shape, raw=answer.tobytes())
+    return _write_output(name, b"FP32", shape, data=_numbers(answer, spec).encode())
+
+
+def _write_refused(query: Query, refused: NDArray[np.bool_]) -> WrittenOutput:
+    """Which rows were refused; "true" is shorter than "false"."""
+    name, shape = REFUSED.encode(), b"%d" % len(refused)
+    if query.answer_format.binary:
+        return _write_output(name, b"BOOL", shape, raw=refused.tobytes())
+    flags = b",".join([b"true" if one else b"false" for one in refused.tolist()])
+    return _write_output(name, b"BOOL", shape, data=flags, spaces=int(refused.sum()))
+
+
+def split_refused(answer: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """The answer with zeros in its refused rows, which are NaN, and which these are (n,)."""
+    refused = np.isnan(answer[:, 0])
+    return (np.where(refused[:, None], np.float32(0), answer) if refused.any() else answer), refused
 
 
 def clean(probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -59,19 +102,17 @@ def labels(answer: NDArray[np.float32], best: int, spec: ModelSpec) -> tuple[tup
     return shape, b"".join(struct.pack("<I", len(text)) + text for text in texts)
 
 
-def _write_labels(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> tuple[bytes, int | None]:
-    best = query.answer_format.classification
+def _write_labels(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> WrittenOutput:
+    name, best = OUTPUT.encode(), query.answer_format.classification
     if query.answer_format.binary:
         shape, raw = labels(answer, best, spec)
-        head = _head(query, spec, b"BYTES", b"%d,%d" % shape) + b'"parameters":{"binary_data_size":%d}}]}' % len(raw)
-        return head + raw, len(head)
+        return _write_output(name, b"BYTES", b"%d,%d" % shape, raw=raw)
     names = [b":" + orjson.dumps(name)[1:-1] for name in spec.class_names or ()]
     longest = max(map(len, names), default=0)
     shape, pairs = _best(answer, best, spec)
-    texts = [text.encode() + (names[index] if names else b"") for text, index in pairs]
+    texts = [b'"%b%b"' % (text.encode(), names[index] if names else b"") for text, index in pairs]
     spaces = sum(longest - len(names[index]) for _, index in pairs) if names else 0
-    data = b'"data":["' + b'","'.join(texts) + b'"]}]}' + b" " * spaces
-    return _head(query, spec, b"BYTES", b"%d,%d" % shape) + data, None
+    return _write_output(name, b"BYTES", b"%d,%d" % shape, data=b",".join(texts), spaces=spaces)
 
 
 def _number(spec: ModelSpec) -> str:
@@ -96,12 +137,11 @@ def _best(answer: NDArray[np.float32], best: int, spec: ModelSpec) -> tuple[tupl
     return (rows, order.shape[1]), [(form % (score, index), index) for score, index in pairs]
 
 
-def _head(query: Query, spec: ModelSpec, datatype: bytes, shape: bytes) -> bytes:
-    """A reply up to where the output's data or parameters begin."""
+def _head(query: Query, spec: ModelSpec) -> bytes:
+    """A reply up to its outputs."""
     request = b'"id":%b,' % orjson.dumps(query.id) if query.id else b""
     name, version = orjson.dumps(spec.name), orjson.dumps(spec.version)
-    output = b'"outputs":[{"name":"probabilities","datatype":"%b","shape":[%b],' % (datatype, shape)
-    return b'{"model_name":%b,"model_version":%b,%b%b' % (name, version, request, output)
+    return b'{"model_name":%b,"model_version":%b,%b"outputs":[' % (name, version, request)
 
 
 def server_metadata(version: str) -> dict[str, object]:
@@ -129,6 +169,10 @@ def to_json(content: object) -> bytes:
     return orjson.dumps(content)
 
 
-def error_body(message: str) -> bytes:
-    """An error in the protocol's form; half of a surrogate pair, which is no text, becomes a question mark."""
-    return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
+def error_body(message: str, rows: Sequence[int] = ()) -> bytes:
+    """An error in the protocol's form, and the rows that it is about if it is not about all.
+
+    Half of a surrogate pair, which is no text, becomes a question mark.
+    """
+    content: dict[str, object] = {"error": message.encode("utf-8", "replace").decode()}
+    return orjson.dumps(content | ({"rows": list(rows)} if rows else {}))

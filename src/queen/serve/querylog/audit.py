@@ -168,10 +168,10 @@ class _LogReplay:
     def _judge(self, row: MeasuredBatch, request: LoggedRequest, groups: Mapping[str, Group]) -> None:
         judgement = self.guard.judge(row, request.client, groups)
         self.queries += 1
-        events = self.guard.ledger.events()  # all of them alarms: nobody operates this ledger
-        for event in events[self.events :]:
-            self._accuse(event, request.at)
-        self.events = len(events)
+        for event in self.guard.ledger.events(after=self.events):
+            self.events = event.id
+            if event.what == "alarm":
+                self._accuse(event, request.at)
         if self._is_honest(judgement):
             for account in ((False, request.client), *((True, name) for name in groups)):
                 tally = self.tallies.setdefault(account, _Tally())

@@ -30,11 +30,15 @@ SELDOM, OFTEN = 0.005, 0.0005  # seconds after which a thread must let others ru
 
 @dataclass(slots=True)
 class LargeRequest:
-    """What the parts of a request have in common: if one fails, so do all that have not been answered yet."""
+    """What the parts of a request have in common: if one fails, so do all that have not been answered yet.
+
+    `refusal` says why rows were refused, if some were: the other parts are answered all the same.
+    """
 
     query: Query
     checked: bool = False  # all of it is, before the first part is recorded
     failed: bool = False
+    refusal: str = ""
 
 
 @dataclass(slots=True)

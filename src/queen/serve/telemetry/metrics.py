@@ -11,14 +11,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 
 from queen import __version__
+from queen.ledger.base import NOTICES
 from queen.types import Verdict
 
 Protocol = Literal["rest", "grpc"]
 Kind = Literal["client", "group"]
-Outcome = Literal["sent", "failed", "dropped"]
+Outcome = Literal["sent", "failed"]
 PROTOCOLS: tuple[Protocol, ...] = ("rest", "grpc")
 KINDS: tuple[Kind, ...] = ("client", "group")
-OUTCOMES: tuple[Outcome, ...] = ("sent", "failed", "dropped")
+OUTCOMES: tuple[Outcome, ...] = ("sent", "failed")
 STATUSES = frozenset(int(status) for status in HTTPStatus)
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -51,6 +52,10 @@ class Metrics:
         self._refused = Counter("queen_refused_rows", "Queries that got no answer.", registry=registry)
         alarms = Counter("queen_alarms", "Accusations.", ("kind",), registry=registry)
         self._alarms = {kind: alarms.labels(kind) for kind in KINDS}
+        budgets = Counter("queen_budgets", "Budgets that are low or spent.", ("what", "kind"), registry=registry)
+        self._budgets = {
+            (what, kind): budgets.labels(what, kind) for what in NOTICES if what != "alarm" for kind in KINDS
+        }
         self._batch = Histogram("queen_batch_rows", "Queries in a batch.", buckets=ROWS, registry=registry)
         self._model = Histogram("queen_model_seconds", "The model on a batch.", buckets=FINE, registry=registry)
         self._ledger = Histogram(
@@ -66,7 +71,7 @@ class Metrics:
             "Requests that were forwarded, by a peer that is no --trusted-proxy.",
             registry=registry,
         )
-        webhook = Counter("queen_webhook", "Alarms for the webhook.", ("outcome",), registry=registry)
+        webhook = Counter("queen_webhook", "Notices for the webhook.", ("outcome",), registry=registry)
         self._webhook = {outcome: webhook.labels(outcome) for outcome in OUTCOMES}
         build = Gauge(
             "queen_build_info", "What runs here; always 1.", ("version", "model", "policy"), registry=registry
@@ -100,9 +105,9 @@ class Metrics:
         if refused:
             self._refused.inc(refused)
 
-    def alarm(self, kind: Kind) -> None:
-        """Count an accusation of a client or a group."""
-        self._alarms[kind].inc()
+    def notice(self, what: str, kind: Kind) -> None:
+        """Count an accusation of a client or a group, or that a budget of it is low or spent."""
+        (self._alarms[kind] if what == "alarm" else self._budgets[what, kind]).inc()
 
     def ledger_error(self) -> None:
         """Count a batch that could not be recorded and so was not answered."""
@@ -125,7 +130,7 @@ class Metrics:
         self._lost.inc(rows)
 
     def webhook(self, outcome: Outcome) -> None:
-        """Count an alarm that was sent, given up, or dropped from a full queue."""
+        """Count a notice that was sent, or refused for good."""
         self._webhook[outcome].inc()
 
     def unnamed_proxy(self) -> None:

@@ -1,4 +1,9 @@
-"""Alarms posted to another service as signed JSON, by a thread of its own, so that no answer ever waits for it."""
+"""Notices posted to another service as signed JSON, by a thread of its own, so that no answer ever waits for it.
+
+The ledger's events are the queue: what is posted next is the first notice after the last one that was delivered, whose
+number is a fact in the ledger. So nothing is lost when a server is killed, and servers that share a ledger share the
+work: what one could not deliver another does. A notice may arrive twice, with the same idempotency key.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +16,23 @@ import sys
 import threading
 import time
 import urllib.request
-from collections import deque
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from queen.errors import OptionError
-from queen.ledger import Event
+from queen.errors import LedgerError, OptionError
+from queen.ledger import Event, Ledger
+from queen.ledger.base import NOTICES
 from queen.serve.telemetry.log import log
 
 if TYPE_CHECKING:
     from queen.serve.telemetry.metrics import Metrics, Outcome
 
 DRAIN = 2.0  # seconds at shutdown to send what still waits
+LOOK_EVERY = 30.0  # seconds after which to look for what other servers could not deliver
 MAX_PAUSE = 30.0  # seconds between two attempts
+LATE = 6  # attempts after which a failure is an error in the log, no longer a warning
 RETRIED = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses after which another attempt may succeed
 
 
@@ -38,32 +45,33 @@ class Notification:
 
 
 class Webhook:
-    """Posts events to one URL in order of arrival, each up to 1 + `retries` times with growing pauses.
+    """Posts the notices of a ledger to one URL, in order; each until it is accepted, or refused for good.
 
-    At most `size` events wait; then the oldest is dropped. `secret` signs every body: X-Queen-Signature holds "sha256="
-    and the HMAC-SHA256 in hexadecimal. Redirects are not followed.
+    The pauses between attempts grow up to half a minute. Where nothing was ever posted to this URL, what is in the
+    ledger at the start is old news and is not sent. `secret` signs every body: X-Queen-Signature holds "sha256=" and
+    the HMAC-SHA256 in hexadecimal. Redirects are not followed.
     """
 
     def __init__(
         self,
         url: str,
+        ledger: Ledger,
         *,
         secret: str | None = None,
         timeout: float = 5.0,
-        retries: int = 5,
-        size: int = 256,
         pause: float = 0.5,
         server: str | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self.host = _check_url(url)
-        if timeout <= 0 or retries < 0 or size < 1 or pause < 0:
-            raise OptionError("a webhook needs a timeout above 0, retries and pause of 0 or more, room for an event")
-        self._url, self._secret, self._timeout, self._retries = url, secret, timeout, retries
-        self._size, self._pause, self._metrics = size, pause, metrics
+        if timeout <= 0 or pause < 0:
+            raise OptionError("a webhook needs a timeout above 0 and a pause of 0 or more")
+        self._url, self._ledger, self._secret = url, ledger, secret
+        self._timeout, self._pause, self._metrics = timeout, pause, metrics
         self._server = socket.gethostname() if server is None else server
-        self._waiting: deque[Notification] = deque()
+        self._cursor = f"webhook {hashlib.sha256(url.encode()).hexdigest()[:16]}"  # the fact: last event delivered
         self._changed = threading.Condition()
+        self._has_news = True
         self._closing = False
         self._deadline = 0.0  # of the last attempts, once it is closing
         self._thread = threading.Thread(target=self._run, name="queen-webhook", daemon=True)
@@ -72,66 +80,75 @@ class Webhook:
         for handler in (urllib.request.ProxyHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
             self._opener.add_handler(handler())
 
+    def begin(self) -> None:
+        """Remember where the ledger's events stand, unless somebody has delivered some already."""
+        if self._ledger.fact(self._cursor) is None:
+            events = self._ledger.events()
+            self._ledger.set_fact(self._cursor, str(events[-1].id if events else 0), replace=False)
+
     async def start(self) -> None:
         """Begin to send."""
+        await asyncio.to_thread(self.begin)
         self._thread.start()
 
     async def stop(self) -> None:
-        """Send what still waits, for two seconds at most, and then nothing any more."""
+        """Send what still waits, for two seconds at most; the rest is sent after the next start."""
         with self._changed:
             self._closing, self._deadline = True, time.monotonic() + DRAIN
             self._changed.notify()
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join, DRAIN)
-        with self._changed:
-            left = len(self._waiting)
-            self._waiting.clear()
-        for _ in range(left):
-            self._count("dropped")
-        if left:
-            log("webhook_dropped", level="warning", host=self.host, events=left, why="the server shut down")
 
-    def submit(self, event: Event) -> None:
-        """Send an event in the background; never waits, and may be called from any thread."""
-        notification = make_notification(event, self._server)
+    def wake(self) -> None:
+        """Say that there may be something to send; never waits, and may be called from any thread."""
         with self._changed:
-            full = len(self._waiting) >= self._size
-            if full:
-                self._waiting.popleft()
-            self._waiting.append(notification)
+            self._has_news = True
             self._changed.notify()
-        if full:
-            self._count("dropped")
-            log("webhook_dropped", level="warning", host=self.host, events=1, why="too many events wait")
 
     def _run(self) -> None:
-        while (notification := self._next()) is not None:
-            self._count("sent" if self._deliver(notification) else "failed")
+        while self._wait_for_news():
+            try:
+                self._send_news()
+            except LedgerError as error:
+                log("webhook_waits", level="warning", host=self.host, error=str(error))
 
-    def _next(self) -> Notification | None:
-        """The oldest event; None once there will be no more."""
+    def _wait_for_news(self) -> bool:
+        """Wait until there may be something to send; False once nothing may be sent any more."""
         with self._changed:
-            while not self._waiting and not self._closing:
-                self._changed.wait()
-            if not self._waiting or self._is_late():
-                return None
-            return self._waiting.popleft()
+            self._changed.wait_for(lambda: self._has_news or self._closing, LOOK_EVERY)
+            has_news, self._has_news = self._has_news, False
+            return not self._closing or (has_news and not self._is_late())
 
-    def _deliver(self, notification: Notification) -> bool:
-        """Try until it is accepted, refused for good, or out of attempts; returns whether it was accepted."""
+    def _send_news(self) -> None:
+        """Send all notices after the last one delivered."""
+        last = int(self._ledger.fact(self._cursor) or 0)
+        for event in self._ledger.events(after=last):
+            if self._is_late():
+                return
+            if event.what in NOTICES:
+                outcome = self._deliver(make_notification(event, self._server))
+                if outcome is None:
+                    return
+                self._count(outcome)
+            self._ledger.set_fact(self._cursor, str(event.id))
+
+    def _deliver(self, notification: Notification) -> Outcome | None:
+        """Try until it is accepted (sent) or refused for good (failed); None if there is no time left for it."""
         attempt = 0
         while True:
             status = self._attempt(notification)
             if isinstance(status, int) and 200 <= status < 300:
-                return True
-            final = attempt == self._retries or (isinstance(status, int) and status not in RETRIED) or self._is_late()
+                return "sent"
+            final = isinstance(status, int) and status not in RETRIED
             attempt += 1
-            level = "error" if final else "warning"
+            level = "error" if final or attempt >= LATE else "warning"
             log("webhook_failed", level=level, host=self.host, attempt=attempt, final=final, status=status)
             if final:
-                return False
+                return "failed"
+            if self._is_late() or (self._closing and attempt >= LATE):
+                return None
             with self._changed:  # at shutdown there is no time for pauses
-                self._changed.wait_for(lambda: self._closing, min(self._pause * 2 ** (attempt - 1), MAX_PAUSE))
+                self._changed.wait_for(lambda: self._closing, min(self._pause * 2 ** min(attempt - 1, 20), MAX_PAUSE))
 
     def _attempt(self, notification: Notification) -> int | str:
         """The HTTP status of one attempt, or a description of the error."""

@@ -3,7 +3,7 @@
 import { get, post } from "./api.js";
 import { confirmed } from "./dialog.js";
 import { badge, badges, count, make, meter, nameOf, onChange, percent, plural, small, swap, visible, wealthShare, wealthText, when } from "./dom.js";
-import { eventWords } from "./events.js";
+import { eventWords, evidence } from "./events.js";
 import { tile } from "./live.js";
 import { ClassMap } from "./map.js";
 
@@ -186,7 +186,7 @@ function eventList(events) {
 }
 
 function eventDetails(event) {
-  const parts = [`wealth ${wealthText(event.wealth)} after ${plural(event.queries, "query", "queries")}`];
+  const parts = [evidence(event)];
   if (event.group && event.client) parts.push(" · raised by ", nameOf(event.client));
   if (event.acknowledged) parts.push(" · seen by ", nameOf(event.acknowledged));
   return parts;

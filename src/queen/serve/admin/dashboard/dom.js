@@ -89,10 +89,17 @@ export function meter(share, kind = "") {
 export const wealthShare = (wealth, bar) =>
   !bar || wealth === 0 ? 0 : wealth === null ? 1 : Math.max(0, Math.log10(Math.max(wealth, 1e-9)) / Math.log10(bar));
 
-const STATES = {
+// As NOTICES of ledger/base.py: what the ledger notes by itself, and an operator marks as seen.
+const NOTICES = ["alarm", "budget low", "budget spent", "class low", "class spent"];
+export const isOpen = (event) => NOTICES.includes(event.what) && !event.acknowledged;
+
+export const STATES = {
   alarmed: ["bad", "▲", "Accused"],
   allowed: ["good", "✓", "Allow-listed"],
-  spent: ["warn", "●", "Class spent"],
+  "budget low": ["", "◐", "Budget low"],
+  "budget spent": ["warn", "●", "Budget spent"],
+  "class low": ["", "◐", "Class low"],
+  "class spent": ["warn", "●", "Class spent"],
   clear: ["", "○", "Clear"],
 };
 
@@ -100,10 +107,9 @@ export const badge = (kind, sign, text) =>
   make("span", { class: `pill ${kind}` }, make("span", { "aria-hidden": "true" }, sign), ` ${text}`);
 
 export function badges(client) {
-  const found = [];
-  if (client.alarmed) found.push("alarmed");
-  if (client.allowed) found.push("allowed");
-  if (client.most?.spent) found.push("spent");
+  const found = [...client.budget_state];
+  if (client.allowed) found.unshift("allowed");
+  if (client.alarmed) found.unshift("alarmed");
   return (found.length ? found : ["clear"]).map((name) => badge(...STATES[name]));
 }
 

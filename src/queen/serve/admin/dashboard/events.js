@@ -1,9 +1,10 @@
-// Alarms, and what operators did.
+// Notices of the ledger, and what operators did.
 
 import { get, post } from "./api.js";
-import { badge, choice, clientLink, make, nameOf, onChange, plural, swap, titled, wealthText, when } from "./dom.js";
+import { STATES, badge, choice, clientLink, isOpen, make, nameOf, onChange, percent, plural, swap, titled, wealthText, when } from "./dom.js";
 
 const WORDS = {
+  ...STATES,
   alarm: ["bad", "▲", "Accused"],
   pardon: ["good", "✓", "Pardoned"],
   allow: ["good", "✓", "Allow-listed"],
@@ -14,6 +15,14 @@ const COLUMNS = [["when", "When"], ["what", "What"], ["name", "Who"], ["evidence
 
 /** What an event was, as nodes. */
 export const eventWords = (event) => [badge(...(WORDS[event.what] ?? ["", "●", event.what])), ...(event.actor ? [" by ", nameOf(event.actor)] : [])];
+
+/** What an event rests on: wealth, or what was covered; and how many queries. */
+export function evidence(event) {
+  const asked = plural(event.queries, "query", "queries");
+  if (event.what.startsWith("class ")) return `class ${event.coverage[0][0]} covered to ${percent(event.coverage[0][1])}, ${asked}`;
+  if (event.what.startsWith("budget ")) return asked;
+  return `wealth ${wealthText(event.wealth)}, ${asked}`;
+}
 
 export function events() {
   let everything = "open";
@@ -28,17 +37,17 @@ export function events() {
     make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...heads)),
     body,
   );
-  const filter = choice("Events shown", [["open", "Open alarms"], ["all", "Everything"]], everything, (value) => {
+  const filter = choice("Events shown", [["open", "Open notices"], ["all", "Everything"]], everything, (value) => {
     everything = value;
     draw([found, value]);
   });
   const node = make("div", {}, titled("Events", filter), result, make("div", { class: "card flush" }, table));
   const draw = onChange(() => {
-    const shown = everything === "all" ? found : found.filter((event) => event.what === "alarm" && !event.acknowledged);
+    const shown = everything === "all" ? found : found.filter(isOpen);
     swap(body, ...(shown.length ? shown.map(row) : [nothing()]));
   });
   const nothing = () =>
-    make("tr", { role: "row" }, make("td", { role: "cell", colspan: COLUMNS.length, class: "empty" }, everything === "all" ? "Nothing has happened yet." : "No open alarms."));
+    make("tr", { role: "row" }, make("td", { role: "cell", colspan: COLUMNS.length, class: "empty" }, everything === "all" ? "Nothing has happened yet." : "No open notices."));
 
   function row(event) {
     const cell = (name, label, ...children) => make("td", { role: "cell", class: name, "data-label": label }, ...children);
@@ -48,14 +57,14 @@ export function events() {
       cell("when", "When", when(event.at)),
       cell("what", "What", make("span", {}, ...eventWords(event))),
       make("th", { role: "rowheader", scope: "row", class: "name" }, clientLink(event.name, event.group), event.group && make("small", {}, "group")),
-      cell("evidence", "Evidence", make("span", { class: "number" }, `wealth ${wealthText(event.wealth)}, ${plural(event.queries, "query", "queries")}`)),
+      cell("evidence", "Evidence", make("span", { class: "number" }, evidence(event))),
       cell("seen", "Seen", seen(event)),
     );
   }
 
   function seen(event) {
     if (event.acknowledged) return make("span", {}, "by ", nameOf(event.acknowledged));
-    if (event.what !== "alarm") return "–";
+    if (!isOpen(event)) return "–";
     const button = make("button", { type: "button", class: "small", "data-key": `seen ${event.id}` }, "Mark as seen");
     button.onclick = async () => {
       button.disabled = true;

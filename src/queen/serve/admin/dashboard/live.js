@@ -2,7 +2,8 @@
 
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
-import { badges, choice, clientLink, count, make, meter, onChange, percent, plural, small, span, swap, titled, visible, wealthShare, wealthText, when } from "./dom.js";
+import { eventWords } from "./events.js";
+import { badges, choice, clientLink, count, isOpen, make, meter, onChange, percent, plural, small, span, swap, titled, visible, wealthShare, wealthText, when } from "./dom.js";
 
 const WINDOWS = [["60", "1 min"], ["300", "5 min"], ["900", "15 min"]];
 const VERDICTS = [
@@ -49,7 +50,7 @@ export function live() {
         "div",
         { class: "stack" },
         make("section", { class: "card" }, head("Most suspicious", "#/clients", "All clients"), suspects),
-        make("section", { class: "card" }, head("Open alarms", "#/events", "All events"), alarms),
+        make("section", { class: "card" }, head("Open notices", "#/events", "All events"), alarms),
       ),
     ),
   );
@@ -67,7 +68,7 @@ export function live() {
     if (overview) drawNotices(overview.server.notices);
     if (overview) swap(tiles, ...tileNodes(series, overview.totals));
     drawSuspects([clients.clients, clients.total]);
-    drawAlarms(events.events.filter((event) => event.what === "alarm" && !event.acknowledged).slice(0, 5));
+    drawAlarms(events.events.filter(isOpen).slice(0, 5));
   }
 
   function draw(series) {
@@ -105,7 +106,8 @@ function tileNodes(series, totals) {
       ? tile("Clients", "…", "being counted")
       : tile("Clients", count(totals.clients), totals.groups ? `and ${plural(totals.groups, "group")}` : "on record"),
     tile("Accused", known(totals.alarmed), totals.alarmed ? "stand accused" : "nobody", totals.alarmed > 0),
-    tile("Open alarms", known(totals.unacknowledged), totals.unacknowledged ? "not seen yet" : "all seen", totals.unacknowledged > 0),
+    tile("Out of budget", known(totals.spent), totals.spent ? "get refusals" : "nobody", totals.spent > 0),
+    tile("Open notices", known(totals.unacknowledged), totals.unacknowledged ? "not seen yet" : "all seen", totals.unacknowledged > 0),
   ];
 }
 
@@ -140,13 +142,13 @@ function standsAt(client) {
 }
 
 function alarmList(events) {
-  if (!events.length) return make("p", { class: "empty" }, "No open alarms.");
+  if (!events.length) return make("p", { class: "empty" }, "No open notices.");
   const lines = events.map((event) =>
     make(
       "li",
       {},
-      make("div", { class: "line" }, clientLink(event.name, event.group), when(event.at)),
-      make("p", { class: "hint" }, `${event.group ? "group, " : ""}after ${plural(event.queries, "query", "queries")}`),
+      make("div", { class: "line" }, clientLink(event.name, event.group), make("span", { class: "pills" }, ...eventWords(event))),
+      make("p", { class: "hint" }, when(event.at), ` · ${event.group ? "group, " : ""}after ${plural(event.queries, "query", "queries")}`),
     ),
   );
   return make("ol", { class: "list" }, ...lines);
