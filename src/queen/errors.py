@@ -92,6 +92,10 @@ class LedgerError(QueenError):
     """The ledger could not record, so nothing may be answered."""
 
 
+class BindingError(LedgerError):
+    """The ledger was written for another bundle, so its records mean nothing to this one."""
+
+
 class CalibrationError(QueenError):
     """The sentinel cannot accuse anybody without held-out images to compare with."""
 

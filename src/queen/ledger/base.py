@@ -17,6 +17,8 @@ from queen.options import Limits
 from queen.sentinel.bets import Test
 from queen.types import Verdict
 
+BINDING = "binding"  # the fact that says which bundles a ledger is for
+UNFINISHED = "unfinished "  # what it begins with while coverage is being forgotten
 LETTERS = {verdict.value: verdict for verdict in Verdict}
 
 
@@ -57,9 +59,10 @@ class Judgement:
 class Event:
     """Something an operator should know: an alarm, or what an operator did.
 
-    `what` is alarm, pardon, allow, disallow or budget; `name` is the client or group it is about, `client` the one
-    whose query raised the alarm, `wealth` that of its best score in its best test (it accuses at the bar, see
-    `Test.bar`), `coverage` CQS by class. The numbers are from the alarm, or from just before the operator acted.
+    `what` is alarm, pardon, allow, disallow, budget, or, of the whole ledger, rebind; `name` is the client, group or
+    bundle it is about, `client` the one whose query raised the alarm, `wealth` that of its best score in its best test
+    (it accuses at the bar, see `Test.bar`), `coverage` CQS by class. The numbers are from the alarm, or from just
+    before the operator acted.
     """
 
     id: int
@@ -200,6 +203,15 @@ class Ledger(Protocol):
 
     def set_fact(self, name: str, value: str, *, replace: bool = True) -> str:
         """Say something of the whole ledger; unless it may `replace` it, only if nobody has. What holds is returned."""
+        ...
+
+    def rebind(self, binding: str, actor: str, *, name: str, forget_coverage: bool) -> None:
+        """Replace the fact `binding`, what the ledger is for, and log that `actor` did so for the bundle called `name`.
+
+        With `forget_coverage`, coverage and records of all clients and groups go; all else stays: alarms, evidence,
+        budgets, the allow-list, events, counts and the memory of queries. Where this takes several steps, the fact
+        begins with `UNFINISHED` until the last; doing it again goes on from there.
+        """
         ...
 
     def check(self) -> None:

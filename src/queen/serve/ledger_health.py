@@ -1,4 +1,4 @@
-"""Whether the ledger records; one that failed is tried until it works again."""
+"""Whether the ledger records and is still this bundle's; one that failed is tried until it works again."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from queen.errors import LedgerError
+from queen.errors import BindingError, LedgerError
 from queen.ledger import Ledger
 from queen.serve.telemetry.log import log
 from queen.serve.telemetry.metrics import Metrics
 
-CHECK_EVERY = 0.5  # seconds between checks of a ledger that failed
+CHECK_EVERY = 0.5  # seconds between checks
 
 
 class LedgerHealth:
-    """Knows whether the last use of the ledger succeeded; `on_change` is called when that changes, in any thread."""
+    """Knows whether the last use of the ledger succeeded; `on_change` is called when that changes, in any thread.
+
+    `bind` raises `BindingError` once the ledger was taken over by another bundle; it is called at every check.
+    """
 
     def __init__(
-        self, ledger: Ledger, metrics: Metrics, pool: Executor, on_change: Callable[[], None] = lambda: None
+        self,
+        ledger: Ledger,
+        metrics: Metrics,
+        pool: Executor,
+        on_change: Callable[[], None] = lambda: None,
+        bind: Callable[[], object] = lambda: None,
     ) -> None:
-        self._ledger, self._metrics, self._pool, self._on_change = ledger, metrics, pool, on_change
+        self._ledger, self._metrics, self._pool, self._on_change, self._bind = ledger, metrics, pool, on_change, bind
         self.works = True
 
     def report(self, error: LedgerError | None) -> None:
@@ -37,12 +45,21 @@ class LedgerHealth:
             log("ledger failed", level="error", error=str(error))
 
     async def watch(self) -> None:
-        """Notice for ever that a failed ledger has recovered, even when no request comes."""
+        """Notice for ever that a failed ledger has recovered, or was taken over, even when no request comes."""
         while True:
             await asyncio.sleep(CHECK_EVERY)
-            if not self.works:
-                try:
-                    await asyncio.get_running_loop().run_in_executor(self._pool, self._ledger.check)
-                except LedgerError:
-                    continue
-                self.report(None)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._pool, self._check)
+            except BindingError as error:
+                if self.works:
+                    self.report(error)
+            except LedgerError:  # a ledger that worked is judged by the requests
+                continue
+            else:
+                if not self.works:
+                    self.report(None)
+
+    def _check(self) -> None:
+        if not self.works:
+            self._ledger.check()
+        self._bind()

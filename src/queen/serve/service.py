@@ -71,7 +71,7 @@ class Service:
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="queen-blocking")
         self._watch_pool = ThreadPoolExecutor(1, thread_name_prefix="queen-keys")  # never behind a large request
         self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._watch_pool, self._show_ready)
-        self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._watch_pool, self._show_ready)
+        self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._watch_pool, self._show_ready, guard.bind)
         self._parses = 0  # large requests that are being parsed, or wait for it
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -102,6 +102,8 @@ class Service:
         try:
             ledger.check()  # a read-only file can be opened too
             guard = load_guard(settings, ledger=ledger)
+            if guard.bind():
+                log("ledger bound", to=str(guard.binding))
             service = cls(settings, guard, open_keys(settings.home, settings.ledger_url))
         except BaseException:
             ledger.close()
