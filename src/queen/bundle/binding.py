@@ -89,12 +89,6 @@ def bind(ledger: Ledger, binding: Binding) -> bool:
 
 
 def _refuse_another(text: str, binding: Binding) -> None:
-    if text.startswith(UNFINISHED):
-        taker = _from_text(text.removeprefix(UNFINISHED))[-1]
-        raise BindingError(
-            f"the ledger is being taken over by {taker}, or that was interrupted: wait, or run queen ledger rebind "
-            "LEDGER BUNDLE again, with that bundle or with the one that shall have it"
-        )
     accepted = _from_text(text)
     if not any(one.accepts(binding) for one in accepted):
         expected = " or ".join(map(str, accepted))
@@ -118,12 +112,15 @@ def rebind(ledger: Ledger, binding: Binding, actor: str) -> Rebound:
     they are points on maps that nobody asks any more. Alarms, evidence, budgets and counts stay in every case.
     """
     text = ledger.fact(BINDING)
-    is_unfinished = text is not None and text.startswith(UNFINISHED)
-    accepted = _from_text(text.removeprefix(UNFINISHED)) if text is not None else []
-    if not is_unfinished and any(one.accepts(binding) for one in accepted):
+    try:
+        accepted = _from_text(text) if text is not None else []
+        is_known = True
+    except BindingError:  # unfinished, or of another version: whatever has been recorded may be of any map
+        accepted, is_known = [], False
+    if any(one.accepts(binding) for one in accepted):
         return Rebound(changed=False, forgot_coverage=False, accepted=tuple(accepted))
-    joins = not is_unfinished and all(one.shares_records(binding) for one in accepted)
-    forget = is_unfinished or not all(one.shares_maps(binding) for one in accepted)
+    joins = all(one.shares_records(binding) for one in accepted)
+    forget = not is_known or not all(one.shares_maps(binding) for one in accepted)
     accepted = [*accepted, binding] if joins else [binding]
     ledger.rebind(_to_text(accepted), actor, name=binding.name, forget_coverage=forget)
     return Rebound(changed=True, forgot_coverage=forget, accepted=tuple(accepted))
@@ -134,6 +131,12 @@ def _to_text(accepted: Sequence[Binding]) -> str:
 
 
 def _from_text(text: str) -> list[Binding]:
+    if text.startswith(UNFINISHED):
+        taker = _from_text(text.removeprefix(UNFINISHED))[-1]
+        raise BindingError(
+            f"the ledger is being taken over by {taker}, or that was interrupted: wait, or run queen ledger rebind "
+            "LEDGER BUNDLE again, with that bundle or with the one that shall have it"
+        )
     try:
         return [Binding(**(stored | {"radius": _plain_radius(stored["radius"])})) for stored in json.loads(text)]
     except (ValueError, TypeError, KeyError) as error:
