@@ -188,7 +188,7 @@ def updated_replicas(folder: Path, url: str) -> list[Check]:
                 servers[i] = start(port, retrained_bundle())
                 clients.reach(100)
             checks.append(only_of("redis, retrained", url, retrained_bundle()))
-            checks += nothing_lost("redis, retrained", url, recalibrated_bundle(), retrained_bundle())
+            checks += nothing_lost("redis, retrained", url, small_bundle(), recalibrated_bundle(), retrained_bundle())
     return [*checks, clients.check("redis, replicas replaced one by one")]
 
 
@@ -244,15 +244,19 @@ def only_of(name: str, url: str, bundle: Path) -> Check:
 
 
 def nothing_lost(name: str, url: str, *bundles: Path) -> list[Check]:
-    """The alarm, the budget, and evidence in the tests of these bundles (by default the old and the retrained one)."""
-    tests = {load(bundle).bundle.test.id for bundle in bundles or (small_bundle(), retrained_bundle())}
+    """The alarm, the budget, and evidence in the tests of these bundles (by default the old and the retrained one).
+
+    Of more than two tests a ledger keeps two: a new one takes the place of the poorer. So the last one is there.
+    """
+    tests = [load(bundle).bundle.test.id for bundle in bundles or (small_bundle(), retrained_bundle())]
     with closing(open_ledger(url)) as ledger:
         alarmed, budget = ledger.standing("thief").alarmed, ledger.standing("bob").budget
         evidence = set(evidence_of(ledger, "alice"))
+    both = len(evidence) == 2 and evidence <= set(tests) and (len(tests) == 2 or tests[-1] in evidence)
     return [
         Check(f"{name}: the thief is still accused", alarmed),
         Check(f"{name}: the budget is still there", budget == GIVEN, str(budget)),
-        Check(f"{name}: evidence of both versions", evidence == tests, f"{len(evidence & tests)} of {len(tests)}"),
+        Check(f"{name}: evidence of two versions", both, f"in {len(evidence)} of {len(tests)} tests"),
     ]
 
 

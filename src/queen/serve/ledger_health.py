@@ -48,18 +48,20 @@ class LedgerHealth:
         """Notice for ever that a failed ledger has recovered, or was taken over, even when no request comes."""
         while True:
             await asyncio.sleep(CHECK_EVERY)
+            failed = not self.works
             try:
-                await asyncio.get_running_loop().run_in_executor(self._pool, self._check)
+                await asyncio.get_running_loop().run_in_executor(self._pool, self._check, failed)
             except BindingError as error:
                 if self.works:
                     self.report(error)
-            except LedgerError:  # a ledger that worked is judged by the requests
+            except LedgerError:  # one that worked is judged by its use
                 continue
             else:
-                if not self.works:
+                if failed:
                     self.report(None)
 
-    def _check(self) -> None:
-        if not self.works:
+    def _check(self, failed: bool) -> None:
+        """Raise `LedgerError` if a ledger that failed still does, or `BindingError` if it is another bundle's."""
+        if failed:
             self._ledger.check()
         self._bind()
