@@ -100,6 +100,10 @@ class KeyStoreError(QueenError):
     """Keys could not be written, so no key was made or revoked."""
 
 
+class BindingError(LedgerError):
+    """The ledger was written for another bundle, so its records mean nothing to this one."""
+
+
 class CalibrationError(QueenError):
     """The sentinel cannot accuse anybody without held-out images to compare with."""
 

@@ -13,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from queen.bundle.binding import Binding, bind, binding_of
 from queen.bundle.bundle import Bundle
 from queen.bundle.model import Model
 from queen.bundle.store import load_bundle, save_bundle
 from queen.core import inputs
 from queen.core.split import id_bounds
-from queen.errors import LedgerError, ModelError, NotFiniteError, OptionError, RefusedError
+from queen.errors import BindingError, LedgerError, ModelError, NotFiniteError, OptionError, RefusedError
 from queen.ledger import Ledger, MemoryLedger
 from queen.ledger.base import Judgement
 from queen.ledger.rows import check_client, make_rows
@@ -51,6 +52,7 @@ class Guard:
         self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
         if not callable(getattr(self.ledger, "judge_rows", None)):
             raise OptionError(f"expected a ledger such as SqliteLedger(path), got {type(ledger).__name__}")
+        self._bound_ledger: Ledger | None = None  # the one that is known to be for this bundle
         self._secret = new_secret() if secret is None else check_secret(secret)
         self._sentinel = SentinelRuntime(bundle, self._secret)
         self._perturber = Perturber(bundle, self.policy, self._sentinel, self._secret)
@@ -116,9 +118,30 @@ class Guard:
         groups: Sequence[Mapping[str, Group]] | None = None,
     ) -> Judgement:
         """The same for rows of several clients: `owner` (n,) indexes `clients`, `groups` are those of each client."""
+        if self._bound_ledger is not self.ledger:
+            self.bind()
         limits = self.bundle.limits
         rows = make_rows(clients, owner, batch.labels, batch.points, limits, groups=groups, bets=batch.bets)
         return self.ledger.judge_rows(rows)
+
+    def bind(self) -> bool:
+        """Make sure that the ledger is for this bundle, or raise `BindingError`; whether it was bound only now.
+
+        This happens by itself when the guard first uses the ledger. A server calls it when it starts, and then again
+        and again: from when the ledger is taken over by another bundle, this one judges nobody any more.
+        """
+        try:
+            is_new = bind(self.ledger, self.binding)
+        except BindingError:
+            self._bound_ledger = None
+            raise
+        self._bound_ledger = self.ledger
+        return is_new
+
+    @property
+    def binding(self) -> Binding:
+        """What the ledger must be for."""
+        return binding_of(self.bundle)
 
     def respond(self, batch: MeasuredBatch, judgement: Judgement, client: str) -> Reply:
         """The answers that the policy gives to one client's judged batch; raises where it refuses one."""

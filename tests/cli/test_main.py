@@ -22,7 +22,7 @@ COMMANDS = [
     "calibrate", "clients", "alarms", "pardon", "allow", "budget", "revoke",
     "serve", "audit", "migrate", "accept",
 ]  # fmt: skip
-GROUPS = ["bench", "keys"]  # of commands, each with a test file of its own
+GROUPS = ["bench", "keys", "ledger"]  # of commands, each with a test file of its own
 
 
 @pytest.fixture

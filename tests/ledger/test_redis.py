@@ -13,9 +13,10 @@ from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
+from redis import exceptions as redis_errors
 
 from queen.errors import LedgerError, OptionError
-from queen.ledger import MemoryLedger, RedisLedger
+from queen.ledger import MemoryLedger, RedisLedger, redis_admin, redis_client
 from queen.ledger.witness.durability import DURABLE
 from queen.options import Limits
 from queen.sentinel.bets import Test, shape_table
@@ -393,3 +394,31 @@ def test_after_close_nothing_is_judged(redis_url):
     for call in calls:
         with pytest.raises(LedgerError, match="closed"):
             call()
+
+
+def test_a_take_over_that_breaks_off_in_the_middle_goes_on_when_it_is_done_again(redis_url, monkeypatch):
+    monkeypatch.setattr(redis_admin, "NOTICE", 0.0)
+    monkeypatch.setattr(redis_client, "PAGE", 1)
+    names = [f"client {i}" for i in range(40)]
+    with closing(RedisLedger(redis_url)) as ledger:
+        for name in names:
+            ledger.judge(name, [0, 1], np.zeros((2, 2)), Limits())
+        run, left = ledger._servers.run, iter(range(5))
+
+        def run_a_few(*call):
+            if next(left, None) is None:
+                raise redis_errors.ConnectionError("gone")
+            return run(*call)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger._servers, "run", run_a_few)
+            with pytest.raises(LedgerError, match="gone"):
+                ledger.rebind("new", "olga", name="new bundle", forget_coverage=True)
+        assert ledger.fact("binding") == "unfinished new"
+        assert 0 < sum(bool(ledger.coverage(name)) for name in names) < len(names)
+        assert ledger.events() == []
+        ledger.rebind("new", "olga", name="new bundle", forget_coverage=True)
+        assert ledger.fact("binding") == "new"
+        assert not any(ledger.coverage(name) or ledger.records(name) for name in names)
+        assert [ledger.standing(name).queries for name in names] == [2] * len(names)
+        assert [event.what for event in ledger.events()] == ["rebind"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from queen.errors import LedgerError
+from queen.errors import BindingError, LedgerError
 from queen.ledger import MemoryLedger
 from queen.serve import ledger_health
 from queen.serve.ledger_health import LedgerHealth
@@ -78,6 +78,56 @@ def test_a_ledger_that_lost_state_is_noticed_without_a_request(monkeypatch):
                 ledger.lost = lost
                 while health.works == lost:
                     await asyncio.sleep(0.01)
+            task.cancel()
+        assert changes == [False, True]
+
+    asyncio.run(asyncio.wait_for(check(), 30))
+
+
+def test_a_ledger_that_fails_during_a_check_has_not_recovered_by_it(monkeypatch):
+    monkeypatch.setattr(ledger_health, "CHECK_EVERY", 0.01)
+
+    async def check():
+        ledger, looks = Broken(), []
+
+        def bind():
+            looks.append(health.works)
+            if len(looks) == 1:
+                health.report(LedgerError("disk full"))
+
+        with ThreadPoolExecutor(1) as pool:
+            health = LedgerHealth(ledger, Metrics(), pool, bind=bind)
+            task = asyncio.create_task(health.watch())
+            while not (health.works and looks):
+                await asyncio.sleep(0.001)
+            task.cancel()
+        assert ledger.failures == -1  # it was asked before it was believed
+        assert looks[0]
+
+    asyncio.run(asyncio.wait_for(check(), 30))
+
+
+def test_a_ledger_that_was_taken_over_is_reported_once_and_again_when_it_is_back(monkeypatch):
+    monkeypatch.setattr(ledger_health, "CHECK_EVERY", 0.01)
+
+    async def check():
+        taken, changes, looks = True, [], []
+
+        def bind():
+            looks.append(taken)
+            if taken:
+                raise BindingError("another bundle's")
+
+        with ThreadPoolExecutor(1) as pool:
+            metrics = Metrics()
+            health = LedgerHealth(MemoryLedger(), metrics, pool, lambda: changes.append(health.works), bind)
+            task = asyncio.create_task(health.watch())
+            while len(looks) < 5:
+                await asyncio.sleep(0.01)
+            assert (health.works, changes, values(metrics)["queen_ledger_errors_total"]) == (False, [False], 1)
+            taken = False
+            while not health.works:
+                await asyncio.sleep(0.01)
             task.cancel()
         assert changes == [False, True]
 

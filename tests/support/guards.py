@@ -24,8 +24,8 @@ ALL_LETTERS = Limits(radius=0.2, threshold=0.02)  # held-out digits meet all fou
 SECRET = bytes(range(32))
 
 
-def make_mlp(width: int = 32) -> nn.Module:
-    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 10))
+def make_mlp(width: int = 32, classes: int = 10) -> nn.Module:
+    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, classes))
 
 
 @cache

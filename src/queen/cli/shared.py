@@ -105,8 +105,8 @@ Client = Annotated[str, typer.Argument(help="Name of the client.", show_default=
 Actor = Annotated[str | None, typer.Option(help="Who does this, for the log; you, if not given.")]
 
 
-def open_existing(address: str) -> Ledger:
-    """The ledger at an address, which must exist already if it is a file."""
+def open_existing(address: str, **options: Any) -> Ledger:
+    """The ledger at an address, which must exist already if it is a file; `options` are those of `open_ledger`."""
     from queen.ledger import open_ledger
     from queen.serve.lease import lease_path
 
@@ -116,7 +116,7 @@ def open_existing(address: str) -> Ledger:
             f"no ledger '{beside.with_suffix('')}': it is made by a server or a guard, for example "
             "queen ask BUNDLE IMAGE --ledger FILE"
         )
-    return open_ledger(address)
+    return open_ledger(address, **options)
 
 
 def this_actor(name: str | None) -> str:

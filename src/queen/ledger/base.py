@@ -18,6 +18,8 @@ from queen.options import Limits
 from queen.sentinel.bets import Test
 from queen.types import Verdict
 
+BINDING = "binding"  # the fact that says which bundles a ledger is for
+UNFINISHED = "unfinished "  # what it begins with while coverage is being forgotten
 LETTERS = {verdict.value: verdict for verdict in Verdict}
 NOTICES = ("alarm", "budget low", "budget spent", "class low", "class spent")  # events that queries bring about
 
@@ -87,10 +89,10 @@ class Notice:
 class Event:
     """Something an operator should know: a notice of the ledger, or what an operator did.
 
-    `what` is one of `NOTICES`, or pardon, allow, disallow, budget, or accept (of a ledger that has lost state); `name`
-    is the client or group it is about, and `client` the one whose query brought it about. `wealth` is that of its best score in its best test (it accuses at
-    the bar, see `Test.bar`; 0 where it is about a budget), `coverage` is CQS by class. The numbers are from that query,
-    or from just before the operator acted.
+    `what` is one of `NOTICES`, or pardon, allow, disallow, budget, or, of the whole ledger, accept (of lost state) or
+    rebind; `name` is the client, group or bundle it is about, and `client` the one whose query brought it about.
+    `wealth` is that of its best score in its best test (it accuses at the bar, see `Test.bar`; 0 where it is about a
+    budget), `coverage` is CQS by class. The numbers are from that query, or from just before the operator acted.
     """
 
     id: int
@@ -235,6 +237,15 @@ class Ledger(Protocol):
 
     def accept(self, lost: str, actor: str) -> str:
         """Go on although state was lost: whoever knew this ledger as `lost` believes it again. Returns its new id."""
+        ...
+
+    def rebind(self, binding: str, actor: str, *, name: str, forget_coverage: bool) -> None:
+        """Replace the fact `binding`, what the ledger is for, and log that `actor` did so for the bundle called `name`.
+
+        With `forget_coverage`, coverage and records of all clients and groups go; all else stays: alarms, evidence,
+        budgets, the allow-list, events, counts and the memory of queries. Where this takes several steps, the fact
+        begins with `UNFINISHED` until the last; doing it again goes on from there.
+        """
         ...
 
     def check(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 
 from queen.core.sensitivity import Floats
-from queen.ledger.base import Budget, Event, Judgement, LedgerBase, Standing, check_event, make_event
+from queen.ledger.base import BINDING, Budget, Event, Judgement, LedgerBase, Standing, check_event, make_event
 from queen.ledger.decide import Journal, decide
 from queen.ledger.rows import Rows, Scope, check_client
 from queen.ledger.state import ScopeState
@@ -119,6 +119,15 @@ class MemoryLedger(LedgerBase):
             if replace or name not in self._facts:
                 self._facts[name] = value
             return self._facts[name]
+
+    def rebind(self, binding: str, actor: str, *, name: str, forget_coverage: bool) -> None:
+        """Say what the ledger is for from now on; see `Ledger`."""
+        event = make_event("rebind", Standing(check_client(name), group=False), actor=check_client(actor))
+        with self._lock:
+            for state in self._states.values() if forget_coverage else ():
+                state.classes.clear()
+            self._facts[BINDING] = binding
+            self._log(event)
 
     def check(self) -> None:
         """Memory can always be written."""

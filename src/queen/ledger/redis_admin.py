@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from queen.core.sensitivity import Floats
 from queen.errors import LedgerError, LostStateError
 from queen.ledger import redis_layout
-from queen.ledger.base import Budget, Event, LedgerBase, Standing, check_event, make_event
+from queen.ledger.base import BINDING, UNFINISHED, Budget, Event, LedgerBase, Standing, check_event, make_event
 from queen.ledger.redis_client import RedisServers, Script, ScriptCall, parse_address
 from queen.ledger.redis_codec import (
     pack_budget,
@@ -32,6 +33,7 @@ from queen.sentinel.bets import Test
 OPERATE = Script("operate.lua")
 NUMBER = Script("number.lua")
 GROUP_FLAG, ALLOWED_FLAG = 4, 2
+NOTICE = 3.0  # seconds in which every server notices that its bundle was replaced (`serve.ledger_health`), and stops
 MAX_WAITING = 10_000  # events that wait for a server to come back
 
 
@@ -92,6 +94,17 @@ class RedisAdmin(LedgerBase):
             (client.hset if replace else client.hsetnx)(facts, name, value)
             holds: bytes = client.hget(facts, name)
         return holds.decode()
+
+    def rebind(self, binding: str, actor: str, *, name: str, forget_coverage: bool) -> None:
+        """Say what the ledger is for from now on; see `Ledger`. Scopes forget their coverage one by one."""
+        event = make_event("rebind", Standing(check_client(name), group=False), actor=check_client(actor))
+        if forget_coverage:
+            self.set_fact(BINDING, UNFINISHED + binding)
+            time.sleep(NOTICE)  # servers of the old bundle still write
+            redis_layout.forget_coverage(self._servers, self._prefix)
+        self.set_fact(BINDING, binding)
+        if not self._log([event]):
+            raise LedgerError(f"'{name}' has taken the ledger over, but that could not be logged yet")
 
     def check(self) -> None:
         """Raise `LedgerError` if nothing can be written, or what `verify` raises."""

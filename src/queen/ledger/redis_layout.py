@@ -18,6 +18,7 @@ from queen.sentinel.sketch import Memory
 
 LAYOUT = 2
 MIGRATE = Script("migrate.lua")
+FORGET_COVERAGE = Script("forget_coverage.lua")
 
 
 def check_prefix(prefix: object) -> str:
@@ -101,15 +102,25 @@ def migrate(
         total, migrated, key = 0, 0, f"{prefix}:layout"
         with servers.named_errors():
             _refuse_newer(servers, servers.client_of(key).get(key) or b"%d" % LAYOUT)
-            for page in scopes(servers, prefix):
-                names = [name.decode() for name in page]
-                calls = [ScriptCall((name, f"{name}m"), (Memory.CAPACITY,)) for name in names]
-                for reply in servers.run(MIGRATE, calls):
-                    if servers.is_error(reply):
-                        raise LedgerError(
-                            f"ledger '{servers.name}' failed: {reply}. Run it again: it goes on from here"
-                        )
-                    total, migrated = total + 1, migrated + int(reply)
-                    advance()
+            for reply in _run_on_all(servers, prefix, MIGRATE, "m", Memory.CAPACITY):
+                total, migrated = total + 1, migrated + reply
+                advance()
             servers.client_of(key).set(key, LAYOUT)
         return Migrated(total, migrated)
+
+
+def forget_coverage(servers: RedisServers, prefix: str) -> None:
+    """Drop coverage and records of all clients and groups, one by one; nothing happens to those that have none."""
+    with servers.named_errors():
+        for _ in _run_on_all(servers, prefix, FORGET_COVERAGE, "r"):
+            pass
+
+
+def _run_on_all(servers: RedisServers, prefix: str, script: Script, part: str, *arguments: int) -> Iterator[int]:
+    """Run a script on the hash of every scope and on the part whose key ends so; for each, the number it returns."""
+    for page in scopes(servers, prefix):
+        names = [name.decode() for name in page]
+        for reply in servers.run(script, [ScriptCall((name, f"{name}{part}"), arguments) for name in names]):
+            if servers.is_error(reply):
+                raise LedgerError(f"ledger '{servers.name}' failed: {reply}. Run it again: it goes on from here")
+            yield int(reply)

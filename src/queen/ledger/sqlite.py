@@ -13,7 +13,7 @@ from pathlib import Path
 from queen.core.sensitivity import Floats
 from queen.errors import LedgerError, LostStateError
 from queen.ledger import sqlite_schema as tables
-from queen.ledger.base import Budget, Event, Judgement, LedgerBase, Standing, check_event, make_event
+from queen.ledger.base import BINDING, Budget, Event, Judgement, LedgerBase, Standing, check_event, make_event
 from queen.ledger.decide import Journal, decide
 from queen.ledger.rows import Rows, Scope, check_client
 from queen.ledger.sqlite_open import SCHEMA_VERSION, make_private, prepare
@@ -169,6 +169,16 @@ class SqliteLedger(LedgerBase):
         """Say something of the whole ledger, and return what holds."""
         with self._writing():
             return tables.write_fact(self._db, name, value, replace=replace)
+
+    def rebind(self, binding: str, actor: str, *, name: str, forget_coverage: bool) -> None:
+        """Say what the ledger is for from now on, in one transaction; see `Ledger`."""
+        event = make_event("rebind", Standing(check_client(name), group=False), actor=check_client(actor))
+        with self._writing():
+            if forget_coverage:
+                self._db.execute("DELETE FROM record")
+                self._cache.clear()
+            tables.write_fact(self._db, BINDING, binding, replace=True)
+            tables.write_event(self._db, event)
 
     def check(self) -> None:
         """Commit something that changes nothing; raise `LedgerError` if that is not possible."""

@@ -125,7 +125,7 @@ class App:
             return await service.blocking(write_answer, query, answers, service.spec)
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive, reservation: Reservation) -> Query:
-        """The query in a request's body, parsed when it is the caller's turn; what it takes from then on is reserved."""
+        """The query in a request's body, parsed in the caller's turn; what it takes from then on is reserved."""
         service, settings, spec = self._service, self._service.settings, self._service.spec
         bodies = [await read_body(headers, receive, settings.max_body, reservation)]
         size, length, encoding = len(bodies[0]), _header_length(headers), headers.get(b"content-encoding")

@@ -1,4 +1,4 @@
-"""Whether the ledger records and has lost nothing; one that failed is tried until it works again."""
+"""Whether the ledger records, has lost nothing and is still this bundle's; one that failed is tried until it works."""
 
 from __future__ import annotations
 
@@ -15,12 +15,20 @@ CHECK_EVERY = 0.5  # seconds between two looks at the ledger
 
 
 class LedgerHealth:
-    """Knows whether the last use of the ledger succeeded; `on_change` is called when that changes, in any thread."""
+    """Knows whether the last use of the ledger succeeded; `on_change` is called when that changes, in any thread.
+
+    `bind` raises `BindingError` once the ledger was taken over by another bundle; it is called at every check.
+    """
 
     def __init__(
-        self, ledger: Ledger, metrics: Metrics, pool: Executor, on_change: Callable[[], None] = lambda: None
+        self,
+        ledger: Ledger,
+        metrics: Metrics,
+        pool: Executor,
+        on_change: Callable[[], None] = lambda: None,
+        bind: Callable[[], object] = lambda: None,
     ) -> None:
-        self._ledger, self._metrics, self._pool, self._on_change = ledger, metrics, pool, on_change
+        self._ledger, self._metrics, self._pool, self._on_change, self._bind = ledger, metrics, pool, on_change, bind
         self.works = True
 
     def report(self, error: LedgerError | None) -> None:
@@ -37,19 +45,23 @@ class LedgerHealth:
             log("ledger failed", level="error", error=str(error))
 
     async def watch(self) -> None:
-        """Notice for ever that the ledger has lost state, or that a failed one has recovered, even without requests.
+        """Notice for ever that the ledger has lost state, was taken over or has recovered, even when no request comes.
 
         One that works is only looked at, which writes nothing.
         """
         while True:
             await asyncio.sleep(CHECK_EVERY)
-            worked = self.works
-            look = self._ledger.verify if worked else self._ledger.check
+            failed = not self.works
             try:
-                await asyncio.get_running_loop().run_in_executor(self._pool, look)
+                await asyncio.get_running_loop().run_in_executor(self._pool, self._look, failed)
             except LedgerError as error:
-                if worked:
+                if not failed:
                     self.report(error)
-                continue
-            if not worked:
-                self.report(None)
+            else:
+                if failed:
+                    self.report(None)
+
+    def _look(self, failed: bool) -> None:
+        """Raise `LedgerError` if a ledger that `failed` still does, has lost state, or is another bundle's."""
+        (self._ledger.check if failed else self._ledger.verify)()
+        self._bind()

@@ -18,7 +18,7 @@ MAX_LISTED = 100  # refused rows that are listed
 
 
 def explain(judgement: Judgement, first: int, refused: Sequence[bool], *, openly: bool) -> str:
-    """Why rows are refused, of a request whose first row is the batch's `first`: whose budget is spent, or an accusation.
+    """Why rows of a request are refused, whose first is the batch's `first`: a budget is spent, or it stands accused.
 
     Nothing in it depends on what a refused row holds: which class is spent would be its label. Unless accused clients
     are refused `openly`, nothing is said of accusations either.
@@ -31,7 +31,7 @@ def explain(judgement: Judgement, first: int, refused: Sequence[bool], *, openly
 
 
 def refuse(why: str, refused: Sequence[bool]) -> ServeError:
-    """The error for a request of whose rows some are refused; there is no Retry-After, for no budget renews by itself."""
+    """The error for a request of whose rows some are refused; without Retry-After, for no budget renews by itself."""
     rows = [row for row, is_refused in enumerate(refused) if is_refused]
     if why not in (ACCUSED, UNSAID) and len(rows) < len(refused):
         why += f". {SEND_AGAIN}"

@@ -84,7 +84,7 @@ class Service:
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="queen-blocking")
         self._watch_pool = ThreadPoolExecutor(1, thread_name_prefix="queen-keys")  # never behind a large request
         self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._watch_pool, self._show_ready)
-        self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._watch_pool, self._show_ready)
+        self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._watch_pool, self._show_ready, guard.bind)
         refusals = RefusalLog("requests refused")
         self.intake = Intake(  # what requests take from their heads until their answers have left
             settings.body_bytes,
@@ -131,6 +131,8 @@ class Service:
             guard = load_guard(settings, ledger=ledger, new_secret=settings.new_secret)
             if not had_secret and secret.exists():
                 log("secret made", level="warning", file=secret, why="there was none; copy it wherever the bundle goes")
+            if guard.bind():
+                log("ledger bound", to=str(guard.binding))
             service = cls(settings, guard, open_keys(settings.home, settings.ledger_url))
         except BaseException:
             ledger.close()

@@ -33,7 +33,7 @@ class ClientParses:
 
 
 class Door:
-    """Lets requests in, each in its client's turn; large ones are parsed by threads of `pool`, in the memory of `work`."""
+    """Lets requests in, each in its client's turn; threads of `pool` parse large ones, in the memory of `work`."""
 
     def __init__(self, queue: RequestQueue, pool: Executor, work: Intake) -> None:
         self._queue, self._pool, self._work = queue, pool, work
