@@ -24,7 +24,7 @@ from rich.table import Table
 from tools.reliability import ROOT, describe_control, describe_outcome, find_figures, find_scenarios, read_goals
 
 SKIPPED = 77  # as in qa/serving/scenario.py
-PATIENCE = {True: 600, False: 7200}  # seconds after which a quick or a long scenario counts as hung
+PATIENCE = {True: 1200, False: 7200}  # seconds after which a quick or a long scenario counts as hung
 GRACE = 20  # seconds to end in
 LAST_LINES = 15
 

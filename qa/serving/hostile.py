@@ -23,7 +23,8 @@ from tests.support.redis_server import redis_server
 from tests.support.server import Server, started
 
 MAX_BODY = 1 << 20
-SETTINGS: dict[str, Any] = {"max_body": MAX_BODY, "max_rows": 4, "request_timeout": 2.0, "keep_alive": 2.0}
+LIMITS = {"max_body": MAX_BODY, "max_rows": 4, "request_timeout": 2.0, "keep_alive": 2.0}
+SETTINGS: dict[str, Any] = {**LIMITS, "on_alarm": "decoy", "after_alarm": -1}  # fuzz gets its sender accused
 AT_ONCE = 16  # connections; some cases must wait for a deadline
 PATIENCE = 60.0
 CODE = grpc.StatusCode
