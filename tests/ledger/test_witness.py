@@ -205,7 +205,7 @@ def test_a_log_deleted_while_in_use_is_noticed_and_nothing_is_lost(reopen, file:
         judge(ledger)
     file.with_name("ledger.sqlite-wal").unlink()
     for act in (ledger.verify, lambda: judge(ledger), ledger.check, ledger.verify):
-        with pytest.raises(LostStateError, match="-wal.* was deleted while in use, but nothing is lost: start anew"):
+        with pytest.raises(LostStateError, match=r"-wal.* was deleted while in use, but nothing is lost: start anew"):
             act()
     abandon(ledger)  # killed afterwards
     with closing(reopen()) as again:

@@ -17,17 +17,18 @@ from tests.support.serving import digits, small_bundle
 from tests.support.waiting import wait_for
 
 
-def is_ready(server: ThreadServer) -> bool:
-    return server.get("/v2/health/ready")[0] == 200
+def wait_until(server: ThreadServer, status: int) -> None:
+    """Until the server says this to a load balancer."""
+    wait_for(lambda: server.get("/v2/health/ready")[0] == status)
 
 
 def test_a_log_deleted_under_a_server_turns_it_red(tmp_path):
     url = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
     with served_in_thread(tmp_path / "home", ledger=url) as server:
         assert server.infer(digits()[:2])[0] == 200
-        assert is_ready(server)
+        wait_until(server, 200)
         (tmp_path / "ledger.sqlite-wal").unlink()
-        wait_for(lambda: not is_ready(server))
+        wait_until(server, 503)
         assert server.infer(digits()[:1])[0] == 503
     with served_in_thread(tmp_path / "home", ledger=url) as server:
         assert server.service.guard.ledger.standing("alice").queries == 2
@@ -47,13 +48,13 @@ def test_an_emptied_redis_turns_every_server_red_until_that_is_accepted(tmp_path
             redis.start()
             for server in (one, two):
                 server.key = server.new_key("alice")
-                wait_for(lambda: not is_ready(server))
+                wait_until(server, 503)
                 assert server.infer(digits()[:1])[0] == 503
             known = one.service.guard.ledger._servers.epochs.witness
             done = CliRunner().invoke(cli.app, ["accept", known.id, "--ledger", redis.url, "--actor", "boss"])
             assert "the loss is accepted" in done.output
             for server in (one, two):
-                wait_for(lambda: is_ready(server))
+                wait_until(server, 200)
                 assert server.infer(digits()[:1])[0] == 200
     finally:
         redis.kill()
@@ -66,7 +67,7 @@ def test_a_server_does_not_start_on_a_ledger_that_is_gone_and_its_home_says_so(t
     assert [path.suffix for path in sorted(file.parent.glob("*.witness"))] == [".witness"]
     service.guard.ledger.close()
     file.unlink()
-    with pytest.raises(LostStateError, match="is empty.*queen accept"):
+    with pytest.raises(LostStateError, match=r"is empty.*queen accept"):
         Service.open(settings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from queen.errors import BindingError, LedgerError
+from queen.errors import BindingError, LedgerError, LostStateError
 from queen.ledger import MemoryLedger
 from queen.serve import ledger_health
 from queen.serve.ledger_health import LedgerHealth
@@ -132,3 +132,12 @@ def test_a_ledger_that_was_taken_over_is_reported_once_and_again_when_it_is_back
         assert changes == [False, True]
 
     asyncio.run(asyncio.wait_for(check(), 30))
+
+
+def test_a_loss_is_logged_also_after_another_error_and_once(caplog):
+    health = LedgerHealth(MemoryLedger(), Metrics(), ThreadPoolExecutor(1))
+    gone, lost = LedgerError("connection refused"), LostStateError("went back in time")
+    for outcome in (gone, gone, lost, lost, gone, None, lost):
+        health.report(outcome)
+    errors = [record.fields["error"] for record in caplog.records if record.message == "ledger failed"]
+    assert errors == ["connection refused", "went back in time", "went back in time"]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from queen.errors import LedgerError
+from queen.errors import LedgerError, LostStateError
 from queen.ledger import Ledger
 from queen.serve.telemetry.log import log
 from queen.serve.telemetry.metrics import Metrics
@@ -30,19 +30,26 @@ class LedgerHealth:
     ) -> None:
         self._ledger, self._metrics, self._pool, self._on_change, self._bind = ledger, metrics, pool, on_change, bind
         self.works = True
+        self._logged = ""  # the last error in the log
 
     def report(self, error: LedgerError | None) -> None:
         """Note how a use of the ledger ended: with an error, or well."""
         worked, self.works = self.works, error is None
         if error is not None:
             self._metrics.ledger_error()
+            self._log(error)
         if self.works == worked:
             return
         self._on_change()
         if error is None:
+            self._logged = ""
             log("ledger works again")
-        else:
-            log("ledger failed", level="error", error=str(error))
+
+    def _log(self, error: LedgerError) -> None:
+        """Log the first error of a ledger that worked, and then what only an operator can help with, once each."""
+        if not self._logged or (isinstance(error, LostStateError) and str(error) != self._logged):
+            self._logged = str(error)
+            log("ledger failed", level="error", error=self._logged)
 
     async def watch(self) -> None:
         """Notice for ever that the ledger has lost state, was taken over or has recovered, even when no request comes.
@@ -57,6 +64,8 @@ class LedgerHealth:
             except LedgerError as error:
                 if not failed:
                     self.report(error)
+                else:
+                    self._log(error)
             else:
                 if failed:
                     self.report(None)
