@@ -20,6 +20,7 @@ from tests.support.server import Server, started
 OTHER = "127.0.0.2"  # where those come from who do nothing wrong
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 QUESTIONS = 5
+KEYS = 8
 FEW_FILES = 90  # beyond those that the server has open already
 
 
@@ -53,7 +54,7 @@ def in_flight(server: Server, bob: str, forms: Sequence[str], flood: tuple[int, 
     idle, files = resident(server.process.pid), open_files(server)
     for form in forms:
         port = server.grpc if form == "gRPC" else server.rest
-        with watched(server.process.pid) as most, withholding(form, port, server.key, count, size) as senders:
+        with watched(server.process.pid) as most, withholding(form, port, [server.key], count, size) as senders:
             answers = polite(server, bob)
         wait_for_files(server, files)
         taken, grown = sum(sender.sent for sender in senders) / MIB, (most[0] - idle) / MIB
@@ -61,7 +62,22 @@ def in_flight(server: Server, bob: str, forms: Sequence[str], flood: tuple[int, 
         summary = f"{grown:.0f} MiB above idle, bound {bound / MIB:.0f}; {taken:.0f} MiB sent, answers {dict(told)}"
         checks.append(Check(f"memory, {count} x {size // MIB} MiB over {form}", grown <= bound / MIB, summary))
         checks.append(none_of(f"others not answered meanwhile, {form}", _wrong(answers), 4 * QUESTIONS))
-    return [*checks, logged(server, "requests refused")]
+    return [*checks, together(server, (count, size), idle, bound), logged(server, "requests refused")]
+
+
+def together(server: Server, flood: tuple[int, int], idle: int, bound: int) -> Check:
+    """The same by many keys at once, over REST and gRPC: they have their shares, and all together no more than all."""
+    keys, files = [server.new_key(f"thief-{i}") for i in range(KEYS)], open_files(server)
+    with (
+        watched(server.process.pid) as most,
+        withholding("REST", server.rest, keys, *flood),
+        withholding("gRPC", server.grpc, keys, *flood),
+    ):
+        status = ask(server.rest, get(LIVE), source=OTHER).status
+    wait_for_files(server, files)
+    grown = (most[0] - idle) / MIB
+    summary = f"{grown:.0f} MiB above idle, bound {bound / MIB:.0f}; health {status}"
+    return Check(f"memory, by {KEYS} keys together", grown <= bound / MIB and status == 200, summary)
 
 
 def besieged(server: Server, bob: str, count: int) -> list[Check]:

@@ -151,9 +151,9 @@ FORMS: Mapping[str, type[Sender]] = {
 
 
 @contextmanager
-def withholding(form: str, port: int, key: str, count: int, size: int) -> Iterator[list[Sender]]:
-    """So many connections with a request each, as far as the server takes them."""
-    senders = [FORMS[form](port, key, size) for _ in range(count)]
+def withholding(form: str, port: int, keys: Sequence[str], count: int, size: int) -> Iterator[list[Sender]]:
+    """So many connections with a request each, the keys in turns, as far as the server takes them."""
+    senders = [FORMS[form](port, keys[i % len(keys)], size) for i in range(count)]
     for sender in senders:
         sender.start()
     before, since = -1, time.monotonic()

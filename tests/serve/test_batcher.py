@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from queen.errors import LedgerError
+from queen.guard import Guard
 from queen.ledger import MemoryLedger
 from queen.options import Group, Limits
 from queen.policy import POLICIES
@@ -319,11 +320,30 @@ def test_a_fault_anywhere_in_a_large_request_is_said_before_anything_is_recorded
     assert list(guard.ledger.clients()) == ["b"]
 
 
-def test_what_is_left_of_a_failed_request_is_dropped():
-    guard = small_guard(limits=TIGHT)
-    found = run(guard, [("a", digits()[:200])], max_batch=8, max_turn=8)
-    assert found[0].status == 429
-    assert guard.ledger.standing("a").queries < 200
+def test_what_is_left_of_a_failed_request_is_dropped(monkeypatch):
+    guard, judge_rows = small_guard(), Guard.judge_rows
+    calls = []
+
+    def judge_three(self, *args):
+        calls.append(args)
+        if len(calls) > 3:
+            raise LedgerError("disk full")
+        return judge_rows(self, *args)
+
+    monkeypatch.setattr(Guard, "judge_rows", judge_three)
+    (failed,) = run(guard, [("a", digits()[:200])], max_batch=8, max_turn=8)
+    assert failed.status == 503
+    assert guard.ledger.standing("a").queries == 3 * 8
+    assert len(calls) < 10
+
+
+def test_refused_rows_of_a_large_request_are_reported_as_if_it_had_come_in_one_piece():
+    whole, parts = (
+        run(small_guard(limits=TIGHT), [("a", digits()[:200])], max_batch=size, max_turn=size)[0] for size in (256, 8)
+    )
+    assert (parts.status, parts.rows, parts.message) == (429, whole.rows, whole.message)
+    assert 0 < len(parts.rows) < 200
+    assert parts.rows[0] >= 8  # not in the first part
 
 
 def test_what_is_left_of_a_request_is_dropped_when_its_client_goes_away():

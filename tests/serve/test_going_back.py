@@ -78,4 +78,4 @@ def test_a_home_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     })  # fmt: skip
     with pytest.raises(Exception, match="home"):  # its keys are there, too
         Service.open(settings)
-    assert [record.message for record in caplog.records] == ["no witness"]
+    assert "no witness" in [record.message for record in caplog.records]

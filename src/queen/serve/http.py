@@ -7,6 +7,7 @@ and clients that do not read their answers are disconnected. Besides, an answer 
 from __future__ import annotations
 
 import asyncio
+import mmap
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -28,7 +29,6 @@ STATUS = {
     503: b"503 Service Unavailable\r\nretry-after: 1",
 }
 CONTENT_LENGTH, TRANSFER_ENCODING = b"content-length", b"transfer-encoding"
-PIECE = 1 << 18  # bytes of a body that are stored together while it arrives
 ONE_PACKET = "queen.one_packet"  # name of the ASGI extension `send_in_one_packet`
 MAX_PIPELINE = 64  # requests that may wait on one connection for the answers to those before them
 MAX_PIPELINE_BYTES = 1 << 16  # of their bodies
@@ -274,23 +274,21 @@ async def read_body(headers: dict[bytes, bytes], receive: Any, limit: int, reser
     if declared > limit:
         raise ServeError(413, f"a request body may have {limit} bytes, got {declared}")
     reservation.resize(body_memory(declared))
-    pieces, size = list[bytearray](), 0  # one large buffer that grows would leave holes in the memory wherever it was
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ConnectionResetError
-        part: bytes = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise ServeError(413, f"a request body may have {limit} bytes, got more")
-        if size > declared:  # in chunks, or from a server in front that does not say
-            reservation.resize(body_memory(size))
-        is_last = not message.get("more_body", False)
-        if is_last and not pieces:
-            return part
-        if pieces and len(pieces[-1]) < PIECE:
-            pieces[-1] += part
-        else:
-            pieces.append(bytearray(part))
-        if is_last:
-            return b"".join(pieces)
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body", False) and len(message["body"]) <= limit:
+        reservation.resize(body_memory(len(message["body"])))
+        return bytes(message["body"])
+    # pages of its own, which are taken as they are filled and given back at once: the heap would keep them for later
+    with mmap.mmap(-1, declared or limit, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as store:
+        while message["type"] != "http.disconnect":
+            part: bytes = message.get("body", b"")
+            size = store.tell() + len(part)
+            if size > limit:
+                raise ServeError(413, f"a request body may have {limit} bytes, got more")
+            if size > declared:  # in chunks
+                reservation.resize(body_memory(size))
+            store.write(part)
+            if not message.get("more_body", False):
+                return store[:size]
+            message = await receive()
+    raise ConnectionResetError

@@ -37,6 +37,7 @@ from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.ledger_health import LedgerHealth
 from queen.serve.limits.intake import Intake
 from queen.serve.limits.refusals import RefusalLog
+from queen.serve.limits.trim import Trimmer
 from queen.serve.neighbours import refuse_neighbours
 from queen.serve.protocol.headers import addresses
 from queen.serve.querylog.writer import QueryLog
@@ -97,6 +98,7 @@ class Service:
             settings.work_bytes,
             on_refusal=partial(refusals.note, "too many large requests"),
         )
+        self._trimmer = Trimmer(lambda: self.intake.given_back + self.work.given_back, settings.client_bytes // 4)
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self.hold = Hold(settings, guard)
@@ -159,7 +161,9 @@ class Service:
         if self._webhook:
             await self._webhook.start()
         await self.hold.start()
-        self._tasks = [asyncio.create_task(one.watch()) for one in (self.key_watcher, self.ledger_health)]
+        self._tasks = [
+            asyncio.create_task(one.watch()) for one in (self.key_watcher, self.ledger_health, self._trimmer)
+        ]
         self._show_ready()
 
     def drain(self) -> None:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from queen.core import inputs
-from queen.serve.types import ModelSpec, Query, ServeError
+from queen.serve.types import LARGE, ModelSpec, Query, ServeError
 
 BUFFER = 1 << 17  # bytes of a body that wait in the connection's buffer, beside those that were read already
 NUMBER = 40  # bytes of one number of an answer, with the text that it becomes
@@ -62,6 +62,7 @@ class Intake:
         self._most, self._most_per_client, self._spare = most, most_per_client, spare
         self._max_waiting, self._on_refusal = max_waiting, on_refusal
         self._total = 0
+        self.given_back = 0  # bytes that large requests have given back so far
         self._by_client: dict[str, int] = {}
         self._queues: dict[str, deque[_Waiter]] = {}  # of clients that wait; the first one's turn is next
 
@@ -116,6 +117,8 @@ class Intake:
             self._by_client[client] = own
         else:
             self._by_client.pop(client, None)
+        if more <= -LARGE:
+            self.given_back -= more
         if more < 0 and self._queues:
             self._serve_queues()
 
