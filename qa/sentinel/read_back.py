@@ -27,7 +27,7 @@ from queen.attacks import ATTACKS
 from queen.attacks.base import CountedOracle, Knowledge, Sizes
 from queen.attacks.strategies.disguise import add_noise
 from queen.errors import RefusedError
-from queen.ledger.base import Judgement
+from queen.ledger.words import Judgement
 from queen.perturber import MeasuredBatch
 from queen.types import Oracle, Reply
 

@@ -9,7 +9,8 @@ import pytest
 from queen.bundle.binding import Binding, Rebound, bind, rebind
 from queen.errors import BindingError, ClientError
 from queen.ledger import Ledger, redis_admin
-from queen.ledger.base import BINDING, UNFINISHED, Budget
+from queen.ledger.base import BINDING, UNFINISHED
+from queen.ledger.words import Budget
 from queen.options import Group
 from tests.reference.watch import Rules
 from tests.support.evidence import evidence_of

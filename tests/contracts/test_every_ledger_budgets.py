@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from queen.ledger import Ledger
-from queen.ledger.base import Budget, Denial
 from queen.ledger.rows import make_rows
+from queen.ledger.words import Budget, Denial
 from queen.options import Group, Limits
 from tests.reference.watch import Rules
 from tests.support.queries import NAMES, PLENTY, judge, picture, pictures

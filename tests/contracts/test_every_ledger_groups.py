@@ -10,8 +10,8 @@ import pytest
 
 from queen.errors import LabelError, OptionError
 from queen.ledger import Ledger
-from queen.ledger.base import Budget
 from queen.ledger.rows import make_rows
+from queen.ledger.words import Budget
 from queen.options import Group, Limits
 from tests.reference.watch import Rules
 from tests.support.queries import (

@@ -10,7 +10,7 @@ import pytest
 
 from queen.errors import ClientError, LimitsError, OptionError, QueenError
 from queen.ledger import Ledger
-from queen.ledger.base import Budget
+from queen.ledger.words import Budget
 from queen.options import Group, Limits
 from tests.reference.watch import Rules
 from tests.support.ledgers import BAD_CLIENTS

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from queen.ledger.base import Budget
+from queen.ledger.words import Budget
 from queen.options import Limits
 from queen.sentinel.sketch import Memory
 from tests.reference.watch import Rules

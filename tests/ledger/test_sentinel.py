@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from queen.errors import LedgerError
 from queen.ledger import MemoryLedger, SqliteLedger
-from queen.ledger.base import Budget
 from queen.ledger.sqlite_codec import BLOCK, POWER, pack_block, pack_purses, unpack_block, unpack_purses
 from queen.ledger.sqlite_schema import load
 from queen.ledger.state import ScopeState
+from queen.ledger.words import Budget
 from queen.sentinel import wealth
 from queen.sentinel.bets import LANES, Test
 from queen.sentinel.sketch import Memory

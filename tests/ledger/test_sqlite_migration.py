@@ -17,9 +17,9 @@ import pytest
 
 from queen.errors import LedgerError
 from queen.ledger import MemoryLedger, SqliteLedger
-from queen.ledger.base import NOTICES, Budget
 from queen.ledger.sqlite_open import SCHEMA_VERSION, stored_version
 from queen.ledger.sqlite_schema import load
+from queen.ledger.words import NOTICES, Budget
 from tests.reference.watch import Rules
 from tests.support.evidence import evidence_of
 from tests.support.ledgers import records_and_coverage, run_threads

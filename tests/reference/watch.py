@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from queen.ledger.base import Budget
 from queen.ledger.rows import Rows, make_rows
+from queen.ledger.words import Budget
 from queen.options import Group, Limits
 from queen.sentinel.bets import Bets, Test
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from queen.ledger import Judgement
-from queen.ledger.base import Denial
+from queen.ledger.words import Denial
 from queen.serve.refusal import MAX_LISTED, explain, refuse
 
 OWN, SHARED = Denial("alice", group=False, used=2000, limit=2000), Denial("tenant:7", group=True, used=31, limit=40)

@@ -10,7 +10,7 @@ from queen.errors import CalibrationError, ProtectionWarning
 from queen.ledger.memory import MemoryLedger
 from queen.options import Sentinel
 from queen.sentinel import power
-from queen.serve.service import load_guard
+from queen.serve.load import load_guard
 from queen.serve.settings import read_settings
 from tests.support.serving import small_bundle, small_guard
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
 
 from queen.ledger import Ledger, MemoryLedger, RedisLedger, SqliteLedger
-from queen.ledger.base import Standing
+from queen.ledger.words import Standing
 from tests.support.redis_server import shared_server
 
 _numbers = count()

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from queen.ledger import Ledger
-from queen.ledger.base import Budget
 from queen.ledger.sqlite_open import APPLICATION_ID
+from queen.ledger.words import Budget
 from queen.options import Group, Limits
 from tests.reference.watch import Rules
 from tests.support.paths import ROOT

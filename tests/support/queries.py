@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from queen.ledger import Ledger
-from queen.ledger.base import Budget, Judgement
+from queen.ledger.words import Budget, Judgement
 from queen.options import Group, Limits
 from queen.sentinel.sketch import SIZE as SKETCH_SIZE
 from tests.reference.watch import CALIBRATED, Query, Ranks, Rules, Wallet, Watcher, lanes_of

@@ -60,7 +60,7 @@ def alarms(
     as_json: Json = False,
 ) -> None:
     """Who was accused, when and on what evidence; and whose budget is low or spent."""
-    from queen.ledger.base import NOTICES
+    from queen.ledger.words import NOTICES
 
     with _open_store(ledger, server, key, changes=acknowledge is not None) as store:
         if acknowledge is not None:

@@ -4,12 +4,13 @@
 its address. The guard, the server, operators' commands and users with a ledger of their own import this package.
 """
 
-from queen.ledger.base import Budget, Event, Judgement, Ledger, Standing
+from queen.ledger.base import Ledger
 from queen.ledger.memory import MemoryLedger
 from queen.ledger.open import open_ledger
 from queen.ledger.redis import RedisLedger
 from queen.ledger.rows import Rows
 from queen.ledger.sqlite import SqliteLedger
+from queen.ledger.words import Budget, Event, Judgement, Standing
 
 __all__ = [
     "Budget",

@@ -1,157 +1,22 @@
-"""The protocol every ledger follows, and the words it speaks: judgements, standings, budgets and events."""
+"""The protocol every ledger follows, and the methods that follow from others."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from queen.core.sensitivity import Floats
-from queen.errors import LimitsError, OptionError
+from queen.errors import OptionError
 from queen.ledger.rows import Rows, check_client, make_rows
 from queen.ledger.witness.witness import ACCEPTED, ID, is_id, new_id
+from queen.ledger.words import Budget, Event, Judgement, Standing, check_budget, make_event
 from queen.options import Limits
 from queen.sentinel.bets import Test
-from queen.types import Verdict
 
 BINDING = "binding"  # the fact that says which bundles a ledger is for
 UNFINISHED = "unfinished "  # what it begins with while coverage is being forgotten
-LETTERS = {verdict.value: verdict for verdict in Verdict}
-NOTICES = ("alarm", "budget low", "budget spent", "class low", "class spent")  # events that queries bring about
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What the ledger decided about every row: a letter, whether no budget is left for it, whether it is alarmed.
-
-    Without bets `spent` says that the row's class was spent before it came; with them, that no budget is left for it.
-    `trusted` rows are those of clients on the allow-list. `failed` rows may not be answered: part of the store failed,
-    so it is not certain that they are on record; their letter is B and they count as spent. (If all failed, the ledger
-    raises `LedgerError` instead.) Of alarmed rows, `repeated` ones were answered honestly before the alarm and are so
-    again; `cut_off` ones get no answer, whatever others get: the client has asked too much since, or it was a group
-    that was accused, or one of its groups does not remember what the client's own scope would answer again.
-    `denials` says whose budget did not allow an answer, by row; `notices` what operators should hear of, in order.
-    """
-
-    letters: str
-    spent: NDArray[np.bool_]
-    alarmed: NDArray[np.bool_]
-    trusted: NDArray[np.bool_]
-    failed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    repeated: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    cut_off: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    denials: Mapping[int, Denial] = field(default_factory=dict)
-    notices: tuple[Notice, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("failed", "repeated", "cut_off"):  # not given: none
-            if len(getattr(self, name)) != len(self.letters):
-                object.__setattr__(self, name, np.zeros(len(self.letters), np.bool_))
-
-    @property
-    def verdicts(self) -> tuple[Verdict, ...]:
-        """The letters as `Verdict`s."""
-        return tuple(LETTERS[letter] for letter in self.letters)
-
-
-@dataclass(frozen=True)
-class Denial:
-    """Whose budget did not allow an answer, and how many of its extra answers are used, of how many.
-
-    If some are left, it was a class that is spent. Which one is not said: that would be the label of the query.
-    """
-
-    name: str
-    group: bool
-    used: int
-    limit: int
-
-
-@dataclass(frozen=True)
-class Notice:
-    """What a query has brought about, one of `NOTICES`; how the client or group stood then, and the client who asked.
-
-    Under the sentinel a budget is low when 4/5 of the extra answers are used, and spent when all are. A class is low,
-    or spent, when its coverage comes to 4/5 of the threshold, or beyond it; only the first class of a client or group
-    is noted. Each is noted when the mark is passed, so once, unless an operator moves the mark.
-    """
-
-    what: str
-    standing: Standing
-    client: str
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something an operator should know: a notice of the ledger, or what an operator did.
-
-    `what` is one of `NOTICES`, or pardon, allow, disallow, budget, or, of the whole ledger, accept (of lost state) or
-    rebind; `name` is the client, group or bundle it is about, and `client` the one whose query brought it about.
-    `wealth` is that of its best score in its best test (it accuses at the bar, see `Test.bar`; 0 where it is about a
-    budget), `coverage` is CQS by class. The numbers are from that query, or from just before the operator acted.
-    """
-
-    id: int
-    what: str
-    name: str
-    group: bool
-    client: str
-    wealth: float
-    queries: int
-    coverage: Mapping[int, float]
-    actor: str
-    at: float
-    acknowledged: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What an operator gives one client instead of the guard's limits; None leaves the guard's."""
-
-    threshold: float | None = None
-    extra_answers: int | None = None
-
-    def __post_init__(self) -> None:
-        plain = self.over(Limits())  # raises if a number is wrong, and turns all into plain Python numbers
-        for name in ("threshold", "extra_answers"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, getattr(plain, name))
-
-    def over(self, limits: Limits) -> Limits:
-        """The limits, with the numbers of this budget where it has some."""
-        return replace(limits, **{name: value for name, value in vars(self).items() if value is not None})
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where a client or group stands; `queries` counts all that were charged to it, under any policy.
-
-    Wealth and extra answers are counted under the sentinel only. `after_alarm` counts the queries since the alarm, the
-    one that raised it included, as long as the alarm has consequences.
-    """
-
-    name: str
-    group: bool
-    queries: int = 0
-    wealth: float = 0.0
-    alarmed: bool = False
-    allowed: bool = False
-    extra_answers: int = 0
-    after_alarm: int = 0
-    budget: Budget | None = None  # its own, if an operator has given it one
-    coverage: Mapping[int, float] = field(default_factory=dict)
-
-    @property
-    def on_record(self) -> bool:
-        """Whether the ledger knows this client or group: it asked, or an operator allowed it or gave it a budget.
-
-        All other numbers follow from queries, and a pardon alone puts nobody on record.
-        """
-        return bool(self.queries or self.allowed or self.budget)
 
 
 class Ledger(Protocol):
@@ -314,22 +179,3 @@ class LedgerBase:
     def _operate(self, order: str, name: str, actor: str, *, group: bool = False, budget: Budget | None = None) -> None:
         """Carry out an order (pardon, allow, disallow or budget) and log it, with the standing from before it."""
         raise NotImplementedError(f"{type(self).__name__} takes no orders from operators")
-
-
-def make_event(what: str, standing: Standing, *, client: str = "", actor: str = "") -> Event:
-    """An event that happens now to a client or group that stands like this; the store gives it its number."""
-    name, group, wealth = standing.name, standing.group, standing.wealth
-    return Event(0, what, name, group, client, wealth, standing.queries, standing.coverage, actor, time.time())
-
-
-def check_event(event: int, count: int) -> None:
-    """Events are numbered from 1 to their count."""
-    if not 1 <= event <= count:
-        raise OptionError(f"no event {event}; there are {count}")
-
-
-def check_budget(budget: object) -> Budget | None:
-    """A budget, or None for the guard's limits."""
-    if budget is not None and not isinstance(budget, Budget):
-        raise LimitsError(f"expected queen.ledger.Budget(...) or None, got {type(budget).__name__}")
-    return budget

@@ -28,9 +28,9 @@ from operator import itemgetter
 
 import numpy as np
 
-from queen.ledger.base import Denial, Judgement, Notice
 from queen.ledger.rows import HOMES, Rows, Scope, bar_of
 from queen.ledger.state import ScopeState
+from queen.ledger.words import Denial, Judgement, Notice
 from queen.options import Limits
 from queen.sentinel.bets import Bets
 from queen.sentinel.wealth import place_bets

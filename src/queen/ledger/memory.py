@@ -8,10 +8,11 @@ from dataclasses import replace
 from math import inf
 
 from queen.core.sensitivity import Floats
-from queen.ledger.base import BINDING, Budget, Event, Judgement, LedgerBase, Standing, check_event, make_event
+from queen.ledger.base import BINDING, LedgerBase
 from queen.ledger.decide import Journal, decide
 from queen.ledger.rows import Rows, Scope, check_client
 from queen.ledger.state import ScopeState
+from queen.ledger.words import Budget, Event, Judgement, Standing, check_event, make_event
 from queen.sentinel.bets import Test
 
 PAGE = 256  # standings read under one lock; others may judge between two pages

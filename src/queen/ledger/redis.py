@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from queen.ledger.base import NOTICES, Denial, Judgement, Notice, Standing, make_event
 from queen.ledger.redis_admin import RedisAdmin
 from queen.ledger.redis_client import Script, ScriptCall
 from queen.ledger.redis_codec import PackedRows, unpack_coverage
 from queen.ledger.rows import Rows, Scope, bar_of
+from queen.ledger.words import NOTICES, Denial, Judgement, Notice, Standing, make_event
 
 JUDGE = Script("judge.lua")
 LETTERS = "ABCD"

@@ -14,7 +14,7 @@ import numpy as np
 from queen.core.sensitivity import Floats
 from queen.errors import LedgerError, LostStateError
 from queen.ledger import redis_layout
-from queen.ledger.base import BINDING, UNFINISHED, Budget, Event, LedgerBase, Standing, check_event, make_event
+from queen.ledger.base import BINDING, UNFINISHED, LedgerBase
 from queen.ledger.redis_client import RedisServers, Script, ScriptCall, parse_address
 from queen.ledger.redis_codec import (
     pack_budget,
@@ -28,6 +28,7 @@ from queen.ledger.redis_codec import (
 )
 from queen.ledger.rows import check_client
 from queen.ledger.witness.witness import ID, Witness, new_id
+from queen.ledger.words import Budget, Event, Standing, check_event, make_event
 from queen.sentinel.bets import Test
 
 OPERATE = Script("operate.lua")

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from queen.core.sensitivity import query_area
 from queen.errors import LedgerError
-from queen.ledger.base import Budget, Event, Standing
 from queen.ledger.rows import Rows, Scope
+from queen.ledger.words import Budget, Event, Standing
 from queen.options import Limits
 from queen.sentinel.bets import LANES, Bets, Test
 from queen.sentinel.sketch import SIZE, Memory

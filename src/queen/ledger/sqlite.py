@@ -13,13 +13,14 @@ from pathlib import Path
 from queen.core.sensitivity import Floats
 from queen.errors import LedgerError, LostStateError
 from queen.ledger import sqlite_schema as tables
-from queen.ledger.base import BINDING, Budget, Event, Judgement, LedgerBase, Standing, check_event, make_event
+from queen.ledger.base import BINDING, LedgerBase
 from queen.ledger.decide import Journal, decide
 from queen.ledger.rows import Rows, Scope, check_client
 from queen.ledger.sqlite_open import SCHEMA_VERSION, make_private, prepare
 from queen.ledger.sqlite_schema import Touched, number
 from queen.ledger.state import ScopeState, StateCache
 from queen.ledger.witness.file_watch import FileWatch
+from queen.ledger.words import Budget, Event, Judgement, Standing, check_event, make_event
 from queen.sentinel.bets import Test
 
 MIB = 1 << 20

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from queen.errors import LedgerError
-from queen.ledger.base import Budget, Event, Standing
 from queen.ledger.decide import Journal
 from queen.ledger.sqlite_codec import BLOCK, pack_block, pack_purses, unpack_block, unpack_purses
 from queen.ledger.state import TESTS, ClassState, ScopeState
+from queen.ledger.words import Budget, Event, Standing
 from queen.sentinel.bets import Test
 from queen.sentinel.sketch import SIZE
 

@@ -9,7 +9,7 @@ from math import floor
 import numpy as np
 
 from queen.core.sensitivity import Floats, query_area
-from queen.ledger.base import Budget, Standing
+from queen.ledger.words import Budget, Standing
 from queen.options import Limits
 from queen.sentinel.bets import Test
 from queen.sentinel.sketch import Memory

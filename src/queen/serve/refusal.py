@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from queen.ledger import Judgement
-from queen.ledger.base import Denial
+from queen.ledger.words import Denial
 from queen.serve.types import ServeError
 
 ACCUSED = "no answer: this client, or a group that it belongs to, stands accused of extraction; ask the operator"

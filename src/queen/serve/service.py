@@ -10,22 +10,20 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from warnings import warn
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from queen import __version__
-from queen.errors import CalibrationError, OptionError, ProtectionWarning, SecretError
-from queen.guard import Guard, load
+from queen.errors import OptionError, SecretError
+from queen.guard import Guard
 from queen.ledger import Ledger, open_ledger
-from queen.ledger.base import Notice
 from queen.ledger.open import witness_in
+from queen.ledger.words import Notice
 from queen.secret import read_private, secret_path
 from queen.serve.access.auth import Authenticator
 from queen.serve.access.budgets import KeysWithBudgets
@@ -38,6 +36,7 @@ from queen.serve.ledger_health import LedgerHealth
 from queen.serve.limits.intake import Intake
 from queen.serve.limits.refusals import RefusalLog
 from queen.serve.limits.trim import Trimmer
+from queen.serve.load import load_guard
 from queen.serve.neighbours import refuse_neighbours
 from queen.serve.protocol.headers import addresses
 from queen.serve.querylog.writer import QueryLog
@@ -50,7 +49,6 @@ from queen.serve.telemetry.metrics import Metrics
 from queen.serve.telemetry.series import Series
 from queen.serve.telemetry.webhook import Webhook
 from queen.serve.types import Caller, Query, ServeError, describe
-from queen.serve.unprotected import Unprotected
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -249,47 +247,6 @@ class Service:
             queries=of.queries,
             **about,
         )
-
-
-def load_guard(settings: Settings, **where: Any) -> Guard:
-    """The bundle's guard with the options of the settings; `where` is passed on to `queen.load`."""
-    names = ("policy", "observe", "alpha", "on_alarm", "on_spent", "after_alarm", "digits")
-    changes = {name: value for name in names if (value := getattr(settings, name)) is not None}
-    for name, endless in (("after_alarm", -1), ("digits", 0)):
-        if changes.get(name) == endless:
-            changes[name] = None
-    unprotected = changes.get("policy") == "none"
-    if unprotected:
-        del changes["policy"]
-    try:
-        guard = load(settings.bundle, settings.model, device=settings.device, **where, **changes)
-    except CalibrationError as error:
-        raise CalibrationError(f"{error}; or serve another policy: --policy paper|strict") from error
-    limits = guard.bundle.limits
-    own_limits = {
-        name: value
-        for name in ("radius", "threshold", "extra_answers")
-        if (value := getattr(settings, name)) is not None
-    }
-    if own_limits:
-        limits = replace(limits, **own_limits)
-        guard = guard.with_options(limits=limits)
-    if settings.groups:
-        groups = {kind: group.with_defaults(limits) for kind, group in settings.groups.items()}
-        guard = guard.with_options(groups=groups)
-    if unprotected:
-        return Unprotected(guard.bundle, ledger=guard.ledger)
-    weakness = None
-    if guard.bundle.policy == "sentinel":
-        weakness = guard.bundle.weakness(guard.ledger.number_of(guard.bundle.test, claim=False))
-    if weakness and not settings.weak:
-        raise CalibrationError(
-            f"{weakness}; or serve it as it is: --weak, or serve another policy: --policy paper|strict"
-        )
-    if weakness:
-        warn(weakness, ProtectionWarning, stacklevel=2)
-        log("weak sentinel", level="warning", why=weakness)
-    return guard
 
 
 def _open_webhook(settings: Settings, ledger: Ledger, metrics: Metrics) -> Webhook | None:

@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse
 
 from queen.errors import LedgerError, OptionError
 from queen.ledger import Budget
-from queen.ledger.base import NOTICES
+from queen.ledger.words import NOTICES
 from queen.serve.admin.client import AdminClient
 from tests.support.admin_stub import HOSTILE
 

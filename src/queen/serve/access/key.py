@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queen.errors import OptionError
-from queen.ledger.base import Budget, check_budget
 from queen.ledger.rows import check_client
+from queen.ledger.words import Budget, check_budget
 
 TEXT = re.compile(r"qk_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 ID = re.compile(r"[0-9a-f]{16}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from queen.errors import KeyStoreError, LedgerError
-from queen.ledger.base import Budget
+from queen.ledger.words import Budget
 from queen.serve.access.key import Key, mark_revoked
 from queen.serve.access.key_store import KeyStore
 from queen.serve.telemetry.log import log

@@ -10,7 +10,7 @@ from typing import Any
 import queen
 from queen.guard import Guard
 from queen.ledger import Event, Ledger
-from queen.ledger.base import NOTICES
+from queen.ledger.words import NOTICES
 from queen.options import Limits
 from queen.serve.access.key import Key
 from queen.serve.types import ModelSpec

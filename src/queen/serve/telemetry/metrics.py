@@ -11,7 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 
 from queen import __version__
-from queen.ledger.base import NOTICES
+from queen.ledger.words import NOTICES
 from queen.types import Verdict
 
 Protocol = Literal["rest", "grpc"]

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from queen.errors import LedgerError, OptionError
 from queen.ledger import Event, Ledger
-from queen.ledger.base import NOTICES
+from queen.ledger.words import NOTICES
 from queen.serve.telemetry.log import log
 
 if TYPE_CHECKING:
