@@ -59,7 +59,7 @@ class Polite:
 
 def run(folder: Path, quick: bool) -> list[Check]:
     """The floods on a server as it is by default, then an accused client on one with a short queue."""
-    seconds = 2.0 if quick else 30.0
+    seconds = 1.0 if quick else 30.0
     with pinned(folder, ledger=f"sqlite:///{folder / 'ledger.sqlite'}") as server:
         checks = besieged(server, seconds, judge_times=not quick)
     with pinned(folder, max_queue=SHORT, home=folder / "short") as server:
@@ -67,12 +67,9 @@ def run(folder: Path, quick: bool) -> list[Check]:
 
 
 def control(folder: Path, quick: bool) -> list[Check]:
-    """The same on servers with one queue for all."""
-    seconds, module = 2.0, "qa.broken.one_queue"
-    with pinned(folder, module=module) as server:
-        checks = besieged(server, seconds, FLOODS[:1], judge_times=True)
-    with pinned(folder, module=module, max_queue=SHORT, home=folder / "short") as server:
-        return checks + accused_lose_first(server, seconds)
+    """The same on a server with one queue for all."""
+    with pinned(folder, module="qa.broken.one_queue", max_queue=SHORT) as server:
+        return [*besieged(server, 1.0, FLOODS[1:2], judge_times=True), *accused_lose_first(server, 1.0)]
 
 
 @contextmanager
