@@ -24,7 +24,7 @@ KINDS = {
 def test_the_tree_is_complete():
     assert set(ERRORS) == {*KINDS, "QueenError", "HeadError", "EmptyClassError", "SpreadError", "TooFewClassesError",
                            "MapError", "BundleError", "SecretError", "LedgerError", "ModelError", "CalibrationError",
-                           "RefusedError", "KeyStoreError"}  # fmt: skip
+                           "RefusedError", "KeyStoreError", "LostStateError", "BindingError"}  # fmt: skip
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)

@@ -67,7 +67,8 @@ class App:
             read_headers(scope)
             await self._starlette(scope, receive, send_and_note)
         except ServeError as error:
-            await _send(scope, send_and_note, error.status, error_body(error.message), [(b"content-type", JSON)])
+            status = error.status
+            await _send(scope, send, status, error_body(error.message), [(b"content-type", JSON)])
         finally:
             self._service.counter.request("rest", status, time.perf_counter() - start, is_query=False)
 
