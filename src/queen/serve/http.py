@@ -14,10 +14,11 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from queen.serve.limits.connections import Connections, Crowd, Proxies, address_of
+from queen.serve.limits.connections import Connections, Crowd, address_of
 from queen.serve.limits.files import SPARE, file_limit
 from queen.serve.limits.intake import Reservation, body_memory
 from queen.serve.limits.refusals import RefusalLog
+from queen.serve.network import TrustedProxies
 from queen.serve.protocol.rest_write import error_body
 from queen.serve.settings import Settings
 from queen.serve.types import ServeError
@@ -226,7 +227,7 @@ def make_limited_protocol(settings: Settings) -> type[LimitedProtocol]:
     places = Connections(
         settings.max_connections,
         settings.address_connections,
-        proxies=Proxies(settings.trusted_proxy),
+        proxies=TrustedProxies(settings.trusted_proxy),
         note=refusals.note,
     )
     common = {"settings": settings, "places": places, "note_refusal": staticmethod(refusals.note)}

@@ -22,10 +22,10 @@ from queen.serve.app import App
 from queen.serve.grpc import start_grpc
 from queen.serve.http import make_limited_protocol
 from queen.serve.lease import acquire
-from queen.serve.limits.connections import Proxies
 from queen.serve.limits.files import fit_connections
 from queen.serve.limits.grpc_connections import GrpcConnections
 from queen.serve.limits.refusals import RefusalLog
+from queen.serve.network import TrustedProxies
 from queen.serve.service import Service
 from queen.serve.settings import Settings
 from queen.serve.telemetry import log
@@ -125,7 +125,7 @@ async def _watch_grpc(settings: Settings, port: int) -> None:
         port,
         settings.max_connections,
         settings.address_connections,
-        proxies=Proxies(settings.trusted_proxy),
+        proxies=TrustedProxies(settings.trusted_proxy),
         note=RefusalLog("gRPC connections refused").note,
     ).watch()
 

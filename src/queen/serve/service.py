@@ -91,11 +91,7 @@ class Service:
             spare=settings.client_bytes // 6,
             on_refusal=partial(refusals.note, "too many bytes in flight"),
         )
-        self.work = Intake(  # what parsing and writing take meanwhile
-            settings.work_bytes,
-            settings.work_bytes,
-            on_refusal=partial(refusals.note, "too many large requests"),
-        )
+        self.work = Intake(settings.work_bytes, settings.work_bytes)  # what parsing and writing take meanwhile
         self._trimmer = Trimmer(lambda: self.intake.given_back + self.work.given_back, settings.client_bytes // 4)
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -113,7 +109,12 @@ class Service:
             on_batch=self._after_batch,
             on_ledger=self.ledger_health.report,
         )
-        self.door = Door(self.batcher.queue, self._pool, self.work)
+        self.door = Door(
+            self.batcher.queue,
+            self._pool,
+            self.work,
+            on_refusal=partial(refusals.note, "too many large requests"),
+        )
         self.counter = RequestCounter(
             self.metrics, self.series, waiting=lambda: self.batcher.waiting, access_log=settings.access_log
         )

@@ -12,9 +12,9 @@ import pytest
 
 from qa.serving.withheld import GrpcSender, half_sent
 from queen.serve.limits import grpc_connections
-from queen.serve.limits.connections import Proxies
 from queen.serve.limits.grpc_connections import GrpcConnections
 from queen.serve.limits.intake import Intake, body_memory
+from queen.serve.network import TrustedProxies
 from queen.serve.protocol import oip_pb2 as oip
 from tests.support.grpc_stub import MAX_BYTES, Stub, call, message
 from tests.support.grpc_stub import talk as talk_grpc
@@ -26,6 +26,14 @@ KIB = 1024
 LIMIT = 64 * KIB
 SHARE = 3 * LIMIT  # room for one body of the limit, which takes a little more than twice that, but not for two
 LIMITS = {"max_body": LIMIT, "max_client_bytes": SHARE, "max_bytes": 8 * LIMIT + 2 * SHARE, "request_timeout": 5.0}
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -219,10 +227,23 @@ def test_of_too_many_connections_of_one_address_the_silent_ones_are_shut_down():
 
         many, few = [connect("127.0.0.1") for _ in range(5)], [connect("127.0.0.2") for _ in range(2)]
         proxy = [connect("127.0.0.3") for _ in range(5)]
-        watch = GrpcConnections(port, 100, 3, proxies=Proxies(["127.0.0.3/32"]), note=lambda why, who: None)
+        watch = GrpcConnections(port, 100, 3, proxies=TrustedProxies(["127.0.0.3/32"]), note=lambda why, who: None)
         assert watch.close_some() == [("too many of one address", "127.0.0.1")] * 2
         assert [is_open(wire) for wire in few + proxy] == [True] * 7
         assert sum(map(is_open, many)) == 3
+
+
+@pytest.mark.skipif(not grpc_connections.OPEN_FILES.exists() or not has_ipv6(), reason="no /proc or no IPv6 here")
+@pytest.mark.parametrize(("network", "closed"), [("::1/128", 0), ("::2/128", 2)])
+def test_a_proxy_over_grpc_is_known_by_its_whole_address(network, closed):
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("::1", 0), family=socket.AF_INET6))
+        port = listener.getsockname()[1]
+        for _ in range(5):
+            stack.enter_context(socket.create_connection(("::1", port), PATIENCE))
+            stack.enter_context(listener.accept()[0])
+        watch = GrpcConnections(port, 100, 3, proxies=TrustedProxies([network]), note=lambda why, who: None)
+        assert watch.close_some() == [("too many of one address", "::/64")] * closed
 
 
 @pytest.mark.skipif(not grpc_connections.OPEN_FILES.exists(), reason="no /proc here")
@@ -233,7 +254,7 @@ def test_when_places_run_out_over_grpc_who_has_most_makes_room():
         for source in ["127.0.0.1"] * 12 + ["127.0.0.2"] * 4:
             stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0)))
             stack.enter_context(listener.accept()[0])
-        watch = GrpcConnections(port, 16, 16, proxies=Proxies(), note=lambda why, who: None)
+        watch = GrpcConnections(port, 16, 16, proxies=TrustedProxies(), note=lambda why, who: None)
         assert watch.close_some() == [("too many in all", "127.0.0.1")] * 4
         assert watch.close_some() == []
 

@@ -173,22 +173,6 @@ def test_those_who_wait_leave_something_to_those_who_cannot():
     asyncio.run(main())
 
 
-def test_more_than_may_wait_are_refused():
-    async def main() -> None:
-        intake = Intake(10, 10, max_waiting=2)
-        with intake.reserve("bob", 10):
-            waiting = [asyncio.create_task(intake.wait("alice", 5)) for _ in range(3)]
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert [task.done() for task in waiting] == [False, False, True]
-            assert isinstance(waiting[2].exception(), ServeError)
-        for task in waiting[:2]:
-            (await task).close()
-        assert intake.total == 0
-
-    asyncio.run(main())
-
-
 def test_one_that_has_its_turn_while_it_is_cancelled_leaves_nothing():
     async def main() -> None:
         intake = Intake(10, 10)

@@ -30,10 +30,10 @@ def _impatient(monkeypatch):
     monkeypatch.setattr(module, "PATIENCE", 0.01)
 
 
-def run(check, threads: int = 4):
+def run(check, threads: int = 4, on_refusal=lambda client: None):
     room = Room()
     with ThreadPoolExecutor(threads) as pool:
-        return asyncio.run(check(room, Door(room, pool, Intake(1 << 20, 1 << 20))))
+        return asyncio.run(check(room, Door(room, pool, Intake(1 << 20, 1 << 20), on_refusal=on_refusal)))
 
 
 def test_who_has_room_is_let_in_and_who_has_none_waits_and_is_refused():
@@ -82,7 +82,7 @@ def test_one_client_cannot_take_all_threads():
 
 
 def test_a_client_may_have_so_many_large_requests_and_all_together_twice_as_many():
-    free = threading.Event()
+    free, refused = threading.Event(), list[str]()
 
     async def check(room, door):
         def flood(client, count):
@@ -98,8 +98,9 @@ def test_a_client_may_have_so_many_large_requests_and_all_together_twice_as_many
         free.set()
         await asyncio.gather(*first[:-1], *second)
         assert not door._parses
+        assert refused == ["a", "c"]  # for the log, once each
 
-    run(check)
+    run(check, on_refusal=refused.append)
 
 
 def test_medium_requests_of_one_client_leave_the_event_loop_to_others_in_between():

@@ -46,8 +46,8 @@ def query_memory(query: Query, spec: ModelSpec) -> int:
 class Intake:
     """Bytes that are reserved, in all and by client, on one event loop.
 
-    Those who wait leave a `spare` part of each limit to those who cannot wait. `max_waiting` are the requests of one
-    client that may wait; `on_refusal` is called with a client that is turned away.
+    Those who wait leave a `spare` part of each limit to those who cannot wait. `on_refusal` is called with a client
+    that is turned away.
     """
 
     def __init__(
@@ -56,11 +56,10 @@ class Intake:
         most_per_client: int,
         *,
         spare: int = 0,
-        max_waiting: int | None = None,
         on_refusal: Callable[[str], None] = lambda client: None,
     ) -> None:
         self._most, self._most_per_client, self._spare = most, most_per_client, spare
-        self._max_waiting, self._on_refusal = max_waiting, on_refusal
+        self._on_refusal = on_refusal
         self._total = 0
         self.given_back = 0  # bytes that large requests have given back so far
         self._by_client: dict[str, int] = {}
@@ -149,8 +148,6 @@ class Intake:
 
     def _enqueue(self, waiter: _Waiter) -> None:
         client = waiter.reservation.client
-        if self._max_waiting is not None and len(self._queues.get(client, ())) >= self._max_waiting:
-            self.refuse(client)
         self._queues.setdefault(client, deque()).append(waiter)
         self._serve_queues()
 

@@ -33,10 +33,21 @@ class ClientParses:
 
 
 class Door:
-    """Lets requests in, each in its client's turn; threads of `pool` parse large ones, in the memory of `work`."""
+    """Lets requests in, each in its client's turn; threads of `pool` parse large ones, in the memory of `work`.
 
-    def __init__(self, queue: RequestQueue, pool: Executor, work: Intake) -> None:
-        self._queue, self._pool, self._work = queue, pool, work
+    It alone says who may parse, and how many; `work` how many bytes that may take. `on_refusal` is called with a client
+    whose large request is turned away.
+    """
+
+    def __init__(
+        self,
+        queue: RequestQueue,
+        pool: Executor,
+        work: Intake,
+        *,
+        on_refusal: Callable[[str], None] = lambda client: None,
+    ) -> None:
+        self._queue, self._pool, self._work, self._on_refusal = queue, pool, work, on_refusal
         self._parses: dict[str, ClientParses] = {}  # of clients with requests that are not small
         self._large = 0  # requests of all clients that are being parsed in threads, or wait for it
 
@@ -58,13 +69,20 @@ class Door:
             return read()
         is_large = size >= LARGE
         if is_large:
-            await _patiently(self._check_large, client)
+            await self._admit_large(client)
         async with self._turn(client, is_large=is_large):
             self._queue.check_room(client)
             if not is_large:
                 return read()
             with await self._work.wait(client, memory):
                 return await asyncio.get_running_loop().run_in_executor(self._pool, read)
+
+    async def _admit_large(self, client: str) -> None:
+        try:
+            await _patiently(self._check_large, client)
+        except ServeError:
+            self._on_refusal(client)
+            raise
 
     def _check_large(self, client: str) -> None:
         parses = self._parses.get(client)
