@@ -13,7 +13,7 @@ from queen.serve.limits.intake import Intake, Reservation
 
 async def read_all(headers: dict[bytes, bytes], receive: Any, limit: int, reservation: Reservation) -> bytes:
     """The body, however large."""
-    return await read_body(headers, receive, 1 << 40, Intake(1 << 50, 1 << 50).reserve("anybody"))
+    return await read_body(headers, receive, 1 << 30, Intake(1 << 50, 1 << 50).reserve("anybody"))
 
 
 if __name__ == "__main__":

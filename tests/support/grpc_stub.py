@@ -38,6 +38,7 @@ class Stub:
     counted: list[tuple[int, bool]] = field(default_factory=list)
     known: list[tuple[str, int]] = field(default_factory=list)  # client and rows of what was counted, as far as known
     parsed: int = 0  # requests that were parsed in a thread
+    numbers: list[int] = field(default_factory=list)  # of the answers that were written
     settings: Any = field(
         default_factory=lambda: SimpleNamespace(
             max_rows=MAX_ROWS,
@@ -86,6 +87,10 @@ class Stub:
             return read()
         self.parsed += 1
         return await asyncio.to_thread(read)
+
+    async def write(self, client: str, write: Callable[[], bytes], numbers: int) -> bytes:
+        self.numbers.append(numbers)
+        return await asyncio.to_thread(write)
 
     def request(
         self, protocol: str, status: int, seconds: float, *, is_query: bool, query: Query | None, caller: Caller | None

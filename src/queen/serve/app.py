@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
-MANY = 1 << 11  # numbers of an answer that takes a good part of a millisecond to write
-WRITING = 100  # bytes that each of them takes meanwhile
 
 
 class App:
@@ -82,7 +81,9 @@ class App:
             await service.door.admit(caller.client)
             reservation = service.intake.reserve(caller.client)
             query = await self._read(headers, receive, reservation)
-            body, split = await self._write(query, await self._answer(query, caller, receive), caller.client)
+            answers = await self._answer(query, caller, receive)
+            write = partial(write_answer, query, answers, service.spec)
+            body, split = await service.door.write(caller.client, write, answers.size)
             if split is not None:
                 content_type, extra = BINARY, [(HEADER_LENGTH, b"%d" % split)]
         except ServeError as error:
@@ -115,14 +116,6 @@ class App:
         finally:
             answers.cancel()
             end.cancel()
-
-    async def _write(self, query: Query, answers: NDArray[np.float32], client: str) -> tuple[bytes, int | None]:
-        """The answer's body; a large one is written in a thread."""
-        service = self._service
-        if answers.size < MANY:
-            return write_answer(query, answers, service.spec)
-        with await service.work.wait(client, min(WRITING * answers.size, service.settings.work_bytes)):
-            return await service.blocking(write_answer, query, answers, service.spec)
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive, reservation: Reservation) -> Query:
         """The query in a request's body, parsed in the caller's turn; what it takes from then on is reserved."""

@@ -140,7 +140,7 @@ class Batcher:
             if whole is not None and whole.refusal and not query.partial:
                 raise refuse(whole.refusal, np.isnan(answers[:, 0]).tolist())
             return answers
-        finally:  # after an error, or if the client went away: what is left of the request is dropped
+        finally:  # after an error, or if a client over REST went away: what is left of the request is dropped
             for part in parts:
                 part.answer.cancel()
 

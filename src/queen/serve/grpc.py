@@ -26,10 +26,13 @@ from queen.serve.telemetry.log import log
 from queen.serve.types import ServeError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from queen.serve.limits.intake import Reservation
     from queen.serve.service import Service
     from queen.serve.settings import Settings
-    from queen.serve.types import Caller, Query
+    from queen.serve.types import Caller, ModelSpec, Query
 
 NAME = "inference.GRPCInferenceService"
 CODES = {
@@ -60,7 +63,7 @@ class GrpcCall:
     query: Query | None = None
 
 
-Method = Callable[[GrpcCall], Awaitable[Any]]
+Method = Callable[[GrpcCall], Awaitable[bytes]]
 
 
 async def start_grpc(service: Service, host: str, port: int) -> tuple[grpc.aio.Server, int]:
@@ -113,31 +116,31 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
 def _handlers(service: Service) -> Any:
     """The service's methods; gRPC itself answers UNIMPLEMENTED to all others."""
 
-    async def live(call: GrpcCall) -> oip.ServerLiveResponse:
-        return oip.ServerLiveResponse(live=True)
+    async def live(call: GrpcCall) -> bytes:
+        return oip.ServerLiveResponse(live=True).SerializeToString()
 
-    async def ready(call: GrpcCall) -> oip.ServerReadyResponse:
-        return oip.ServerReadyResponse(ready=service.ready)
+    async def ready(call: GrpcCall) -> bytes:
+        return oip.ServerReadyResponse(ready=service.ready).SerializeToString()
 
-    async def server_metadata(call: GrpcCall) -> oip.ServerMetadataResponse:
-        return server_message(service.version)
+    async def server_metadata(call: GrpcCall) -> bytes:
+        return server_message(service.version).SerializeToString()
 
-    async def model_ready(call: GrpcCall) -> oip.ModelReadyResponse:
+    async def model_ready(call: GrpcCall) -> bytes:
         client, seconds = await _find_client(service, call.context), service.settings.request_timeout
         with service.intake.reserve(client, WINDOW) as reservation:
             raw = await _read(call, service, reservation, seconds if client != STRANGER else seconds / 4)
         request = _parse(oip.ModelReadyRequest, raw)
         check_model(service.spec, request.name, request.version)
-        return oip.ModelReadyResponse(ready=service.ready)
+        return oip.ModelReadyResponse(ready=service.ready).SerializeToString()
 
-    async def model_metadata(call: GrpcCall) -> oip.ModelMetadataResponse:
+    async def model_metadata(call: GrpcCall) -> bytes:
         caller = await _caller(service, call.context)
         with service.intake.reserve(caller.client, WINDOW) as reservation:
             request = _parse(oip.ModelMetadataRequest, await _read(call, service, reservation))
         check_model(service.spec, request.name, request.version)
-        return model_message(service.spec)
+        return model_message(service.spec).SerializeToString()
 
-    async def infer(call: GrpcCall) -> oip.ModelInferResponse:
+    async def infer(call: GrpcCall) -> bytes:
         call.caller = await _caller(service, call.context)
         await service.door.admit(call.caller.client)
         reservation = service.intake.reserve(call.caller.client, WINDOW)
@@ -172,7 +175,7 @@ def _make_handler(
     async def answer(requests: AsyncIterator[bytes], context: Any) -> bytes:
         start, status, call = time.perf_counter(), 499, GrpcCall(requests, context)  # 499: the client went away
         try:
-            reply: bytes = (await method(call)).SerializeToString()
+            reply = await method(call)
             status = 200
             return reply
         except ServeError as error:
@@ -193,7 +196,7 @@ def _make_handler(
     return answer
 
 
-async def _answer(call: GrpcCall, raw: bytes, reservation: Reservation, service: Service) -> oip.ModelInferResponse:
+async def _answer(call: GrpcCall, raw: bytes, reservation: Reservation, service: Service) -> bytes:
     """The answer to an inference request; the memory that is reserved for it is given back at the end."""
     caller, settings, spec = cast("Caller", call.caller), service.settings, service.spec
     with reservation:
@@ -202,7 +205,12 @@ async def _answer(call: GrpcCall, raw: bytes, reservation: Reservation, service:
         memory = parse_memory(len(raw), None, is_packed=False, most=settings.work_bytes)
         query = call.query = await service.door.parse(caller.client, parse, len(raw), memory)
         reservation.resize(WINDOW + len(raw) + query_memory(query, spec))  # gRPC holds the message until the end
-        return write_message(query, await service.infer(query, caller), spec)
+        answers = await service.infer(query, caller)
+        return await service.door.write(caller.client, partial(_write, query, answers, spec), answers.size)
+
+
+def _write(query: Query, answers: NDArray[np.float32], spec: ModelSpec) -> bytes:
+    return write_message(query, answers, spec).SerializeToString()
 
 
 async def _caller(service: Service, context: Any) -> Caller:
@@ -240,30 +248,29 @@ def peer_host(peer: str) -> str | None:
 async def _read(call: GrpcCall, service: Service, reservation: Reservation, limit: float | None = None) -> bytes:
     """The only message of a call; it must arrive within the time that a request may take, or `limit` seconds.
 
+    The wait for memory counts: a call has one deadline.
     gRPC does not say how large it is, and takes all of it once it is asked: so the largest one is reserved meanwhile.
     Messages of one client that find no room wait, up to `WINDOW` bytes of each in the server, the rest in the client.
     """
-    limit, start = limit or service.settings.request_timeout, time.monotonic()
+    limit = limit or service.settings.request_timeout
     largest = min(WINDOW + body_memory(service.settings.max_body), service.intake.largest)
     has_share = service.intake.has_share(reservation.client, largest - reservation.size)
+    has_room = False
     try:
-        async with asyncio.timeout(service.settings.request_timeout):
+        async with asyncio.timeout(limit) as deadline:
             await reservation.grow(largest)
-    except TimeoutError:
+            has_room = True
+            raw = await anext(call.requests)
+    except (TimeoutError, StopAsyncIteration):  # gRPC may also end the stream when the time is up
+        if not deadline.expired():
+            raise ServeError(400, "expected a message, got none, or one beyond the limits") from None
+        if has_room:
+            raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
         if has_share:
             service.intake.refuse(reservation.client)
         raise ServeError(408, f"other messages of this client were in front of this one for {limit:g} s") from None
-    try:
-        async with asyncio.timeout(limit):
-            raw = await anext(call.requests)
-        reservation.resize(WINDOW + body_memory(len(raw)))
-        return raw
-    except TimeoutError:
-        raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
-    except StopAsyncIteration:
-        if time.monotonic() - start >= limit:  # gRPC may also end the stream when the time is up
-            raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
-        raise ServeError(400, "expected a message, got none, or one beyond the limits") from None
+    reservation.resize(WINDOW + body_memory(len(raw)))
+    return raw
 
 
 def _parse(kind: Any, raw: bytes) -> Any:

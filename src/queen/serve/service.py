@@ -81,9 +81,10 @@ class Service:
         )
         self.started = time.time()
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="queen-blocking")
-        self._watch_pool = ThreadPoolExecutor(1, thread_name_prefix="queen-keys")  # never behind a large request
-        self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._watch_pool, self._show_ready)
-        self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._watch_pool, self._show_ready, guard.bind)
+        # keys are never behind a large request, nor behind a ledger whose disk hangs
+        self._key_pool, self._ledger_pool = (ThreadPoolExecutor(1, f"queen-{of}-watch") for of in ("key", "ledger"))
+        self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._key_pool, self._show_ready)
+        self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._ledger_pool, self._show_ready, guard.bind)
         refusals = RefusalLog("requests refused")
         self.intake = Intake(  # what requests take from their heads until their answers have left
             settings.body_bytes,
@@ -183,7 +184,7 @@ class Service:
             await self._webhook.stop()
         if self._query_log:
             await asyncio.to_thread(self._query_log.close, LOG_TIMEOUT)
-        for pool in (self._pool, self._watch_pool):
+        for pool in (self._pool, self._key_pool, self._ledger_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         self.guard.ledger.close()
         self.keys.close()

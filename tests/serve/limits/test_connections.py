@@ -42,7 +42,9 @@ class Wire:
 @given(STEPS)
 def test_places_are_counted_and_never_more_than_allowed(steps):
     notes: list[tuple[str, str]] = []
-    places = Connections(6, 3, proxies=TrustedProxies(["192.168.0.0/16"]), note=lambda why, who: notes.append((why, who)))
+    places = Connections(
+        6, 3, proxies=TrustedProxies(["192.168.0.0/16"]), note=lambda why, who: notes.append((why, who))
+    )
     wires: list[Wire] = []
     for action, host, number in steps:
         if action == "open":

@@ -6,16 +6,19 @@ import asyncio
 import contextlib
 import gzip
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from qa.serving.withheld import GrpcSender, half_sent
+from queen.serve import grpc
+from queen.serve.grpc import GrpcCall
 from queen.serve.limits import grpc_connections
 from queen.serve.limits.grpc_connections import GrpcConnections
 from queen.serve.limits.intake import Intake, body_memory
 from queen.serve.network import TrustedProxies
 from queen.serve.protocol import oip_pb2 as oip
+from queen.serve.types import ServeError
 from tests.support.grpc_stub import MAX_BYTES, Stub, call, message
 from tests.support.grpc_stub import talk as talk_grpc
 from tests.support.http import body, head
@@ -212,6 +215,51 @@ def test_over_grpc_a_client_that_goes_away_gives_its_bytes_back_when_the_server_
             await asyncio.sleep(0.01)
 
     talk_grpc(stub, client)
+
+
+def read_message(stub: Stub, messages: AsyncIterator[bytes], *, wait_for_room: float, wait_for_message: float) -> int:
+    """The status of a call that gets its memory, and then its message, after so much of its time by the loop's clock."""
+
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+        clock, skipped = loop.time, 0.0
+        loop.time = lambda: clock() + skipped * stub.settings.request_timeout  # type: ignore[method-assign]
+        holder = stub.intake.reserve("bob", stub.intake.largest)
+        with stub.intake.reserve("alice") as reservation:
+            task = asyncio.ensure_future(grpc._read(GrpcCall(messages, None), stub, reservation))  # type: ignore[arg-type]
+            await asyncio.sleep(0.01)
+            skipped += wait_for_room
+            await asyncio.sleep(0.01)
+            holder.close()
+            await asyncio.sleep(0.01)
+            skipped += wait_for_message
+            await asyncio.sleep(0.01)
+            assert task.done()
+            error = task.exception()
+        assert isinstance(error, ServeError)
+        return error.status
+
+    return asyncio.run(main())
+
+
+async def never() -> AsyncIterator[bytes]:
+    await asyncio.Event().wait()
+    yield b""
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
+@pytest.mark.parametrize(
+    ("messages", "wait_for_room", "wait_for_message", "status"),
+    [(never, 0.6, 0.6, 408), (never, 0.0, 1.1, 408), (nothing, 0.9, 0.0, 400), (nothing, 1.1, 0.0, 503)],
+)
+def test_a_call_has_one_deadline_for_its_memory_and_its_message(messages, wait_for_room, wait_for_message, status):
+    stub = Stub(intake=Intake(1 << 22, 1 << 22))
+    times = {"wait_for_room": wait_for_room, "wait_for_message": wait_for_message}
+    assert read_message(stub, messages(), **times) == status
 
 
 @pytest.mark.skipif(not grpc_connections.OPEN_FILES.exists(), reason="no /proc here")

@@ -10,7 +10,7 @@ import pytest
 
 from queen.serve.limits.intake import Intake
 from queen.serve.queue import door as module
-from queen.serve.queue.door import MAX_CLIENT_PARSES, MAX_PARSES, MEDIUM, Door
+from queen.serve.queue.door import MANY_NUMBERS, MAX_CLIENT_PARSES, MAX_PARSES, MEDIUM, Door
 from queen.serve.types import LARGE, ServeError
 
 
@@ -115,3 +115,17 @@ def test_medium_requests_of_one_client_leave_the_event_loop_to_others_in_between
     run(check)
     assert order.index("polite") <= 2
     assert len(order) == 11
+
+
+def test_a_large_answer_is_written_in_a_thread_when_there_is_memory_for_it():
+    async def check(room, door):
+        small, large = [await door.write("a", threading.current_thread, MANY_NUMBERS - more) for more in (1, 0)]
+        assert small is threading.current_thread() is not large
+        with door._work.reserve("b", 1 << 20):
+            waiting = asyncio.ensure_future(door.write("a", lambda: "written", 1 << 30))  # all that there is
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+        assert await waiting == "written"
+        assert door._work.total == 0
+
+    run(check)

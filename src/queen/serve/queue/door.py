@@ -1,4 +1,4 @@
-"""The way of a request to the queue: what comes before, reading and parsing, is shared fairly among clients too.
+"""The way of a request to the queue and of its answer back: reading, parsing and writing are shared fairly too.
 
 Nothing of a client's body is read while its part of the queue is full, so its requests wait in the network and not
 here. Bodies that take a while to parse are parsed one at a time for each client.
@@ -12,14 +12,18 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from queen.serve.limits.intake import Intake
 from queen.serve.queue.request_queue import RequestQueue
 from queen.serve.types import LARGE, Query, ServeError
 
+Written = TypeVar("Written")
 MAX_PARSES = 16  # large requests that may wait for a thread
 MAX_CLIENT_PARSES = 8  # those of one client
 MEDIUM = 1 << 14  # bytes of a request that takes a good part of a millisecond to parse
+MANY_NUMBERS = 1 << 11  # numbers of an answer that takes a good part of a millisecond to write
+WRITING = 100  # bytes that each of them takes meanwhile
 PATIENCE = 1.0  # seconds, about, that a request waits for room before it is refused
 
 
@@ -76,6 +80,13 @@ class Door:
                 return read()
             with await self._work.wait(client, memory):
                 return await asyncio.get_running_loop().run_in_executor(self._pool, read)
+
+    async def write(self, client: str, write: Callable[[], Written], numbers: int) -> Written:
+        """An answer of so many numbers, written by `write`: at once, or in a thread when it has the memory it takes."""
+        if numbers < MANY_NUMBERS:
+            return write()
+        with await self._work.wait(client, min(WRITING * numbers, self._work.largest)):
+            return await asyncio.get_running_loop().run_in_executor(self._pool, write)
 
     async def _admit_large(self, client: str) -> None:
         try:
