@@ -14,7 +14,7 @@ import torch
 from queen.errors import OptionError, SecretError
 from queen.ledger import Budget
 from queen.serve.access.key_store import FileKeys
-from queen.serve.queue.door import MAX_PARSES
+from queen.serve.queue.admission import MAX_PARSES
 from queen.serve.settings import read_settings
 from queen.serve.types import Caller, Query, ServeError
 from tests.support.failing_ledger import FailingFor

@@ -33,14 +33,14 @@ from queen.serve.access.proxies import UnnamedProxies
 from queen.serve.access.revocations import KeysWithRevocations
 from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.ledger_health import LedgerHealth
-from queen.serve.limits.intake import Intake
-from queen.serve.limits.refusals import RefusalLog
+from queen.serve.limits.memory import MemoryAccount
+from queen.serve.limits.refusal_log import RefusalLog
 from queen.serve.limits.trim import Trimmer
 from queen.serve.load import load_guard
 from queen.serve.neighbours import refuse_neighbours
 from queen.serve.protocol.headers import addresses
 from queen.serve.querylog.writer import QueryLog
-from queen.serve.queue.door import Door
+from queen.serve.queue.admission import Admission
 from queen.serve.release.hold import Hold
 from queen.serve.settings import Settings
 from queen.serve.telemetry.counting import RequestCounter
@@ -64,9 +64,9 @@ class Service:
     version = __version__
 
     def __init__(self, settings: Settings, guard: Guard, keys: KeyStore) -> None:
-        guard, self._notices = refuse_neighbours(guard, anonymous=settings.anonymous)
-        for notice in self._notices:
-            log("neighbours", level="warning", why=notice)
+        guard, self._advice = refuse_neighbours(guard, anonymous=settings.anonymous)
+        for sentence in self._advice:
+            log("neighbours", level="warning", why=sentence)
         self.settings, self.guard = settings, guard
         self.keys: KeyStore = KeysWithRevocations(keys)
         self.spec = describe(guard.bundle, settings.model_name, digits=guard.digits)
@@ -86,14 +86,18 @@ class Service:
         self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._key_pool, self._show_ready)
         self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._ledger_pool, self._show_ready, guard.bind)
         refusals = RefusalLog("requests refused")
-        self.intake = Intake(  # what requests take from their heads until their answers have left
-            settings.body_bytes,
+        self.request_memory = MemoryAccount(  # what requests take from their heads until their answers have left
+            settings.request_bytes,
             settings.client_bytes,
             spare=settings.client_bytes // 6,
             on_refusal=partial(refusals.note, "too many bytes in flight"),
         )
-        self.work = Intake(settings.work_bytes, settings.work_bytes)  # what parsing and writing take meanwhile
-        self._trimmer = Trimmer(lambda: self.intake.given_back + self.work.given_back, settings.client_bytes // 4)
+        self.parse_memory = MemoryAccount(
+            settings.parse_bytes, settings.parse_bytes
+        )  # what parsing and writing take meanwhile
+        self._trimmer = Trimmer(
+            lambda: self.request_memory.given_back + self.parse_memory.given_back, settings.client_bytes // 4
+        )
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self.hold = Hold(settings, guard)
@@ -110,10 +114,10 @@ class Service:
             on_batch=self._after_batch,
             on_ledger=self.ledger_health.report,
         )
-        self.door = Door(
+        self.admission = Admission(
             self.batcher.queue,
             self._pool,
-            self.work,
+            self.parse_memory,
             on_refusal=partial(refusals.note, "too many large requests"),
         )
         self.counter = RequestCounter(
@@ -144,9 +148,9 @@ class Service:
         return service
 
     @property
-    def notices(self) -> list[str]:
+    def advice(self) -> list[str]:
         """What operators should know, a sentence each."""
-        return [*self._notices, *self.auth.unnamed_proxies.notices]
+        return [*self._advice, *self.auth.unnamed_proxies.advice]
 
     @property
     def ready(self) -> bool:

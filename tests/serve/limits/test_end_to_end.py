@@ -15,7 +15,7 @@ from queen.serve import grpc
 from queen.serve.grpc import GrpcCall
 from queen.serve.limits import grpc_connections
 from queen.serve.limits.grpc_connections import GrpcConnections
-from queen.serve.limits.intake import Intake, body_memory
+from queen.serve.limits.memory import MemoryAccount, memory_of_body
 from queen.serve.network import TrustedProxies
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.types import ServeError
@@ -52,8 +52,8 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "served" in request.fixturenames:
         service = request.getfixturevalue("served").service
-        wait_for(lambda: (service.intake.total, service.work.total) == (0, 0))
-        assert service.intake.by_client == {}
+        wait_for(lambda: (service.request_memory.total, service.parse_memory.total) == (0, 0))
+        assert service.request_memory.by_client == {}
 
 
 @contextlib.contextmanager
@@ -78,7 +78,7 @@ def test_one_client_cannot_have_more_than_its_share_and_others_are_answered(serv
     bob, whole = served.new_key("bob"), padded()
     with connected(served) as first, connected(served) as second, connected(served) as third:
         first.sendall(head(served.key, LIMIT) + whole[:-1])
-        wait_for(lambda: served.service.intake.by_client == {"alice": body_memory(LIMIT)})
+        wait_for(lambda: served.service.request_memory.by_client == {"alice": memory_of_body(LIMIT)})
         second.sendall(head(served.key, LIMIT))  # and nothing of its body
         status, told = answer(second)
         assert (status, b"retry-after: 1" in told) == (503, True)
@@ -93,7 +93,7 @@ def test_one_client_cannot_have_more_than_its_share_and_others_are_answered(serv
 def test_a_body_in_chunks_is_refused_as_soon_as_it_is_too_much(served):
     with connected(served) as first, connected(served) as second:
         first.sendall(head(served.key, LIMIT) + padded()[:-1])
-        wait_for(lambda: served.service.intake.total == body_memory(LIMIT))
+        wait_for(lambda: served.service.request_memory.total == memory_of_body(LIMIT))
         second.sendall(head(served.key, None, "Transfer-Encoding: chunked") + b"7000\r\n" + bytes(0x7000) + b"\r\n")
         assert answer(second)[0] == 503
 
@@ -102,7 +102,7 @@ def test_without_a_key_nothing_is_reserved(served):
     with connected(served) as wire:
         wire.sendall(head("qk_nobody", LIMIT) + padded()[:-1])
         assert answer(wire)[0] == 401
-        assert served.service.intake.total == 0
+        assert served.service.request_memory.total == 0
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_whatever_the_answer_is_everything_is_given_back(served, sent, status):
 def test_what_a_client_leaves_behind_is_given_back(served):
     with connected(served) as wire:
         wire.sendall(head(served.key, LIMIT) + padded()[:-1])
-        wait_for(lambda: served.service.intake.total > 0)
+        wait_for(lambda: served.service.request_memory.total > 0)
 
 
 def test_a_request_that_fails_in_the_server_gives_everything_back(served, monkeypatch):
@@ -170,24 +170,24 @@ def test_a_connection_that_is_being_answered_is_never_closed_for_others(served):
 
 def test_over_grpc_messages_of_one_client_wait_for_room():
     stub = Stub()
-    stub.intake = Intake(1 << 30, (1 << 17) + 2 * body_memory(MAX_BYTES) - 1)  # one message at a time
+    stub.request_memory = MemoryAccount(1 << 30, (1 << 17) + 2 * memory_of_body(MAX_BYTES) - 1)  # one message at a time
 
     async def client(channel: object, port: int) -> None:
         first = GrpcSender(port, "good", MAX_BYTES)
         first.start()
         while first.sent < MAX_BYTES - 1:
             await asyncio.sleep(0.01)
-        assert stub.intake.by_client["alice"] == (1 << 16) + body_memory(MAX_BYTES)
+        assert stub.request_memory.by_client["alice"] == (1 << 16) + memory_of_body(MAX_BYTES)
         second = GrpcSender(port, "good", MAX_BYTES)
         second.start()
         third = asyncio.create_task(call(channel, "ModelInfer", message(), oip.ModelInferResponse))
-        while stub.intake.by_client["alice"] < 3 * (1 << 16) + body_memory(MAX_BYTES):
+        while stub.request_memory.by_client["alice"] < 3 * (1 << 16) + memory_of_body(MAX_BYTES):
             await asyncio.sleep(0.01)
         assert second.sent < MAX_BYTES - 1  # the rest waits in the client
         for sender in (first, second):
             sender.wire.shutdown(socket.SHUT_RDWR)
         assert (await third).model_name == "digits"
-        while stub.intake.total:
+        while stub.request_memory.total:
             await asyncio.sleep(0.01)
 
     talk_grpc(stub, client)
@@ -209,23 +209,23 @@ def test_over_grpc_a_client_that_goes_away_gives_its_bytes_back_when_the_server_
         task.cancel()
         while not stub.counted:
             await asyncio.sleep(0.01)
-        assert stub.intake.total > 0
+        assert stub.request_memory.total > 0
         leave.set()
-        while stub.intake.total:
+        while stub.request_memory.total:
             await asyncio.sleep(0.01)
 
     talk_grpc(stub, client)
 
 
 def read_message(stub: Stub, messages: AsyncIterator[bytes], *, wait_for_room: float, wait_for_message: float) -> int:
-    """The status of a call that gets its memory, and then its message, after so much of its time by the loop's clock."""
+    """The status of a call that gets its memory, and then its message, after such shares of its time."""
 
     async def main() -> int:
         loop = asyncio.get_running_loop()
         clock, skipped = loop.time, 0.0
         loop.time = lambda: clock() + skipped * stub.settings.request_timeout  # type: ignore[method-assign]
-        holder = stub.intake.reserve("bob", stub.intake.largest)
-        with stub.intake.reserve("alice") as reservation:
+        holder = stub.request_memory.reserve("bob", stub.request_memory.largest)
+        with stub.request_memory.reserve("alice") as reservation:
             task = asyncio.ensure_future(grpc._read(GrpcCall(messages, None), stub, reservation))  # type: ignore[arg-type]
             await asyncio.sleep(0.01)
             skipped += wait_for_room
@@ -257,7 +257,7 @@ async def nothing() -> AsyncIterator[bytes]:
     [(never, 0.6, 0.6, 408), (never, 0.0, 1.1, 408), (nothing, 0.9, 0.0, 400), (nothing, 1.1, 0.0, 503)],
 )
 def test_a_call_has_one_deadline_for_its_memory_and_its_message(messages, wait_for_room, wait_for_message, status):
-    stub = Stub(intake=Intake(1 << 22, 1 << 22))
+    stub = Stub(request_memory=MemoryAccount(1 << 22, 1 << 22))
     times = {"wait_for_room": wait_for_room, "wait_for_message": wait_for_message}
     assert read_message(stub, messages(), **times) == status
 

@@ -149,7 +149,7 @@ class Authenticator:
             if address in self._proxies:
                 address = self._origin(forwarded) or address
             else:
-                self.unnamed_proxies.notice(str(address), forwarded)
+                self.unnamed_proxies.note(str(address), forwarded)
         length = PREFIX[address.version]
         rest = address.max_prefixlen - length
         return f"{type(address)(int(address) >> rest << rest)}/{length}"  # ip_network, in a third of the time

@@ -20,7 +20,7 @@ from queen.serve.limits.connections import NOTE, address_of, proxy_of
 from queen.serve.network import TrustedProxies
 
 EVERY = 1.0  # seconds between two looks
-CROWDED, ROOMY = 7 / 8, 3 / 4  # share of all places beyond which some are made free, and down to which
+CROWDED_SHARE, ROOMY_SHARE = 7 / 8, 3 / 4  # share of all places beyond which some are made free, and down to which
 OPEN_FILES = Path("/proc/self/fd")
 TCP_INFO = struct.Struct("=B51xI")  # what the kernel says: state, ..., milliseconds since something came
 ESTABLISHED = 1
@@ -46,7 +46,7 @@ class GrpcConnections:
         """Look once per second, for ever; return at once where that is not possible."""
         while OPEN_FILES.exists():
             await asyncio.sleep(EVERY)
-            if len(os.listdir(OPEN_FILES)) > min(self._most_per_address, CROWDED * self._most):
+            if len(os.listdir(OPEN_FILES)) > min(self._most_per_address, CROWDED_SHARE * self._most):
                 for why, address in await asyncio.to_thread(self.close_some):
                     self._note(why, address)
 
@@ -62,8 +62,8 @@ class GrpcConnections:
             while len(crowd) > self._most_per_address:
                 _shut_down(crowd.pop(), self._port)
                 closed.append(("too many of one address", address))
-        if sum(map(len, crowds.values())) > CROWDED * self._most:
-            while sum(map(len, crowds.values())) > ROOMY * self._most:
+        if sum(map(len, crowds.values())) > CROWDED_SHARE * self._most:
+            while sum(map(len, crowds.values())) > ROOMY_SHARE * self._most:
                 address, crowd = max(crowds.items(), key=lambda item: len(item[1]))
                 _shut_down(crowd.pop(), self._port)
                 closed.append(("too many in all", address))

@@ -14,14 +14,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from queen.serve.limits.intake import Intake
+from queen.serve.limits.memory import MemoryAccount
 from queen.serve.queue.request_queue import RequestQueue
-from queen.serve.types import LARGE, Query, ServeError
+from queen.serve.types import LARGE_BYTES, Query, ServeError
 
 Written = TypeVar("Written")
 MAX_PARSES = 16  # large requests that may wait for a thread
 MAX_CLIENT_PARSES = 8  # those of one client
-MEDIUM = 1 << 14  # bytes of a request that takes a good part of a millisecond to parse
+MEDIUM_BYTES = 1 << 14  # bytes of a request that takes a good part of a millisecond to parse
 MANY_NUMBERS = 1 << 11  # numbers of an answer that takes a good part of a millisecond to write
 WRITING = 100  # bytes that each of them takes meanwhile
 PATIENCE = 1.0  # seconds, about, that a request waits for room before it is refused
@@ -36,22 +36,22 @@ class ClientParses:
     large: int = 0
 
 
-class Door:
-    """Lets requests in, each in its client's turn; threads of `pool` parse large ones, in the memory of `work`.
+class Admission:
+    """Lets requests in, each in its client's turn; threads of `pool` parse large ones and write large answers.
 
-    It alone says who may parse, and how many; `work` how many bytes that may take. `on_refusal` is called with a client
-    whose large request is turned away.
+    It alone says who may parse, and how many; `memory` how many bytes that may take. `on_refusal` is called with a
+    client whose large request is turned away.
     """
 
     def __init__(
         self,
         queue: RequestQueue,
         pool: Executor,
-        work: Intake,
+        memory: MemoryAccount,
         *,
         on_refusal: Callable[[str], None] = lambda client: None,
     ) -> None:
-        self._queue, self._pool, self._work, self._on_refusal = queue, pool, work, on_refusal
+        self._queue, self._pool, self._memory, self._on_refusal = queue, pool, memory, on_refusal
         self._parses: dict[str, ClientParses] = {}  # of clients with requests that are not small
         self._large = 0  # requests of all clients that are being parsed in threads, or wait for it
 
@@ -68,24 +68,24 @@ class Door:
         Raises `ServeError` 503 before it is parsed if the client has no room in the queue any more, or if too many
         large requests wait for a thread.
         """
-        if size < MEDIUM:
+        if size < MEDIUM_BYTES:
             self._queue.check_room(client)
             return read()
-        is_large = size >= LARGE
+        is_large = size >= LARGE_BYTES
         if is_large:
             await self._admit_large(client)
         async with self._turn(client, is_large=is_large):
             self._queue.check_room(client)
             if not is_large:
                 return read()
-            with await self._work.wait(client, memory):
+            with await self._memory.wait(client, memory):
                 return await asyncio.get_running_loop().run_in_executor(self._pool, read)
 
     async def write(self, client: str, write: Callable[[], Written], numbers: int) -> Written:
         """An answer of so many numbers, written by `write`: at once, or in a thread when it has the memory it takes."""
         if numbers < MANY_NUMBERS:
             return write()
-        with await self._work.wait(client, min(WRITING * numbers, self._work.largest)):
+        with await self._memory.wait(client, min(WRITING * numbers, self._memory.largest)):
             return await asyncio.get_running_loop().run_in_executor(self._pool, write)
 
     async def _admit_large(self, client: str) -> None:
