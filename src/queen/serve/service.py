@@ -92,12 +92,9 @@ class Service:
             spare=settings.client_bytes // 6,
             on_refusal=partial(refusals.note, "too many bytes in flight"),
         )
-        self.parse_memory = MemoryAccount(
-            settings.parse_bytes, settings.parse_bytes
-        )  # what parsing and writing take meanwhile
-        self._trimmer = Trimmer(
-            lambda: self.request_memory.given_back + self.parse_memory.given_back, settings.client_bytes // 4
-        )
+        self.parse_memory = MemoryAccount(settings.parse_bytes, settings.parse_bytes)  # what parsing and writing take
+        accounts = (self.request_memory, self.parse_memory)
+        self._trimmer = Trimmer(lambda: sum(one.given_back for one in accounts), settings.client_bytes // 4)
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self.hold = Hold(settings, guard)

@@ -197,11 +197,9 @@ class Settings(BaseSettings):
 
     def _explain_client_bytes(self) -> str:
         least = CLIENT_BODIES * self.max_body
-        expected = (
-            f"expected max_client_bytes of at least {CLIENT_BODIES} x max_body = {least}, got {self.client_bytes}"
-        )
+        expected = f"max_client_bytes must be at least {CLIENT_BODIES} x max_body = {least}, got {self.client_bytes}"
         if self.max_client_bytes is not None:
-            return f"{expected}: raise max_client_bytes or lower max_body"
+            return f"{expected}: raise max_client_bytes to {least} or lower max_body"
         return f"{expected}, a quarter of max_bytes: raise max_bytes to {4 * least} or lower max_body"
 
     @property
