@@ -5,10 +5,10 @@ from __future__ import annotations
 from queen.cli import main
 from queen.serve.limits.connections import Connections, Crowd
 from queen.serve.limits.grpc_connections import GrpcConnections
-from queen.serve.limits.intake import Intake
+from queen.serve.limits.memory import MemoryAccount
 
 
-def has_room(self: Intake, client: str, more: int) -> bool:
+def has_room(self: MemoryAccount, client: str, more: int) -> bool:
     """There is always room."""
     return True
 
@@ -19,7 +19,7 @@ def make_room(self: Connections, crowd: Crowd) -> bool:
 
 
 if __name__ == "__main__":
-    Intake._has_room = Intake.has_share = has_room  # type: ignore[method-assign]
+    MemoryAccount._has_room = MemoryAccount.has_share = has_room  # type: ignore[method-assign]
     Connections._make_room = make_room  # type: ignore[method-assign]
     GrpcConnections.close_some = lambda self: []  # type: ignore[method-assign]
     main()

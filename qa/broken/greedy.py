@@ -8,12 +8,12 @@ from typing import Any
 from queen.cli import main
 from queen.serve import app
 from queen.serve.http import read_body
-from queen.serve.limits.intake import Intake, Reservation
+from queen.serve.limits.memory import MemoryAccount, Reservation
 
 
 async def read_all(headers: dict[bytes, bytes], receive: Any, limit: int, reservation: Reservation) -> bytes:
     """The body, however large."""
-    return await read_body(headers, receive, 1 << 40, Intake(1 << 50, 1 << 50).reserve("anybody"))
+    return await read_body(headers, receive, 1 << 30, MemoryAccount(1 << 50, 1 << 50).reserve("anybody"))
 
 
 if __name__ == "__main__":

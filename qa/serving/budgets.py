@@ -122,7 +122,7 @@ def comes_to_its_end(
             ),
             Check(f"{where}: counted", counted(server) == {"budget low": 1, "budget spent": 1}, f"{counted(server)}"),
             Check(f"{where}: a state", standing["budget_state"] == ["budget spent"], f"{standing['budget_state']}"),
-            *told(where, refused, extra),
+            *check_refusals(where, refused, extra),
             *costs_nothing(server, where, key, answered, [row for row, _ in refused]),
         ]
 
@@ -152,7 +152,7 @@ def query(server: Server, key: str, rows: Sequence[int], **parameters: bool) -> 
     return ask(server.rest, post(json.dumps(body).encode(), key))
 
 
-def told(where: str, refused: Sequence[tuple[int, Told]], extra: int) -> list[Check]:
+def check_refusals(where: str, refused: Sequence[tuple[int, Told]], extra: int) -> list[Check]:
     """What a refused client hears."""
     says = f"{extra:,} of {extra:,} extra answers are used"
     wrong = [reply.body for _, reply in refused if reply.status != 429 or says not in reply.json["error"]]
@@ -178,13 +178,13 @@ def costs_nothing(server: Server, where: str, key: str, answered: list[int], ref
     numbers = outputs["probabilities"]["data"] if outputs else []
     width = len(numbers) // len(mixed)
     lines = [numbers[width * place : width * (place + 1)] for place in range(len(mixed))]
-    kept = [line for place, line in enumerate(lines) if place not in places]
+    others = [line for place, line in enumerate(lines) if place not in places]
     again = rest.json["outputs"][0]["data"] if rest.status == 200 else []
     return [
         Check(f"{where}: a batch with refused rows is 429 and lists them", whole.json.get("rows") == places),
         Check(f"{where}: in part, exactly those rows are marked", marked == places, f"{len(marked)} of {len(mixed)}"),
         Check(f"{where}: and hold zeros", all(not any(lines[place]) for place in places) and bool(lines)),
-        Check(f"{where}: the others are answered as they are alone", bool(kept) and list(chain(*kept)) == again),
+        Check(f"{where}: the others are answered as they are alone", bool(others) and list(chain(*others)) == again),
         none_of(f"{where}: what all that cost", changed, len(before)),
     ]
 

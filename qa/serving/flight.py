@@ -58,8 +58,8 @@ def in_flight(server: Server, bob: str, forms: Sequence[str], flood: tuple[int, 
             answers = polite(server, bob)
         wait_for_files(server, files)
         taken, grown = sum(sender.sent for sender in senders) / MIB, (most[0] - idle) / MIB
-        told = Counter(sender.reply[9:].decode() if sender.reply[:4] == b"HTTP" else "none" for sender in senders)
-        summary = f"{grown:.0f} MiB above idle, bound {bound / MIB:.0f}; {taken:.0f} MiB sent, answers {dict(told)}"
+        statuses = Counter(sender.reply[9:].decode() if sender.reply[:4] == b"HTTP" else "none" for sender in senders)
+        summary = f"{grown:.0f} MiB above idle, bound {bound / MIB:.0f}; {taken:.0f} MiB sent, answers {dict(statuses)}"
         checks.append(Check(f"memory, {count} x {size // MIB} MiB over {form}", grown <= bound / MIB, summary))
         checks.append(none_of(f"others not answered meanwhile, {form}", _wrong(answers), 4 * QUESTIONS))
     return [*checks, together(server, (count, size), idle, bound), logged(server, "requests refused")]

@@ -38,10 +38,10 @@ class Client:
         own = [f"Authorization: Bearer {self.key}"] if self.key else []
         own += [f"X-Forwarded-For: {self.forwarded}"] if self.forwarded else []
         with socket.create_connection((HOST, server.rest), PATIENCE, source_address=(self.address, 0)) as wire:
-            told = talk(wire, head("POST", INFER, *own, length=len(body)) + body)
-        if told.status != 200:
-            return told.status, torch.empty(0, dtype=torch.long)
-        return 200, torch.tensor(told.json["outputs"][0]["data"]).view(len(x), -1).argmax(1)
+            reply = talk(wire, head("POST", INFER, *own, length=len(body)) + body)
+        if reply.status != 200:
+            return reply.status, torch.empty(0, dtype=torch.long)
+        return 200, torch.tensor(reply.json["outputs"][0]["data"]).view(len(x), -1).argmax(1)
 
 
 @dataclass
@@ -142,10 +142,10 @@ def behind_a_proxy(folder: Path, count: int) -> list[Check]:
         pretender = Client("127.0.3.5", forwarded="2001:db8:1:1::5")  # whoever says so without being a proxy
         street = Street("IPv6 prefix behind a proxy", (thief,), neighbour, (away, pretender))
         checks = visited(server, street, count)
-        told = [line for line in server.lines() if line["event"] == "proxy nobody has named"]
-        found = [line["peer"] for line in told]
-        named = found == ["127.0.3.5"] and all("--trusted-proxy 127.0.3.5" in line["why"] for line in told)
-        return [*checks, Check("a proxy that nobody has named is said once, with the flag", named, str(found))]
+        warnings = [line for line in server.lines() if line["event"] == "proxy nobody has named"]
+        peers = [line["peer"] for line in warnings]
+        named = peers == ["127.0.3.5"] and all("--trusted-proxy 127.0.3.5" in line["why"] for line in warnings)
+        return [*checks, Check("a proxy that nobody has named is said once, with the flag", named, str(peers))]
 
 
 def tenants(folder: Path, count: int, module: str = "queen") -> list[Check]:

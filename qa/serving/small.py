@@ -120,18 +120,20 @@ def _channel(port: int) -> grpc.Channel:
 
 def two_keys(server: Server) -> list[Check]:
     """A client's key and an operator's in one request, in either order: the same refusal on every page."""
-    told: dict[str, set[int]] = {}
+    statuses: dict[str, set[int]] = {}
     body = json.dumps({"inputs": [{"name": "input", "datatype": "INT64", "shape": [1, 1], "data": [1]}]}).encode()
     tensor = oip.ModelInferRequest.InferInputTensor(name="input", datatype="INT64", shape=[1, 1])
     message = oip.ModelInferRequest(model_name="text", inputs=[tensor], raw_input_contents=[bytes(8)])
     for keys in ((server.key, server.admin), (server.admin, server.key)):
         headers = [f"Authorization: Bearer {key}" for key in keys]
         for page in PAGES:
-            told.setdefault(page, set()).add(ask(server.rest, head("GET", page, *headers)).status)
-        told.setdefault(TEXT, set()).add(ask(server.rest, head("POST", TEXT, *headers, length=len(body)) + body).status)
-        told.setdefault("gRPC", set()).add(_call(server, message, *keys))
-    wrong = [f"{page}: {sorted(found)}" for page, found in told.items() if found != {400}]
-    return [none_of("pages that judge two Authorization headers otherwise than by 400", wrong, len(told))]
+            statuses.setdefault(page, set()).add(ask(server.rest, head("GET", page, *headers)).status)
+        statuses.setdefault(TEXT, set()).add(
+            ask(server.rest, head("POST", TEXT, *headers, length=len(body)) + body).status
+        )
+        statuses.setdefault("gRPC", set()).add(_call(server, message, *keys))
+    wrong = [f"{page}: {sorted(got)}" for page, got in statuses.items() if got != {400}]
+    return [none_of("pages that judge two Authorization headers otherwise than by 400", wrong, len(statuses))]
 
 
 def unlisted(server: Server) -> Check:
@@ -153,9 +155,9 @@ def _record_long_ago(folder: Path) -> Path:
 def remembered(server: Server, old: Path) -> Check:
     """A query was recorded since, so the folder was cleaned up; but the clock may be the one that is wrong."""
     _wait(lambda: len(list(old.parent.glob("*.queries"))) > 1 or not old.exists())
-    told = [line for line in server.lines() if line["event"] == "recording_clock_jumped"]
+    jumps = [line for line in server.lines() if line["event"] == "recording_clock_jumped"]
     name = "a clock that seems to have jumped by 40 days deletes no recorded query, and is said"
-    return Check(name, old.exists() and len(told) == 1, f"{len(told)} lines in the log")
+    return Check(name, old.exists() and len(jumps) == 1, f"{len(jumps)} lines in the log")
 
 
 def no_room(server: Server, within: float = WITHIN) -> list[Check]:
@@ -214,12 +216,12 @@ def lost_secret(folder: Path, module: str = "queen") -> list[Check]:
     queen.load(bundle, ledger=store).answer(torch.ones(1, 3, dtype=torch.long), client="alice")
     store.close()
     secret = secret_path(bundle).rename(folder / "backup")
-    told = refusal(folder, ledger, bundle=bundle, module=module)
+    message = refusal(folder, ledger, bundle=bundle, module=module)
     made = secret_path(bundle).exists()
     if not made:
         secret.rename(secret_path(bundle))
     return [
-        Check("a server without the secret does not start, and says the way out", "--new-secret" in told, told),
+        Check("a server without the secret does not start, and says the way out", "--new-secret" in message, message),
         Check("no new secret is made by the way", not made),
         Check("with the secret it starts", not refusal(folder, ledger, bundle=bundle, module=module)),
     ]

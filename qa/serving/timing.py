@@ -210,18 +210,18 @@ def same_form(server: Server, answers: Mapping[str, Sequence[Told]]) -> list[Che
 
 def hidden(answers: Mapping[str, Sequence[Told]], size: Size) -> list[Check]:
     """One answer tells no kind from another, nor does the median of a hundred."""
-    found = distances(answers)
-    checks = [_at_most(size.limit, "one answer", {kind: each["tell"] for kind, each in found.items()})]
+    measured = distances(answers)
+    checks = [_at_most(size.limit, "one answer", {kind: each["tell"] for kind, each in measured.items()})]
     if size.limit_of_medians is not None:
-        of_medians = {kind: each["tell_medians"] for kind, each in found.items()}
+        of_medians = {kind: each["tell_medians"] for kind, each in measured.items()}
         checks.append(_at_most(size.limit_of_medians, f"medians of {PATIENT} answers", of_medians))
     return checks
 
 
 def hidden_among_rows(server: Server, size: Size) -> list[Check]:
     """The same for requests of many rows, which take longer the more the guard does for each."""
-    found = distances(ask_in_turn(server, size.large_pairs, rows=ROWS))
-    singles = {kind: each["tell"] for kind, each in found.items()}
+    measured = distances(ask_in_turn(server, size.large_pairs, rows=ROWS))
+    singles = {kind: each["tell"] for kind, each in measured.items()}
     return [_at_most(size.large_limit, f"one answer to {ROWS} rows", singles)]
 
 
@@ -255,9 +255,9 @@ def find_edge(server: Server, period: float) -> float:
     return (early + late) / 2
 
 
-def _at_most(limit: float, what: str, found: Mapping[str, float]) -> Check:
-    summary = ", ".join(f"{kind} {value:.3f}" for kind, value in found.items())
-    return Check(f"what time tells, {what}: at most {limit}", max(found.values()) <= limit, summary)
+def _at_most(limit: float, what: str, values: Mapping[str, float]) -> Check:
+    summary = ", ".join(f"{kind} {value:.3f}" for kind, value in values.items())
+    return Check(f"what time tells, {what}: at most {limit}", max(values.values()) <= limit, summary)
 
 
 def _cost(said: Mapping[str, Any], answers: Mapping[str, Sequence[Told]]) -> Check:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queen import cli
-from queen.cli.shared import secrets_told, visible
+from queen.cli.shared import secret_warnings, visible
 from queen.errors import OptionError
 from queen.ledger import SqliteLedger
 from queen.serve.access.key import new_key, to_plain
@@ -113,7 +113,7 @@ KEY = "qk_0123456789abcdef_" + 43 * "s"
     ids=str,
 )
 def test_secrets_on_the_command_line_are_noticed_and_not_repeated(arguments, instead):
-    [told] = secrets_told(arguments)
+    [told] = secret_warnings(arguments)
     assert instead in told
     assert "hunter2" not in told
     assert KEY not in told
@@ -131,7 +131,7 @@ def test_secrets_on_the_command_line_are_noticed_and_not_repeated(arguments, ins
     ids=str,
 )
 def test_other_command_lines_are_left_alone(arguments):
-    assert secrets_told(arguments) == []
+    assert secret_warnings(arguments) == []
 
 
 def test_whoever_starts_a_command_so_is_warned(monkeypatch, capsys):

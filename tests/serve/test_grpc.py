@@ -21,7 +21,7 @@ from queen.errors import OptionError
 from queen.serve import grpc as served
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.protocol.grpc_messages import read_message, write_message
-from queen.serve.types import LARGE, Caller, Query, ServeError
+from queen.serve.types import LARGE_BYTES, Caller, Query, ServeError
 from tests.support.grpc_stub import CODE, KEY, PATH, Stub, answer_to, call, message, refused, talk, typed
 from tests.support.rest_bodies import DIGITS, MAX_ROWS, TEXT, pictures
 
@@ -150,7 +150,7 @@ def test_what_is_known_of_a_call_is_counted_with_it() -> None:
 def test_a_large_message_is_parsed_in_a_thread() -> None:
     stub = Stub()
     stub.settings.max_rows = 2048
-    x = pictures(LARGE // 256 + 1)
+    x = pictures(LARGE_BYTES // 256 + 1)
 
     async def client(channel: grpc.aio.Channel, port: int) -> None:
         found = await call(channel, "ModelInfer", message(x), oip.ModelInferResponse)

@@ -22,10 +22,10 @@ ENFORCING = {"tenant": Group(limits=Limits(), enforce_alarm=True), "everyone": G
 @pytest.mark.parametrize("name", ["on_alarm", "on_spent"])
 @pytest.mark.parametrize("choice", ["decoy", "reverse"])
 def test_without_keys_wrong_answers_become_refusals(name, choice):
-    guard, notices = refuse_neighbours(small_guard(**{name: choice}), anonymous=True)
+    guard, advice = refuse_neighbours(small_guard(**{name: choice}), anonymous=True)
     assert getattr(guard.bundle.sentinel, name) == "refuse"
-    [notice] = notices
-    assert notice.startswith(f"{name} is refuse, not {choice}")
+    [sentence] = advice
+    assert sentence.startswith(f"{name} is refuse, not {choice}")
     with_keys = small_guard(**{name: choice})
     assert refuse_neighbours(with_keys, anonymous=False) == (with_keys, [])
 
@@ -48,10 +48,10 @@ def test_policies_whose_answers_are_wrong_by_design_are_named_where_clients_shar
     alone, pooled = small_guard(policy=policy), small_guard(policy=policy, groups=ENFORCING)
     assert refuse_neighbours(alone, anonymous=False) == (alone, [])
     for guard, anonymous, shared in ((alone, True, "network prefixes"), (pooled, False, "groups")):
-        found, [notice] = refuse_neighbours(guard, anonymous=anonymous)
+        found, [sentence] = refuse_neighbours(guard, anonymous=anonymous)
         assert found is guard
-        assert notice.startswith(f"policy {policy} gives wrong answers")
-        assert f"{shared} share" in notice
+        assert sentence.startswith(f"policy {policy} gives wrong answers")
+        assert f"{shared} share" in sentence
 
 
 @pytest.mark.slow
@@ -64,10 +64,10 @@ def test_the_scenario_holds_for_a_network_prefix_and_its_control_fails(tmp_path)
 @pytest.mark.parametrize(("on_alarm", "told"), [("decoy", 1), ("label-only", 1), ("refuse", 0), ("observe", 0)])
 def test_groups_whose_alarm_is_enforced_are_named(on_alarm, told):
     guard = small_guard(on_alarm=on_alarm, groups=ENFORCING)
-    found, notices = refuse_neighbours(guard, anonymous=False)
+    found, advice = refuse_neighbours(guard, anonymous=False)
     assert found is guard
-    assert len(notices) == told
-    assert all("members of an accused group (tenant) are refused" in notice for notice in notices)
+    assert len(advice) == told
+    assert all("members of an accused group (tenant) are refused" in sentence for sentence in advice)
     assert (
         refuse_neighbours(small_guard(on_alarm=on_alarm, groups={"everyone": ENFORCING["everyone"]}), anonymous=False)[
             1

@@ -14,7 +14,7 @@ import torch
 from queen.errors import OptionError, SecretError
 from queen.ledger import Budget
 from queen.serve.access.key_store import FileKeys
-from queen.serve.queue.door import MAX_PARSES
+from queen.serve.queue.admission import MAX_PARSES
 from queen.serve.settings import read_settings
 from queen.serve.types import Caller, Query, ServeError
 from tests.support.failing_ledger import FailingFor
@@ -39,6 +39,33 @@ def test_a_pending_budget_means_503_and_a_failing_key_store_red_health(tmp_path)
             (tmp_path / "keys.json").write_text("{")
             await one.key_watcher.refresh()
             assert not one.ready
+
+    asyncio.run(check())
+
+
+def test_a_ledger_that_hangs_stops_no_revocation(tmp_path):
+    entered, leave = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        leave.wait(60)
+
+    async def check():
+        async with running_service(tmp_path) as (one, _):
+            key, _ = FileKeys(tmp_path).add("adam")
+            await one.key_watcher.caller(f"Bearer {key}", None, None)
+            one.guard.ledger.verify = hang
+            try:
+                await asyncio.to_thread(entered.wait, 60)
+                FileKeys(tmp_path).revoke("adam")
+                async with asyncio.timeout(30):
+                    for _ in range(2):  # a reading that had begun before is shared
+                        await one.key_watcher.refresh()
+                with pytest.raises(ServeError) as error:
+                    await one.key_watcher.caller(f"Bearer {key}", None, None)
+                assert error.value.status == 401
+            finally:
+                leave.set()
 
     asyncio.run(check())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,20 @@ def test_answers_leave_as_the_server_chooses_or_every_so_many_seconds(monkeypatc
     assert read(release_every=text).release_every == meant
     monkeypatch.setenv("QUEEN_RELEASE_EVERY", text)
     assert read().release_every == meant
+
+
+@pytest.mark.parametrize(
+    ("given", "fix"),
+    [
+        ({"max_body": 1024, "max_bytes": 10_000}, "max_bytes"),
+        ({"max_body": 1024, "max_client_bytes": 1000}, "max_client_bytes"),
+    ],
+)
+def test_too_few_bytes_are_blamed_on_the_setting_that_was_given_and_the_fix_helps(given, fix):
+    with pytest.raises(OptionError, match="3 x max_body = 3072") as error:
+        read(**given)
+    [enough] = re.findall(rf"raise {fix} to (\d+)", str(error.value))
+    assert read(**given | {fix: int(enough)}).client_bytes == 3072
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path):

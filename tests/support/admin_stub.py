@@ -48,7 +48,7 @@ class AdminStub:
         self.plain_key, _ = self.keys.add("alice")
         self.auth = Authenticator(self.keys, grace=60.0)
         self.fails: Exception | None = None
-        self.notices: list[str] = []
+        self.advice: list[str] = []
 
     async def blocking(self, function: Callable[..., Any], *args: Any) -> Any:
         if self.fails:

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from queen.serve import grpc as served
-from queen.serve.limits.intake import Intake
+from queen.serve.limits.memory import MemoryAccount
 from queen.serve.protocol import oip_pb2 as oip
-from queen.serve.types import LARGE, Caller, ModelSpec, Query, ServeError
+from queen.serve.types import LARGE_BYTES, Caller, ModelSpec, Query, ServeError
 from tests.support.rest_bodies import DIGITS, MAX_ROWS, pictures
 
 KEY = (("authorization", "Bearer good"),)
@@ -38,6 +38,7 @@ class Stub:
     counted: list[tuple[int, bool]] = field(default_factory=list)
     known: list[tuple[str, int]] = field(default_factory=list)  # client and rows of what was counted, as far as known
     parsed: int = 0  # requests that were parsed in a thread
+    numbers: list[int] = field(default_factory=list)  # of the answers that were written
     settings: Any = field(
         default_factory=lambda: SimpleNamespace(
             max_rows=MAX_ROWS,
@@ -47,11 +48,11 @@ class Stub:
             max_header=16384,
             max_connections=64,
             max_body=MAX_BYTES,
-            work_bytes=6 * MAX_BYTES,
+            parse_bytes=6 * MAX_BYTES,
         )
     )
-    intake: Intake = field(default_factory=lambda: Intake(64 * MAX_BYTES, 16 * MAX_BYTES))
-    work: Intake = field(default_factory=lambda: Intake(6 * MAX_BYTES, 6 * MAX_BYTES))
+    request_memory: MemoryAccount = field(default_factory=lambda: MemoryAccount(64 * MAX_BYTES, 16 * MAX_BYTES))
+    parse_memory: MemoryAccount = field(default_factory=lambda: MemoryAccount(6 * MAX_BYTES, 6 * MAX_BYTES))
 
     @property
     def key_watcher(self) -> Stub:
@@ -62,7 +63,7 @@ class Stub:
         return self
 
     @property
-    def door(self) -> Stub:
+    def admission(self) -> Stub:
         return self
 
     async def admit(self, client: str) -> None:
@@ -82,10 +83,14 @@ class Stub:
         return answer_to(query.inputs.numpy())
 
     async def parse(self, client: str, read: Callable[[], Query], size: int, memory: int = 0) -> Query:
-        if size < LARGE:
+        if size < LARGE_BYTES:
             return read()
         self.parsed += 1
         return await asyncio.to_thread(read)
+
+    async def write(self, client: str, write: Callable[[], bytes], numbers: int) -> bytes:
+        self.numbers.append(numbers)
+        return await asyncio.to_thread(write)
 
     def request(
         self, protocol: str, status: int, seconds: float, *, is_query: bool, query: Query | None, caller: Caller | None

@@ -17,7 +17,7 @@ from queen.cli import audit, demo, protect, ask, inspect, certify, calibrate, sp
 from queen.cli import bench, keys, ledger  # noqa: F401
 # isort: on
 
-from queen.cli.shared import app, err, secrets_told, visible
+from queen.cli.shared import app, err, secret_warnings, visible
 from queen.errors import QueenError
 
 __all__ = ["app", "main"]
@@ -28,7 +28,7 @@ def main() -> None:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # so that package.module:factory finds modules beside the user
     sys.excepthook = _print_crash
-    for warning in secrets_told(sys.argv[1:]):
+    for warning in secret_warnings(sys.argv[1:]):
         err.print(f"warning: {warning}", style="yellow", soft_wrap=True)
     try:
         app()

@@ -59,9 +59,9 @@ def _print_addresses(service: Service, ports: Ports) -> None:
     if ports.grpc:
         err.print(f"gRPC       {settings.host}:{ports.grpc}")
     err.print(f"dashboard  {scheme}://{settings.host}:{ports.rest}/dashboard (key: queen keys new NAME --admin)")
-    err.print(f"time       {service.hold.notice}", soft_wrap=True)
-    for notice in service.notices:
-        err.print(notice, style="yellow", soft_wrap=True)
+    err.print(f"time       {service.hold.advice}", soft_wrap=True)
+    for sentence in service.advice:
+        err.print(sentence, style="yellow", soft_wrap=True)
     if not service.auth.keys and not settings.anonymous:
         err.print("no keys yet: queen keys new NAME", style="yellow")
 

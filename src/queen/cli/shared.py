@@ -52,7 +52,7 @@ SECRET_OPTIONS = {
 PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")  # in an address
 
 
-def secrets_told(arguments: Sequence[str]) -> list[str]:
+def secret_warnings(arguments: Sequence[str]) -> list[str]:
     """What to say, a sentence each, about secrets on a command line, which every user of a machine may list."""
     instead = [way for option, way in SECRET_OPTIONS.items() if any(a.partition("=")[0] == option for a in arguments)]
     if any(PASSWORD.search(argument) for argument in arguments):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from queen.errors import QueenError
 from queen.serve.admin.routes import admin_routes
 from queen.serve.admin.static import dashboard_routes
 from queen.serve.http import ONE_PACKET, read_body
-from queen.serve.limits.intake import Reservation, parse_memory, query_memory
+from queen.serve.limits.memory import Reservation, memory_of_query, memory_to_parse
 from queen.serve.protocol.headers import HEADER_LENGTH, addresses, read_headers
 from queen.serve.protocol.inflate import inflate
 from queen.serve.protocol.openapi import openapi
@@ -27,15 +28,13 @@ from queen.serve.protocol.rest_read import BYTES_PER_VALUE, read_query
 from queen.serve.protocol.rest_write import error_body, model_metadata, server_metadata, to_json, write_answer
 from queen.serve.service import Service
 from queen.serve.telemetry.log import log
-from queen.serve.types import LARGE, Caller, ModelSpec, Query, ServeError
+from queen.serve.types import LARGE_BYTES, Caller, ModelSpec, Query, ServeError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
-MANY = 1 << 11  # numbers of an answer that takes a good part of a millisecond to write
-WRITING = 100  # bytes that each of them takes meanwhile
 
 
 class App:
@@ -80,10 +79,12 @@ class App:
         try:
             headers = read_headers(scope)
             caller = await service.key_watcher.caller(_text(headers.get(b"authorization")), *addresses(scope))
-            await service.door.admit(caller.client)
-            reservation = service.intake.reserve(caller.client)
+            await service.admission.admit(caller.client)
+            reservation = service.request_memory.reserve(caller.client)
             query = await self._read(headers, receive, reservation)
-            body, split = await self._write(query, await self._answer(query, caller, receive), caller.client)
+            answers = await self._answer(query, caller, receive)
+            write = partial(write_answer, query, answers, service.spec)
+            body, split = await service.admission.write(caller.client, write, answers.size)
             if split is not None:
                 content_type, extra = BINARY, [(HEADER_LENGTH, b"%d" % split)]
         except ServeError as error:
@@ -117,14 +118,6 @@ class App:
             answers.cancel()
             end.cancel()
 
-    async def _write(self, query: Query, answers: NDArray[np.float32], client: str) -> tuple[bytes, int | None]:
-        """The answer's body; a large one is written in a thread."""
-        service = self._service
-        if answers.size < MANY:
-            return write_answer(query, answers, service.spec)
-        with await service.work.wait(client, min(WRITING * answers.size, service.settings.work_bytes)):
-            return await service.blocking(write_answer, query, answers, service.spec)
-
     async def _read(self, headers: dict[bytes, bytes], receive: Receive, reservation: Reservation) -> Query:
         """The query in a request's body, parsed in the caller's turn; what it takes from then on is reserved."""
         service, settings, spec = self._service, self._service.settings, self._service.spec
@@ -140,10 +133,10 @@ class App:
                 body, length, spec, max_rows=settings.max_rows, max_values=settings.max_body // BYTES_PER_VALUE
             )
 
-        memory = parse_memory(size, length, is_packed=bool(encoding), most=settings.work_bytes)
-        weight = LARGE if encoding else size  # who knows what a packed body holds
-        query = await service.door.parse(reservation.client, parse, weight, memory)
-        if (memory := query_memory(query, spec)) > reservation.size or size >= LARGE:
+        memory = memory_to_parse(size, length, is_packed=bool(encoding), most=settings.parse_bytes)
+        weight = LARGE_BYTES if encoding else size  # who knows what a packed body holds
+        query = await service.admission.parse(reservation.client, parse, weight, memory)
+        if (memory := memory_of_query(query, spec)) > reservation.size or size >= LARGE_BYTES:
             reservation.resize(memory)
         return query
 

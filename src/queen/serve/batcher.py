@@ -14,7 +14,7 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,11 +29,11 @@ from queen.perturber import MeasuredBatch
 from queen.policy import Action
 from queen.serve.protocol.rest_write import clean
 from queen.serve.queue.request_queue import OVERLOADED, PendingRequest, RequestQueue
-from queen.serve.refusal import explain, refuse
+from queen.serve.queue.results import NOT_RECORDED, fail, finish, split_results
+from queen.serve.refusal import refuse
 from queen.serve.types import Caller, Query, ServeError
 from queen.types import Reply
 
-NOT_RECORDED = "the ledger cannot record this request, so it gets no answer; try again"
 KNOWN_BY_ANSWER = (Action.REFUSE, Action.LABEL)  # who gets such answers knows that it stands accused
 FORGET = 0.9  # weight of the past in the running mean of the pace
 
@@ -131,7 +131,7 @@ class Batcher:
         parts = self.queue.split(query, caller, groups, asyncio.get_running_loop())
         shed = self.queue.put(caller.client, parts)
         if shed:
-            _fail(shed, ServeError(503, OVERLOADED, retry_after=1))
+            fail(shed, ServeError(503, OVERLOADED, retry_after=1))
         if len(parts) == 1:
             return await parts[0].answer
         try:
@@ -140,7 +140,7 @@ class Batcher:
             if whole is not None and whole.refusal and not query.partial:
                 raise refuse(whole.refusal, np.isnan(answers[:, 0]).tolist())
             return answers
-        finally:  # after an error, or if the client went away: what is left of the request is dropped
+        finally:  # after an error, or if this was cancelled: what is left of the request is dropped
             for part in parts:
                 part.answer.cancel()
 
@@ -170,9 +170,9 @@ class Batcher:
                 valid = [request for request in requests if self._is_valid(request)]
                 parts = [valid] if len(valid) < len(requests) else [[request] for request in requests]
                 return [batch for part in parts for batch in self._measure(part)]
-            _fail(requests, ServeError(400, str(error)))
+            fail(requests, ServeError(400, str(error)))
         except Exception:
-            _fail(requests, ServeError(500, "the model failed on this request"))
+            fail(requests, ServeError(500, "the model failed on this request"))
         return []
 
     def _is_valid(self, request: PendingRequest) -> bool:
@@ -180,7 +180,7 @@ class Batcher:
         try:
             self._guard.check((request.whole or request).query.inputs)
         except QueenError as error:
-            _fail([request], ServeError(400, str(error)))
+            fail([request], ServeError(400, str(error)))
             return False
         return True
 
@@ -201,9 +201,9 @@ class Batcher:
                 self._answer(batch)
             except LedgerError as error:
                 self._on_ledger(error)
-                _fail(batch.requests, ServeError(503, NOT_RECORDED, retry_after=1))
+                fail(batch.requests, ServeError(503, NOT_RECORDED, retry_after=1))
             except Exception:
-                _fail(batch.requests, ServeError(500, "answering this request failed"))
+                fail(batch.requests, ServeError(500, "answering this request failed"))
 
     def _answer(self, batch: RequestBatch) -> None:
         """Record, commit, answer: never the other way round."""
@@ -221,80 +221,12 @@ class Batcher:
         reply = self._guard.reply(batch.measured, judgement, [clients[i] for i in owner], uniform=self._uniform)
         probabilities = clean(reply.probabilities.cpu().numpy())
         openly = self._guard.policy.alarmed is Action.REFUSE
-        results = _split_results(requests, probabilities, reply.refused, judgement, openly=openly)
+        results = split_results(requests, probabilities, reply.refused, judgement, openly=openly)
         outcome = BatchOutcome(requests, judgement, reply, batch.model_seconds, recorded - start)
-        _finish(results, then=lambda: self._on_batch(outcome))
+        finish(results, then=lambda: self._on_batch(outcome))
 
 
 def _use_cores(count: int) -> None:
     """Let torch use this many cores in the calling thread, without a change to other threads."""
     torch.get_num_threads()  # the first read in a thread sets its number, and would overwrite ours later
     torch.set_num_threads(count)
-
-
-Result = tuple[PendingRequest, NDArray[np.float32] | ServeError]
-
-
-def _split_results(
-    requests: list[PendingRequest],
-    answers: NDArray[np.float32],
-    refused: NDArray[np.bool_],
-    judgement: Judgement,
-    *,
-    openly: bool,
-) -> list[Result]:
-    """The batch's rows, split by request; one with a failed or refused row gets an error for all of its rows.
-
-    Where it may be answered in part, or is itself a part, its refused rows are NaN. `openly`: accused clients may know
-    that they are.
-    """
-    results: list[Result] = []
-    broken: NDArray[np.bool_] = np.isnan(answers.sum(axis=1))
-    masks = [mask.tolist() for mask in (judgement.failed, broken, refused)]
-    start = 0
-    for request in requests:
-        rows = slice(start, start + request.query.rows)
-        start = rows.stop
-        is_failed, is_broken, is_refused = (True in mask[rows] for mask in masks)
-        if is_failed:
-            results.append((request, ServeError(503, NOT_RECORDED, retry_after=1)))
-        elif is_broken:
-            results.append((request, ServeError(500, "the model gave no number for an answer")))
-        elif is_refused:
-            why = explain(judgement, rows.start, masks[2][rows], openly=openly)
-            if request.whole is not None:
-                request.whole.refusal = request.whole.refusal or why
-            elif not request.query.partial:
-                results.append((request, refuse(why, masks[2][rows])))
-                continue
-            results.append((request, np.where(refused[rows, None], np.float32(np.nan), answers[rows])))
-        else:
-            results.append((request, answers[rows]))
-    return results
-
-
-def _fail(requests: list[PendingRequest], error: ServeError) -> None:
-    _finish([(request, error) for request in requests])
-
-
-def _finish(results: Sequence[Result], then: Callable[[], None] = lambda: None) -> None:
-    """Wake the requests with their answers or errors, all in one visit to their event loop."""
-    for request, result in results:
-        if request.whole is not None and isinstance(result, ServeError):
-            request.whole.failed = True
-
-    def wake() -> None:
-        for request, result in results:
-            if request.answer.done():  # the client went away
-                continue
-            if isinstance(result, ServeError):
-                request.answer.set_exception(result)
-            else:
-                request.answer.set_result(result)
-        then()
-
-    if results:
-        try:
-            results[0][0].loop.call_soon_threadsafe(wake)
-        except RuntimeError:  # the loop is gone, and with it everybody who waited
-            return

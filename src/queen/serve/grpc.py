@@ -18,7 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from queen.errors import OptionError
-from queen.serve.limits.intake import body_memory, parse_memory, query_memory
+from queen.serve.limits.memory import memory_of_body, memory_of_query, memory_to_parse
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.protocol.grpc_messages import check_model, model_message, read_message, server_message, write_message
 from queen.serve.protocol.rest_read import BYTES_PER_VALUE
@@ -26,10 +26,13 @@ from queen.serve.telemetry.log import log
 from queen.serve.types import ServeError
 
 if TYPE_CHECKING:
-    from queen.serve.limits.intake import Reservation
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from queen.serve.limits.memory import Reservation
     from queen.serve.service import Service
     from queen.serve.settings import Settings
-    from queen.serve.types import Caller, Query
+    from queen.serve.types import Caller, ModelSpec, Query
 
 NAME = "inference.GRPCInferenceService"
 CODES = {
@@ -44,7 +47,7 @@ CODES = {
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 MAX_STREAMS = 256  # calls at a time on one connection; further ones wait in the client
-WINDOW = 1 << 16  # bytes of a call that gRPC takes before it is asked for them
+WINDOW_BYTES = 1 << 16  # bytes of a call that gRPC takes before it is asked for them
 MAX_SMALL = 4096  # bytes of a message that only names a model
 STRANGER = ""  # the name, in the account of bytes, of all who have no valid key
 IDLE = 30.0  # seconds after which a connection without calls is closed; clients open a new one by themselves
@@ -60,7 +63,7 @@ class GrpcCall:
     query: Query | None = None
 
 
-Method = Callable[[GrpcCall], Awaitable[Any]]
+Method = Callable[[GrpcCall], Awaitable[bytes]]
 
 
 async def start_grpc(service: Service, host: str, port: int) -> tuple[grpc.aio.Server, int]:
@@ -95,7 +98,7 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", settings.max_header),
         ("grpc.absolute_max_metadata_size", settings.max_header),
         ("grpc.max_concurrent_streams", MAX_STREAMS),
-        ("grpc.http2.lookahead_bytes", WINDOW),
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
         ("grpc.http2.bdp_probe", 0),  # else the window would grow with the speed of the connection
         ("grpc.server_handshake_timeout_ms", int(1000 * settings.request_timeout)),
         ("grpc.http2.settings_timeout", int(1000 * settings.request_timeout)),  # the limits hold once they are accepted
@@ -113,34 +116,34 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
 def _handlers(service: Service) -> Any:
     """The service's methods; gRPC itself answers UNIMPLEMENTED to all others."""
 
-    async def live(call: GrpcCall) -> oip.ServerLiveResponse:
-        return oip.ServerLiveResponse(live=True)
+    async def live(call: GrpcCall) -> bytes:
+        return _encode(oip.ServerLiveResponse(live=True))
 
-    async def ready(call: GrpcCall) -> oip.ServerReadyResponse:
-        return oip.ServerReadyResponse(ready=service.ready)
+    async def ready(call: GrpcCall) -> bytes:
+        return _encode(oip.ServerReadyResponse(ready=service.ready))
 
-    async def server_metadata(call: GrpcCall) -> oip.ServerMetadataResponse:
-        return server_message(service.version)
+    async def server_metadata(call: GrpcCall) -> bytes:
+        return _encode(server_message(service.version))
 
-    async def model_ready(call: GrpcCall) -> oip.ModelReadyResponse:
+    async def model_ready(call: GrpcCall) -> bytes:
         client, seconds = await _find_client(service, call.context), service.settings.request_timeout
-        with service.intake.reserve(client, WINDOW) as reservation:
+        with service.request_memory.reserve(client, WINDOW_BYTES) as reservation:
             raw = await _read(call, service, reservation, seconds if client != STRANGER else seconds / 4)
         request = _parse(oip.ModelReadyRequest, raw)
         check_model(service.spec, request.name, request.version)
-        return oip.ModelReadyResponse(ready=service.ready)
+        return _encode(oip.ModelReadyResponse(ready=service.ready))
 
-    async def model_metadata(call: GrpcCall) -> oip.ModelMetadataResponse:
+    async def model_metadata(call: GrpcCall) -> bytes:
         caller = await _caller(service, call.context)
-        with service.intake.reserve(caller.client, WINDOW) as reservation:
+        with service.request_memory.reserve(caller.client, WINDOW_BYTES) as reservation:
             request = _parse(oip.ModelMetadataRequest, await _read(call, service, reservation))
         check_model(service.spec, request.name, request.version)
-        return model_message(service.spec)
+        return _encode(model_message(service.spec))
 
-    async def infer(call: GrpcCall) -> oip.ModelInferResponse:
+    async def infer(call: GrpcCall) -> bytes:
         call.caller = await _caller(service, call.context)
-        await service.door.admit(call.caller.client)
-        reservation = service.intake.reserve(call.caller.client, WINDOW)
+        await service.admission.admit(call.caller.client)
+        reservation = service.request_memory.reserve(call.caller.client, WINDOW_BYTES)
         try:
             raw = await _read(call, service, reservation)
         except BaseException:
@@ -172,7 +175,7 @@ def _make_handler(
     async def answer(requests: AsyncIterator[bytes], context: Any) -> bytes:
         start, status, call = time.perf_counter(), 499, GrpcCall(requests, context)  # 499: the client went away
         try:
-            reply: bytes = (await method(call)).SerializeToString()
+            reply = await method(call)
             status = 200
             return reply
         except ServeError as error:
@@ -193,16 +196,23 @@ def _make_handler(
     return answer
 
 
-async def _answer(call: GrpcCall, raw: bytes, reservation: Reservation, service: Service) -> oip.ModelInferResponse:
+async def _answer(call: GrpcCall, raw: bytes, reservation: Reservation, service: Service) -> bytes:
     """The answer to an inference request; the memory that is reserved for it is given back at the end."""
     caller, settings, spec = cast("Caller", call.caller), service.settings, service.spec
     with reservation:
         limits = {"max_rows": settings.max_rows, "max_values": settings.max_body // BYTES_PER_VALUE}
         parse = partial(read_message, raw, spec, **limits)
-        memory = parse_memory(len(raw), None, is_packed=False, most=settings.work_bytes)
-        query = call.query = await service.door.parse(caller.client, parse, len(raw), memory)
-        reservation.resize(WINDOW + len(raw) + query_memory(query, spec))  # gRPC holds the message until the end
-        return write_message(query, await service.infer(query, caller), spec)
+        memory = memory_to_parse(len(raw), None, is_packed=False, most=settings.parse_bytes)
+        query = call.query = await service.admission.parse(caller.client, parse, len(raw), memory)
+        reservation.resize(
+            WINDOW_BYTES + len(raw) + memory_of_query(query, spec)
+        )  # gRPC holds the message until the end
+        answers = await service.infer(query, caller)
+        return await service.admission.write(caller.client, partial(_write, query, answers, spec), answers.size)
+
+
+def _write(query: Query, answers: NDArray[np.float32], spec: ModelSpec) -> bytes:
+    return _encode(write_message(query, answers, spec))
 
 
 async def _caller(service: Service, context: Any) -> Caller:
@@ -241,29 +251,32 @@ async def _read(call: GrpcCall, service: Service, reservation: Reservation, limi
     """The only message of a call; it must arrive within the time that a request may take, or `limit` seconds.
 
     gRPC does not say how large it is, and takes all of it once it is asked: so the largest one is reserved meanwhile.
-    Messages of one client that find no room wait, up to `WINDOW` bytes of each in the server, the rest in the client.
+    Messages of one client that find no room wait, up to `WINDOW_BYTES` of each in the server, the rest in the client;
+    that wait is part of the time.
     """
-    limit, start = limit or service.settings.request_timeout, time.monotonic()
-    largest = min(WINDOW + body_memory(service.settings.max_body), service.intake.largest)
-    has_share = service.intake.has_share(reservation.client, largest - reservation.size)
+    limit = limit or service.settings.request_timeout
+    largest = min(WINDOW_BYTES + memory_of_body(service.settings.max_body), service.request_memory.largest)
+    has_share = service.request_memory.has_share(reservation.client, largest - reservation.size)
+    has_room = False
     try:
-        async with asyncio.timeout(service.settings.request_timeout):
+        async with asyncio.timeout(limit) as deadline:
             await reservation.grow(largest)
-    except TimeoutError:
-        if has_share:
-            service.intake.refuse(reservation.client)
-        raise ServeError(408, f"other messages of this client were in front of this one for {limit:g} s") from None
-    try:
-        async with asyncio.timeout(limit):
+            has_room = True
             raw = await anext(call.requests)
-        reservation.resize(WINDOW + body_memory(len(raw)))
-        return raw
-    except TimeoutError:
-        raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
-    except StopAsyncIteration:
-        if time.monotonic() - start >= limit:  # gRPC may also end the stream when the time is up
+    except (TimeoutError, StopAsyncIteration):  # gRPC may also end the stream when the time is up
+        if not deadline.expired():
+            raise ServeError(400, "expected a message, got none, or one beyond the limits") from None
+        if has_room:
             raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
-        raise ServeError(400, "expected a message, got none, or one beyond the limits") from None
+        if has_share:
+            service.request_memory.refuse(reservation.client)
+        raise ServeError(408, f"other messages of this client were in front of this one for {limit:g} s") from None
+    reservation.resize(WINDOW_BYTES + memory_of_body(len(raw)))
+    return raw
+
+
+def _encode(message: Any) -> bytes:
+    return bytes(message.SerializeToString())
 
 
 def _parse(kind: Any, raw: bytes) -> Any:

@@ -14,10 +14,11 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from queen.serve.limits.connections import Connections, Crowd, Proxies, address_of
+from queen.serve.limits.connections import Connections, Crowd, address_of
 from queen.serve.limits.files import SPARE, file_limit
-from queen.serve.limits.intake import Reservation, body_memory
-from queen.serve.limits.refusals import RefusalLog
+from queen.serve.limits.memory import Reservation, memory_of_body
+from queen.serve.limits.refusal_log import RefusalLog
+from queen.serve.network import TrustedProxies
 from queen.serve.protocol.rest_write import error_body
 from queen.serve.settings import Settings
 from queen.serve.types import ServeError
@@ -226,7 +227,7 @@ def make_limited_protocol(settings: Settings) -> type[LimitedProtocol]:
     places = Connections(
         settings.max_connections,
         settings.address_connections,
-        proxies=Proxies(settings.trusted_proxy),
+        proxies=TrustedProxies(settings.trusted_proxy),
         note=refusals.note,
     )
     common = {"settings": settings, "places": places, "note_refusal": staticmethod(refusals.note)}
@@ -273,10 +274,10 @@ async def read_body(headers: dict[bytes, bytes], receive: Any, limit: int, reser
         raise ServeError(400, "content-length must be a number") from error
     if declared > limit:
         raise ServeError(413, f"a request body may have {limit} bytes, got {declared}")
-    reservation.resize(body_memory(declared))
+    reservation.resize(memory_of_body(declared))
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False) and len(message["body"]) <= limit:
-        reservation.resize(body_memory(len(message["body"])))
+        reservation.resize(memory_of_body(len(message["body"])))
         return bytes(message["body"])
     # pages of its own, which are taken as they are filled and given back at once: the heap would keep them for later
     with mmap.mmap(-1, declared or limit, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as store:
@@ -286,7 +287,7 @@ async def read_body(headers: dict[bytes, bytes], receive: Any, limit: int, reser
             if size > limit:
                 raise ServeError(413, f"a request body may have {limit} bytes, got more")
             if size > declared:  # in chunks
-                reservation.resize(body_memory(size))
+                reservation.resize(memory_of_body(size))
             store.write(part)
             if not message.get("more_body", False):
                 return store[:size]

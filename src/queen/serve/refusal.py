@@ -8,8 +8,10 @@ from queen.ledger import Judgement
 from queen.ledger.words import Denial
 from queen.serve.types import ServeError
 
-ACCUSED = "no answer: this client, or a group that it belongs to, stands accused of extraction; ask the operator"
-UNSAID = "no answer: this client gets none to this request; ask the operator"
+ACCUSED_MESSAGE = (
+    "no answer: this client, or a group that it belongs to, stands accused of extraction; ask the operator"
+)
+UNSAID_MESSAGE = "no answer: this client gets none to this request; ask the operator"
 SEND_AGAIN = (
     "The other rows are on record, and sending them again costs nothing; with the parameter partial they are answered"
 )
@@ -27,13 +29,13 @@ def explain(judgement: Judgement, first: int, refused: Sequence[bool], *, openly
     denial = next(filter(None, denials), None)
     if denial is not None:
         return _describe(denial)
-    return ACCUSED if openly else UNSAID
+    return ACCUSED_MESSAGE if openly else UNSAID_MESSAGE
 
 
 def refuse(why: str, refused: Sequence[bool]) -> ServeError:
     """The error for a request of whose rows some are refused; without Retry-After, for no budget renews by itself."""
     rows = [row for row, is_refused in enumerate(refused) if is_refused]
-    if why not in (ACCUSED, UNSAID) and len(rows) < len(refused):
+    if why not in (ACCUSED_MESSAGE, UNSAID_MESSAGE) and len(rows) < len(refused):
         why += f". {SEND_AGAIN}"
     return ServeError(429, why, rows=tuple(rows[:MAX_LISTED]))
 

@@ -22,10 +22,10 @@ from queen.serve.app import App
 from queen.serve.grpc import start_grpc
 from queen.serve.http import make_limited_protocol
 from queen.serve.lease import acquire
-from queen.serve.limits.connections import Proxies
 from queen.serve.limits.files import fit_connections
 from queen.serve.limits.grpc_connections import GrpcConnections
-from queen.serve.limits.refusals import RefusalLog
+from queen.serve.limits.refusal_log import RefusalLog
+from queen.serve.network import TrustedProxies
 from queen.serve.service import Service
 from queen.serve.settings import Settings
 from queen.serve.telemetry import log
@@ -51,8 +51,8 @@ class _UvicornServer(uvicorn.Server):
 def serve(settings: Settings, *, on_start: Callable[[Service, Ports], None] = lambda service, ports: None) -> None:
     """Serve until SIGTERM or Ctrl-C; requests accepted by then are still answered."""
     log.setup(settings.log_level, json=settings.log_format == "json")
-    doors = 1 + (settings.grpc_port >= 0) + (settings.metrics_port >= 0)
-    settings = settings.model_copy(update={"max_connections": fit_connections(settings.max_connections, doors)})
+    ports = 1 + (settings.grpc_port >= 0) + (settings.metrics_port >= 0)
+    settings = settings.model_copy(update={"max_connections": fit_connections(settings.max_connections, ports)})
     service = Service.open(settings)
     config = uvicorn.Config("", log_config=None)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
@@ -125,7 +125,7 @@ async def _watch_grpc(settings: Settings, port: int) -> None:
         port,
         settings.max_connections,
         settings.address_connections,
-        proxies=Proxies(settings.trusted_proxy),
+        proxies=TrustedProxies(settings.trusted_proxy),
         note=RefusalLog("gRPC connections refused").note,
     ).watch()
 

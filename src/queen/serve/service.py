@@ -33,14 +33,14 @@ from queen.serve.access.proxies import UnnamedProxies
 from queen.serve.access.revocations import KeysWithRevocations
 from queen.serve.batcher import Batcher, BatchOutcome
 from queen.serve.ledger_health import LedgerHealth
-from queen.serve.limits.intake import Intake
-from queen.serve.limits.refusals import RefusalLog
+from queen.serve.limits.memory import MemoryAccount
+from queen.serve.limits.refusal_log import RefusalLog
 from queen.serve.limits.trim import Trimmer
 from queen.serve.load import load_guard
 from queen.serve.neighbours import refuse_neighbours
 from queen.serve.protocol.headers import addresses
 from queen.serve.querylog.writer import QueryLog
-from queen.serve.queue.door import Door
+from queen.serve.queue.admission import Admission
 from queen.serve.release.hold import Hold
 from queen.serve.settings import Settings
 from queen.serve.telemetry.counting import RequestCounter
@@ -64,9 +64,9 @@ class Service:
     version = __version__
 
     def __init__(self, settings: Settings, guard: Guard, keys: KeyStore) -> None:
-        guard, self._notices = refuse_neighbours(guard, anonymous=settings.anonymous)
-        for notice in self._notices:
-            log("neighbours", level="warning", why=notice)
+        guard, self._advice = refuse_neighbours(guard, anonymous=settings.anonymous)
+        for sentence in self._advice:
+            log("neighbours", level="warning", why=sentence)
         self.settings, self.guard = settings, guard
         self.keys: KeyStore = KeysWithRevocations(keys)
         self.spec = describe(guard.bundle, settings.model_name, digits=guard.digits)
@@ -81,22 +81,20 @@ class Service:
         )
         self.started = time.time()
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="queen-blocking")
-        self._watch_pool = ThreadPoolExecutor(1, thread_name_prefix="queen-keys")  # never behind a large request
-        self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._watch_pool, self._show_ready)
-        self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._watch_pool, self._show_ready, guard.bind)
+        # keys are never behind a large request, nor behind a ledger whose disk hangs
+        self._key_pool, self._ledger_pool = (ThreadPoolExecutor(1, f"queen-{of}-watch") for of in ("key", "ledger"))
+        self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._key_pool, self._show_ready)
+        self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._ledger_pool, self._show_ready, guard.bind)
         refusals = RefusalLog("requests refused")
-        self.intake = Intake(  # what requests take from their heads until their answers have left
-            settings.body_bytes,
+        self.request_memory = MemoryAccount(  # what requests take from their heads until their answers have left
+            settings.request_bytes,
             settings.client_bytes,
             spare=settings.client_bytes // 6,
             on_refusal=partial(refusals.note, "too many bytes in flight"),
         )
-        self.work = Intake(  # what parsing and writing take meanwhile
-            settings.work_bytes,
-            settings.work_bytes,
-            on_refusal=partial(refusals.note, "too many large requests"),
-        )
-        self._trimmer = Trimmer(lambda: self.intake.given_back + self.work.given_back, settings.client_bytes // 4)
+        self.parse_memory = MemoryAccount(settings.parse_bytes, settings.parse_bytes)  # what parsing and writing take
+        accounts = (self.request_memory, self.parse_memory)
+        self._trimmer = Trimmer(lambda: sum(one.given_back for one in accounts), settings.client_bytes // 4)
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self.hold = Hold(settings, guard)
@@ -113,7 +111,12 @@ class Service:
             on_batch=self._after_batch,
             on_ledger=self.ledger_health.report,
         )
-        self.door = Door(self.batcher.queue, self._pool, self.work)
+        self.admission = Admission(
+            self.batcher.queue,
+            self._pool,
+            self.parse_memory,
+            on_refusal=partial(refusals.note, "too many large requests"),
+        )
         self.counter = RequestCounter(
             self.metrics, self.series, waiting=lambda: self.batcher.waiting, access_log=settings.access_log
         )
@@ -142,9 +145,9 @@ class Service:
         return service
 
     @property
-    def notices(self) -> list[str]:
+    def advice(self) -> list[str]:
         """What operators should know, a sentence each."""
-        return [*self._notices, *self.auth.unnamed_proxies.notices]
+        return [*self._advice, *self.auth.unnamed_proxies.advice]
 
     @property
     def ready(self) -> bool:
@@ -182,7 +185,7 @@ class Service:
             await self._webhook.stop()
         if self._query_log:
             await asyncio.to_thread(self._query_log.close, LOG_TIMEOUT)
-        for pool in (self._pool, self._watch_pool):
+        for pool in (self._pool, self._key_pool, self._ledger_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         self.guard.ledger.close()
         self.keys.close()

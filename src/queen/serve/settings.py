@@ -19,8 +19,8 @@ from queen.options import MAX_DIGITS, Group, Limits
 
 MIB = 1 << 20
 AUTO: Final = "auto"
-WORK_BODIES = 6  # times the largest body: what inflating and parsing one takes at most
-SERVER_BODIES = WORK_BODIES + 2  # and what gRPC takes besides to put one together
+PARSE_BODIES = 6  # times the largest body: what inflating and parsing one takes at most
+SERVER_BODIES = PARSE_BODIES + 2  # and what gRPC takes besides to put one together
 CLIENT_BODIES = 3  # times the largest body: less would not be enough for one request
 
 
@@ -187,13 +187,20 @@ class Settings(BaseSettings):
         if self.ray and not self.shares_ledger:
             raise ValueError("replicas on Ray must share a ledger: --ledger redis://HOST:PORT")
         if self.client_bytes < CLIENT_BODIES * self.max_body:
-            raise ValueError(f"max_client_bytes must be at least {CLIENT_BODIES} x max_body, got {self.client_bytes}")
-        if self.body_bytes < self.client_bytes:
+            raise ValueError(self._explain_client_bytes())
+        if self.request_bytes < self.client_bytes:
             least = self.client_bytes + SERVER_BODIES * self.max_body
             raise ValueError(f"max_bytes must be at least max_client_bytes + {SERVER_BODIES} x max_body = {least}")
         if self.log_level not in ("debug", "info", "warning", "error") or self.log_format not in ("json", "text"):
             raise ValueError("log_level is debug, info, warning or error; log_format is json or text")
         return self
+
+    def _explain_client_bytes(self) -> str:
+        least = CLIENT_BODIES * self.max_body
+        expected = f"max_client_bytes must be at least {CLIENT_BODIES} x max_body = {least}, got {self.client_bytes}"
+        if self.max_client_bytes is not None:
+            return f"{expected}: raise max_client_bytes to {least} or lower max_body"
+        return f"{expected}, a quarter of max_bytes: raise max_bytes to {4 * least} or lower max_body"
 
     @property
     def is_loopback(self) -> bool:
@@ -209,19 +216,19 @@ class Settings(BaseSettings):
         return self.max_address_connections or max(1, self.max_connections // 4)
 
     @property
-    def work_bytes(self) -> int:
+    def parse_bytes(self) -> int:
         """The part of `max_bytes` for bodies that are being read into tensors, and answers that are being written."""
-        return WORK_BODIES * self.max_body
+        return PARSE_BODIES * self.max_body
 
     @property
-    def body_bytes(self) -> int:
+    def request_bytes(self) -> int:
         """The part for what clients send and are sent; the rest is for what the event loop does one at a time."""
         return (self.max_bytes or max(384 * MIB, 24 * self.max_body)) - SERVER_BODIES * self.max_body
 
     @property
     def client_bytes(self) -> int:
         """The part of that for one client."""
-        return self.max_client_bytes or (self.body_bytes + SERVER_BODIES * self.max_body) // 4
+        return self.max_client_bytes or (self.request_bytes + SERVER_BODIES * self.max_body) // 4
 
     @property
     def ledger_url(self) -> str:

@@ -14,7 +14,7 @@ from queen.types import Inputs
 OUTPUT = "probabilities"
 REFUSED = "refused"  # the output that marks refused rows where a request may be answered in part
 INPUT = "input"  # name of the only input of a model that takes one tensor
-LARGE = 1 << 18  # bytes of a request that takes milliseconds to parse
+LARGE_BYTES = 1 << 18  # bytes of a request that takes milliseconds to parse
 
 DATATYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool,

@@ -42,7 +42,7 @@ def test_a_proxy_is_logged_once_and_the_notice_counts_for_whom_it_speaks(store, 
         door.caller(None, "192.0.2.1")  # no proxy
     assert [line["peer"] for line in lines] == ["203.0.113.7", "203.0.113.8"]
     assert all("--trusted-proxy" in str(line["why"]) for line in lines)
-    first, second = door.unnamed_proxies.notices
+    first, second = door.unnamed_proxies.advice
     assert "--trusted-proxy 203.0.113.7" in first
     assert "5 different addresses" in first
     assert "it named 1 address)" in second
@@ -53,7 +53,7 @@ def test_with_keys_it_matters_only_to_groups_of_networks(store, lines):
     for net_groups, noticed in ((False, 0), (True, 1)):
         door = Authenticator(store, net_groups=net_groups)
         door.caller(f"Bearer {text}", "203.0.113.7", "1.2.3.4")
-        assert len(door.unnamed_proxies.notices) == noticed
+        assert len(door.unnamed_proxies.advice) == noticed
     assert len(lines) == 1
 
 
@@ -64,9 +64,9 @@ def test_nobody_can_fill_the_log_or_the_memory(requests):
         patch.setattr(proxies, "log", lambda event, **fields: logged.append(fields))
         unnamed = UnnamedProxies(lambda: counted.append(1))
         for peer, forwarded in requests * 3:
-            unnamed.notice(str(peer), forwarded)
+            unnamed.note(str(peer), forwarded)
     peers = {str(peer) for peer, _ in requests}
-    assert len(logged) == len(unnamed.notices) == min(len(peers), MAX_PEERS)
+    assert len(logged) == len(unnamed.advice) == min(len(peers), MAX_PEERS)
     assert len(counted) == 3 * len(requests)
     held = unnamed._origins
     assert all(len(origins) <= MAX_ORIGINS and max(map(len, origins)) <= 64 for origins in held.values())
@@ -75,9 +75,9 @@ def test_nobody_can_fill_the_log_or_the_memory(requests):
 def test_many_addresses_are_not_all_remembered():
     unnamed = UnnamedProxies()
     for number in range(1000):
-        unnamed.notice("203.0.113.7", f"1.2.{number // 256}.{number % 256}")
-    [notice] = unnamed.notices
-    assert "16 or more different addresses" in notice
+        unnamed.note("203.0.113.7", f"1.2.{number // 256}.{number % 256}")
+    [sentence] = unnamed.advice
+    assert "16 or more different addresses" in sentence
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For: 1.2.3.4", "Forwarded: for=1.2.3.4", "Via: 1.1 front", None])
@@ -92,8 +92,8 @@ def test_a_server_says_so_in_metrics_and_to_operators(tmp_path, header):
             call(message().SerializeToString(), metadata=((name.lower(), value),), timeout=PATIENCE)
         counted = values(server.service.metrics)["queen_unnamed_proxy_requests_total"]
         assert counted == (2 if header else 0)
-        notices = server.get("/admin/overview", server.admin)[2]["server"]["notices"]
-        assert [("--trusted-proxy 127.0.0.1" in notice) for notice in notices] == ([True] if header else [])
+        advice = server.get("/admin/overview", server.admin)[2]["server"]["advice"]
+        assert [("--trusted-proxy 127.0.0.1" in sentence) for sentence in advice] == ([True] if header else [])
 
 
 def test_a_named_proxy_is_left_alone(tmp_path):
@@ -102,6 +102,6 @@ def test_a_named_proxy_is_left_alone(tmp_path):
         for user in ("198.51.100.9", "203.0.113.7"):
             asked = f"{head}X-Forwarded-For: {user}\r\n\r\n".encode()
             assert asyncio.run(talk(server.rest, asked, body()))[0] == 200
-        assert server.service.notices == []
+        assert server.service.advice == []
         clients = {standing.name for standing in server.service.guard.ledger.standings()}
         assert clients == {"anonymous:198.51.100.0/24", "anonymous:203.0.113.0/24"}

@@ -520,10 +520,10 @@ def test_the_real_server_shows_who_asked_it(tmp_path, new_page):
         wait_for(lambda: httpx.post(ask_url, json={}, headers=server.bearer, timeout=60).status_code == 401)
 
 
-def test_notices_are_shown_as_text(stub, url, new_page):
-    stub.notices.append(f"requests from 10.0.0.5 say that they were forwarded {IMAGE}")
+def test_advice_is_shown_as_text(stub, url, new_page):
+    stub.advice.append(f"requests from 10.0.0.5 say that they were forwarded {IMAGE}")
     page = log_in(new_page(url, hurry=True), stub.admin_key)
-    expect(page.get_by_role("heading", name="Notices")).to_be_visible()
+    expect(page.get_by_role("heading", name="Advice")).to_be_visible()
     expect(page.get_by_text("requests from 10.0.0.5 say that they were forwarded <img")).to_be_visible()
-    stub.notices.clear()
-    expect(page.get_by_role("heading", name="Notices")).not_to_be_visible()
+    stub.advice.clear()
+    expect(page.get_by_role("heading", name="Advice")).not_to_be_visible()

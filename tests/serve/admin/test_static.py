@@ -104,6 +104,6 @@ def test_grafana_asks_for_metrics_that_exist_and_for_all_of_them():
         "queen_requests_total", "queen_rows_total", "queen_verdicts_total", "queen_alarmed_rows_total",
         "queen_refused_rows_total", "queen_alarms_total", "queen_request_seconds_bucket", "queen_batch_rows_sum",
         "queen_model_seconds_bucket", "queen_ledger_seconds_bucket", "queen_queue_rows", "queen_ready",
-        "queen_ledger_errors_total",
+        "queen_ledger_errors_total", "queen_budgets_total", "queen_unnamed_proxy_requests_total",
     }  # fmt: skip
     assert promised <= names

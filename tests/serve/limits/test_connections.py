@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queen.serve.limits.connections import Connections, Crowd, Proxies, address_of
+from queen.serve.limits.connections import Connections, Crowd, address_of
+from queen.serve.network import TrustedProxies
 
 HOSTS = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "192.168.0.1")
 PROXY = HOSTS[-1]
@@ -41,7 +42,9 @@ class Wire:
 @given(STEPS)
 def test_places_are_counted_and_never_more_than_allowed(steps):
     notes: list[tuple[str, str]] = []
-    places = Connections(6, 3, proxies=Proxies(["192.168.0.0/16"]), note=lambda why, who: notes.append((why, who)))
+    places = Connections(
+        6, 3, proxies=TrustedProxies(["192.168.0.0/16"]), note=lambda why, who: notes.append((why, who))
+    )
     wires: list[Wire] = []
     for action, host, number in steps:
         if action == "open":
@@ -118,12 +121,20 @@ def test_where_all_are_being_answered_a_new_one_is_refused():
 )
 def test_an_address_is_one_of_ipv4_or_a_network_of_ipv6(host, address):
     assert address_of(host) == address
-    assert address not in Proxies(["8.0.0.0/8"])
 
 
-def test_proxies_are_known_by_their_networks():
-    proxies = Proxies(["10.0.0.0/8", "2001:db8::/32"])
-    assert "10.1.2.3" in proxies
-    assert address_of("2001:db8::7") in proxies
-    assert "11.0.0.1" not in proxies
-    assert "10.1.2.3" not in Proxies()
+@pytest.mark.parametrize(
+    ("network", "proxy", "other"),
+    [
+        ("10.0.0.0/8", "::ffff:10.1.2.3", "11.1.2.3"),
+        ("::ffff:10.0.0.0/104", "10.1.2.3", "11.1.2.3"),
+        ("2001:db8::5/128", "2001:db8::5", "2001:db8::6"),
+        ("2001:db8::1:0:0:0/80", "2001:db8::1:0:0:7", "2001:db8::2:0:0:7"),
+    ],
+)
+def test_a_proxy_is_not_limited_and_its_neighbours_are(network, proxy, other):
+    places = Connections(100, 2, proxies=TrustedProxies([network]))
+    trusted, others = fill(places, proxy, 5), fill(places, other, 5)
+    assert [wire.evicted for wire in trusted] == [False] * 5
+    assert [wire.evicted for wire in others] == [True] * 3 + [False] * 2
+    assert (places.count(proxy), places.count(other)) == (5, 2)

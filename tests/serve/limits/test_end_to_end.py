@@ -6,16 +6,19 @@ import asyncio
 import contextlib
 import gzip
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from qa.serving.withheld import GrpcSender, half_sent
+from queen.serve import grpc
+from queen.serve.grpc import GrpcCall
 from queen.serve.limits import grpc_connections
-from queen.serve.limits.connections import Proxies
 from queen.serve.limits.grpc_connections import GrpcConnections
-from queen.serve.limits.intake import Intake, body_memory
+from queen.serve.limits.memory import MemoryAccount, memory_of_body
+from queen.serve.network import TrustedProxies
 from queen.serve.protocol import oip_pb2 as oip
+from queen.serve.types import ServeError
 from tests.support.grpc_stub import MAX_BYTES, Stub, call, message
 from tests.support.grpc_stub import talk as talk_grpc
 from tests.support.http import body, head
@@ -26,6 +29,14 @@ KIB = 1024
 LIMIT = 64 * KIB
 SHARE = 3 * LIMIT  # room for one body of the limit, which takes a little more than twice that, but not for two
 LIMITS = {"max_body": LIMIT, "max_client_bytes": SHARE, "max_bytes": 8 * LIMIT + 2 * SHARE, "request_timeout": 5.0}
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +52,8 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "served" in request.fixturenames:
         service = request.getfixturevalue("served").service
-        wait_for(lambda: (service.intake.total, service.work.total) == (0, 0))
-        assert service.intake.by_client == {}
+        wait_for(lambda: (service.request_memory.total, service.parse_memory.total) == (0, 0))
+        assert service.request_memory.by_client == {}
 
 
 @contextlib.contextmanager
@@ -67,7 +78,7 @@ def test_one_client_cannot_have_more_than_its_share_and_others_are_answered(serv
     bob, whole = served.new_key("bob"), padded()
     with connected(served) as first, connected(served) as second, connected(served) as third:
         first.sendall(head(served.key, LIMIT) + whole[:-1])
-        wait_for(lambda: served.service.intake.by_client == {"alice": body_memory(LIMIT)})
+        wait_for(lambda: served.service.request_memory.by_client == {"alice": memory_of_body(LIMIT)})
         second.sendall(head(served.key, LIMIT))  # and nothing of its body
         status, told = answer(second)
         assert (status, b"retry-after: 1" in told) == (503, True)
@@ -82,7 +93,7 @@ def test_one_client_cannot_have_more_than_its_share_and_others_are_answered(serv
 def test_a_body_in_chunks_is_refused_as_soon_as_it_is_too_much(served):
     with connected(served) as first, connected(served) as second:
         first.sendall(head(served.key, LIMIT) + padded()[:-1])
-        wait_for(lambda: served.service.intake.total == body_memory(LIMIT))
+        wait_for(lambda: served.service.request_memory.total == memory_of_body(LIMIT))
         second.sendall(head(served.key, None, "Transfer-Encoding: chunked") + b"7000\r\n" + bytes(0x7000) + b"\r\n")
         assert answer(second)[0] == 503
 
@@ -91,7 +102,7 @@ def test_without_a_key_nothing_is_reserved(served):
     with connected(served) as wire:
         wire.sendall(head("qk_nobody", LIMIT) + padded()[:-1])
         assert answer(wire)[0] == 401
-        assert served.service.intake.total == 0
+        assert served.service.request_memory.total == 0
 
 
 @pytest.mark.parametrize(
@@ -115,7 +126,7 @@ def test_whatever_the_answer_is_everything_is_given_back(served, sent, status):
 def test_what_a_client_leaves_behind_is_given_back(served):
     with connected(served) as wire:
         wire.sendall(head(served.key, LIMIT) + padded()[:-1])
-        wait_for(lambda: served.service.intake.total > 0)
+        wait_for(lambda: served.service.request_memory.total > 0)
 
 
 def test_a_request_that_fails_in_the_server_gives_everything_back(served, monkeypatch):
@@ -159,24 +170,24 @@ def test_a_connection_that_is_being_answered_is_never_closed_for_others(served):
 
 def test_over_grpc_messages_of_one_client_wait_for_room():
     stub = Stub()
-    stub.intake = Intake(1 << 30, (1 << 17) + 2 * body_memory(MAX_BYTES) - 1)  # one message at a time
+    stub.request_memory = MemoryAccount(1 << 30, (1 << 17) + 2 * memory_of_body(MAX_BYTES) - 1)  # one message at a time
 
     async def client(channel: object, port: int) -> None:
         first = GrpcSender(port, "good", MAX_BYTES)
         first.start()
         while first.sent < MAX_BYTES - 1:
             await asyncio.sleep(0.01)
-        assert stub.intake.by_client["alice"] == (1 << 16) + body_memory(MAX_BYTES)
+        assert stub.request_memory.by_client["alice"] == (1 << 16) + memory_of_body(MAX_BYTES)
         second = GrpcSender(port, "good", MAX_BYTES)
         second.start()
         third = asyncio.create_task(call(channel, "ModelInfer", message(), oip.ModelInferResponse))
-        while stub.intake.by_client["alice"] < 3 * (1 << 16) + body_memory(MAX_BYTES):
+        while stub.request_memory.by_client["alice"] < 3 * (1 << 16) + memory_of_body(MAX_BYTES):
             await asyncio.sleep(0.01)
         assert second.sent < MAX_BYTES - 1  # the rest waits in the client
         for sender in (first, second):
             sender.wire.shutdown(socket.SHUT_RDWR)
         assert (await third).model_name == "digits"
-        while stub.intake.total:
+        while stub.request_memory.total:
             await asyncio.sleep(0.01)
 
     talk_grpc(stub, client)
@@ -198,12 +209,57 @@ def test_over_grpc_a_client_that_goes_away_gives_its_bytes_back_when_the_server_
         task.cancel()
         while not stub.counted:
             await asyncio.sleep(0.01)
-        assert stub.intake.total > 0
+        assert stub.request_memory.total > 0
         leave.set()
-        while stub.intake.total:
+        while stub.request_memory.total:
             await asyncio.sleep(0.01)
 
     talk_grpc(stub, client)
+
+
+def read_message(stub: Stub, messages: AsyncIterator[bytes], *, wait_for_room: float, wait_for_message: float) -> int:
+    """The status of a call that gets its memory, and then its message, after such shares of its time."""
+
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+        clock, skipped = loop.time, 0.0
+        loop.time = lambda: clock() + skipped * stub.settings.request_timeout  # type: ignore[method-assign]
+        holder = stub.request_memory.reserve("bob", stub.request_memory.largest)
+        with stub.request_memory.reserve("alice") as reservation:
+            task = asyncio.ensure_future(grpc._read(GrpcCall(messages, None), stub, reservation))  # type: ignore[arg-type]
+            await asyncio.sleep(0.01)
+            skipped += wait_for_room
+            await asyncio.sleep(0.01)
+            holder.close()
+            await asyncio.sleep(0.01)
+            skipped += wait_for_message
+            await asyncio.sleep(0.01)
+            assert task.done()
+            error = task.exception()
+        assert isinstance(error, ServeError)
+        return error.status
+
+    return asyncio.run(main())
+
+
+async def never() -> AsyncIterator[bytes]:
+    await asyncio.Event().wait()
+    yield b""
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
+@pytest.mark.parametrize(
+    ("messages", "wait_for_room", "wait_for_message", "status"),
+    [(never, 0.6, 0.6, 408), (never, 0.0, 1.1, 408), (nothing, 0.9, 0.0, 400), (nothing, 1.1, 0.0, 503)],
+)
+def test_a_call_has_one_deadline_for_its_memory_and_its_message(messages, wait_for_room, wait_for_message, status):
+    stub = Stub(request_memory=MemoryAccount(1 << 22, 1 << 22))
+    times = {"wait_for_room": wait_for_room, "wait_for_message": wait_for_message}
+    assert read_message(stub, messages(), **times) == status
 
 
 @pytest.mark.skipif(not grpc_connections.OPEN_FILES.exists(), reason="no /proc here")
@@ -219,10 +275,23 @@ def test_of_too_many_connections_of_one_address_the_silent_ones_are_shut_down():
 
         many, few = [connect("127.0.0.1") for _ in range(5)], [connect("127.0.0.2") for _ in range(2)]
         proxy = [connect("127.0.0.3") for _ in range(5)]
-        watch = GrpcConnections(port, 100, 3, proxies=Proxies(["127.0.0.3/32"]), note=lambda why, who: None)
+        watch = GrpcConnections(port, 100, 3, proxies=TrustedProxies(["127.0.0.3/32"]), note=lambda why, who: None)
         assert watch.close_some() == [("too many of one address", "127.0.0.1")] * 2
         assert [is_open(wire) for wire in few + proxy] == [True] * 7
         assert sum(map(is_open, many)) == 3
+
+
+@pytest.mark.skipif(not grpc_connections.OPEN_FILES.exists() or not has_ipv6(), reason="no /proc or no IPv6 here")
+@pytest.mark.parametrize(("network", "closed"), [("::1/128", 0), ("::2/128", 2)])
+def test_a_proxy_over_grpc_is_known_by_its_whole_address(network, closed):
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("::1", 0), family=socket.AF_INET6))
+        port = listener.getsockname()[1]
+        for _ in range(5):
+            stack.enter_context(socket.create_connection(("::1", port), PATIENCE))
+            stack.enter_context(listener.accept()[0])
+        watch = GrpcConnections(port, 100, 3, proxies=TrustedProxies([network]), note=lambda why, who: None)
+        assert watch.close_some() == [("too many of one address", "::/64")] * closed
 
 
 @pytest.mark.skipif(not grpc_connections.OPEN_FILES.exists(), reason="no /proc here")
@@ -233,7 +302,7 @@ def test_when_places_run_out_over_grpc_who_has_most_makes_room():
         for source in ["127.0.0.1"] * 12 + ["127.0.0.2"] * 4:
             stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0)))
             stack.enter_context(listener.accept()[0])
-        watch = GrpcConnections(port, 16, 16, proxies=Proxies(), note=lambda why, who: None)
+        watch = GrpcConnections(port, 16, 16, proxies=TrustedProxies(), note=lambda why, who: None)
         assert watch.close_some() == [("too many in all", "127.0.0.1")] * 4
         assert watch.close_some() == []
 

@@ -14,19 +14,19 @@ from queen.errors import OptionError
 from queen.serve.limits.files import fit_connections
 from queen.serve.telemetry import log
 log.setup()
-soft, hard, wanted, doors = map(int, sys.argv[1:])
+soft, hard, wanted, ports = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 try:
-    found = fit_connections(wanted, doors)
+    found = fit_connections(wanted, ports)
 except OptionError as error:
     found = str(error)
 print(json.dumps([found, *resource.getrlimit(resource.RLIMIT_NOFILE)]))
 """
 
 
-def fit(soft: int, hard: int, wanted: int, doors: int = 2) -> tuple[list[object], str]:
+def fit(soft: int, hard: int, wanted: int, ports: int = 2) -> tuple[list[object], str]:
     """What is possible and the limits afterwards, in a process of its own, and its log."""
-    command = [sys.executable, "-c", PROGRAM, *map(str, (soft, hard, wanted, doors))]
+    command = [sys.executable, "-c", PROGRAM, *map(str, (soft, hard, wanted, ports))]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return json.loads(done.stdout), done.stderr
 

@@ -9,8 +9,8 @@ import pytest
 import queen.serve.release.hold
 from queen.cli import serve as command
 from queen.serve.release.clock import ReleaseClock
-from queen.serve.release.hold import HEADROOM, MOST, WINDOW, Hold
-from queen.serve.release.work import WorkTime
+from queen.serve.release.hold import HEADROOM, MOST, WINDOW_BATCHES, Hold
+from queen.serve.release.measure import WorkTime
 from queen.serve.settings import read_settings
 from queen.serve.types import Caller, Query, ServeError
 from tests.support.server import running_service
@@ -51,8 +51,8 @@ def test_the_sentinel_holds_answers_back_whatever_it_does_to_the_accused(options
     assert hold.seconds(1) == HEADROOM * WORK.one_row
     assert hold.seconds(5) == pytest.approx(HEADROOM * (WORK.one_row + 4 * WORK.each_more))
     assert hold._clock._every == 0.001
-    assert "every 1.0 ms, 3.0 ms after the request or later" in hold.notice
-    assert "costs about 2.5 ms in the median (--release-every 0: off)" in hold.notice
+    assert "every 1.0 ms, 3.0 ms after the request or later" in hold.advice
+    assert "costs about 2.5 ms in the median (--release-every 0: off)" in hold.advice
 
 
 @pytest.mark.usefixtures("measured")
@@ -61,14 +61,14 @@ def test_the_operator_may_choose_the_ticks_or_none():
     assert started(0.02, policy="paper").seconds(1) == HEADROOM * WORK.one_row
     off = started("0")
     assert off.seconds(1) == 0
-    assert off.notice.endswith("release_every is 0")
+    assert off.advice.endswith("release_every is 0")
 
 
 @pytest.mark.parametrize("policy", ["paper", "strict", "artifact"])
 def test_policies_that_accuse_nobody_answer_at_once(policy):
     hold = started(policy=policy)
     assert hold.seconds(1) == 0
-    assert f"policy {policy} accuses nobody" in hold.notice
+    assert f"policy {policy} accuses nobody" in hold.advice
 
 
 @pytest.mark.usefixtures("measured")
@@ -76,12 +76,12 @@ def test_a_slower_server_holds_answers_back_for_longer_in_coarse_steps_and_a_fas
     hold = started()
     at_first = hold.seconds(1)
 
-    def work(seconds, batches=WINDOW):
+    def work(seconds, batches=WINDOW_BATCHES):
         for _ in range(batches):
             hold.note_batch(1, seconds)
         return hold.seconds(1) / at_first
 
-    assert work(2 * at_first, WINDOW - 1) == 1  # no single batch shows
+    assert work(2 * at_first, WINDOW_BATCHES - 1) == 1  # no single batch shows
     assert work(2 * at_first, 1) == 2
     assert work(at_first) == 2
     assert [work(100 * at_first) for _ in range(5)][-1] == MOST
@@ -93,7 +93,7 @@ def test_a_slower_server_holds_answers_back_for_longer_in_coarse_steps_and_a_fas
 def test_one_late_batch_of_twenty_changes_nothing():
     hold = started()
     before = hold.seconds(1)
-    for number in range(10 * WINDOW):
+    for number in range(10 * WINDOW_BATCHES):
         hold.note_batch(1, 2 * before if number % 20 == 0 else before / 2)
     assert hold.seconds(1) == before
 
@@ -147,7 +147,7 @@ def test_a_server_measures_itself_and_says_what_it_costs(tmp_path, caplog, capsy
         hold = asyncio.run(look())
     [line] = [record for record in caplog.records if record.message == "release clock"]
     assert set(line.fields) == {"period_ms", "hold_ms", "p50_cost_ms", "p99_ms"}
-    assert hold.notice in capsys.readouterr().err.replace("\n", "")
+    assert hold.advice in capsys.readouterr().err.replace("\n", "")
     assert hold._batches == 1
 
 

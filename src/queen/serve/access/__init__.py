@@ -1,4 +1,5 @@
-"""Who may ask, and how much: keys and where they are stored, authentication, and the budgets that come with keys.
+"""Who may ask, and how much: `key` and `key_store`, `auth`, and the `budgets` and `revocations` that come with keys.
 
-The server, its admin pages and the `queen keys` command import this; it knows the ledger, and nothing of HTTP.
+`key_watcher` keeps them up to date while the server runs, and `proxies` remembers those that nobody has named. The
+server, its admin pages and the `queen keys` command import this; it knows the ledger, and nothing of HTTP.
 """

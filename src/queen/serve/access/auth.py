@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from queen.errors import OptionError, QueenError
+from queen.errors import QueenError
 from queen.serve.access.key import NETWORK, Key, digest_of, parse
 from queen.serve.access.key_store import KeySource
 from queen.serve.access.proxies import UnnamedProxies
+from queen.serve.network import Address, TrustedProxies, parse_address
 from queen.serve.types import Caller, ServeError
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 NO_KEY = "a key is needed: send the header 'Authorization: Bearer KEY'"
 BAD_KEY = "the key in the header 'Authorization: Bearer KEY' is not valid"
@@ -64,7 +61,7 @@ class Authenticator:
         self._store = store
         self._anonymous, self._net_groups, self._grace = anonymous, net_groups, grace
         self.unnamed_proxies = UnnamedProxies() if unnamed_proxies is None else unnamed_proxies
-        self._proxies = tuple(_network(cidr) for cidr in trusted_proxies)
+        self._proxies = TrustedProxies(trusted_proxies)
         self._no_digest = secrets.token_bytes(32)  # compared with the secret where no key has the id
         self._lock = threading.Lock()
         self._snapshot = self._read(None)
@@ -145,14 +142,14 @@ class Authenticator:
 
     def _prefix(self, peer: str | None, forwarded: str | None) -> str:
         """The network that the caller belongs to, as text; `local` without an address."""
-        address = _address(peer)
+        address = parse_address(peer)
         if address is None:
             return "local"
         if forwarded is not None:
-            if self._is_proxy(address):
+            if address in self._proxies:
                 address = self._origin(forwarded) or address
             else:
-                self.unnamed_proxies.notice(str(address), forwarded)
+                self.unnamed_proxies.note(str(address), forwarded)
         length = PREFIX[address.version]
         rest = address.max_prefixlen - length
         return f"{type(address)(int(address) >> rest << rest)}/{length}"  # ip_network, in a third of the time
@@ -160,22 +157,10 @@ class Authenticator:
     def _origin(self, forwarded: str) -> Address | None:
         """The last address that is no trusted proxy's; the caller may have invented all those before it."""
         for text in reversed(forwarded.split(",")):
-            address = _address(_without_port(text.strip()))
-            if address is None or not self._is_proxy(address):
+            address = parse_address(_without_port(text.strip()))
+            if address is None or address not in self._proxies:
                 return address
         return None
-
-    def _is_proxy(self, address: Address) -> bool:
-        return any(address in network for network in self._proxies)
-
-
-def _address(text: str | None) -> Address | None:
-    """The address in a text, as IPv4 where it is IPv4 mapped into IPv6; None if the text is no address."""
-    try:
-        address = ipaddress.ip_address(text or "")
-    except ValueError:
-        return None
-    return (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
 
 
 def _without_port(text: str) -> str:
@@ -184,12 +169,3 @@ def _without_port(text: str) -> str:
         return text[1:].partition("]")[0]
     host, colon, port = text.partition(":")
     return host if colon and ":" not in port else text
-
-
-def _network(cidr: str) -> Network:
-    try:
-        network = ipaddress.ip_network(cidr, strict=False)
-        mapped = network.network_address.ipv4_mapped if isinstance(network, ipaddress.IPv6Network) else None
-        return network if mapped is None else ipaddress.ip_network(f"{mapped}/{max(0, network.prefixlen - 96)}")
-    except ValueError as error:
-        raise OptionError(f"expected the network of a trusted proxy such as 10.0.0.0/8, got '{cidr}'") from error

@@ -1,6 +1,6 @@
 """Proxies that nobody has named: all users behind one would be one client, and pay for each other.
 
-Whoever sends such headers itself causes a line in the log and a notice, and nothing else.
+Whoever sends such headers itself causes a line in the log and a piece of advice, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class UnnamedProxies:
         self._on_request = on_request
         self._origins: dict[str, set[str]] = {}  # by address of the peer, whom it says it speaks for
 
-    def notice(self, peer: str, forwarded: str) -> None:
+    def note(self, peer: str, forwarded: str) -> None:
         """Take note of a request from this address with this X-Forwarded-For, or "" if it has another such header."""
         self._on_request()
         origins = self._origins.get(peer)
@@ -33,7 +33,7 @@ class UnnamedProxies:
             origins.add(forwarded.rpartition(",")[2].strip()[:64])
 
     @property
-    def notices(self) -> list[str]:
+    def advice(self) -> list[str]:
         """A sentence per peer for operators, those that speak for most others first."""
         most_first = sorted(self._origins.items(), key=lambda item: -len(item[1]))
         return [f"{_explain(peer)} (so far it named {_count(origins)})" for peer, origins in most_first]

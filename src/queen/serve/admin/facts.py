@@ -52,12 +52,12 @@ def bundle_facts(guard: Guard, spec: ModelSpec, bar: float | None) -> dict[str, 
     }
 
 
-def server_facts(ledger: Ledger, *, ready: bool, started: float, notices: Sequence[str]) -> dict[str, Any]:
+def server_facts(ledger: Ledger, *, ready: bool, started: float, advice: Sequence[str]) -> dict[str, Any]:
     """Which program runs, since when, on which ledger, whether it answers, and what operators should know."""
     now = time.time()
     kind = type(ledger).__name__.removesuffix("Ledger").lower()
     facts = {"version": queen.__version__, "now": now, "uptime": now - started, "ledger": kind, "ready": ready}
-    return facts | {"notices": list(notices)}
+    return facts | {"advice": list(advice)}
 
 
 class History:

@@ -51,7 +51,7 @@ class AdminService(Protocol):
         ...
 
     @property
-    def notices(self) -> list[str]:
+    def advice(self) -> list[str]:
         """What operators should know, a sentence each."""
         ...
 
@@ -129,7 +129,7 @@ class AdminApi:
         accounts, history = await asyncio.gather(self._accounts.get(), self._history.get())
         totals = (accounts.totals if accounts else NOT_YET) | {"unacknowledged": history and history.unacknowledged}
         service = self._service
-        server = server_facts(self._ledger, ready=service.ready, started=service.started, notices=service.notices)
+        server = server_facts(self._ledger, ready=service.ready, started=service.started, advice=service.advice)
         bundle = bundle_facts(self._guard, self._service.spec, await self._bar())
         return {"bundle": bundle, "server": server, "totals": totals}
 

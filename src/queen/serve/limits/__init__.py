@@ -1,4 +1,5 @@
-"""What clients may take of the server: bytes of memory, connections, open files; and a log of those turned away.
+"""What clients may take of the server: `memory`, `connections` (`grpc_connections`: those over gRPC) and open `files`.
 
-The server's two doors import this, and the service that they share; it knows the types, the settings and the log alone.
+`refusal_log` writes down who was turned away, and `trim` gives memory back to the system. REST, gRPC, the queue and the
+service import this; it knows the types, the addresses of peers and the log alone.
 """

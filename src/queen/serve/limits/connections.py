@@ -9,26 +9,14 @@ The connections of a trusted proxy belong to many clients: they are counted, but
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
+
+from queen.serve.network import TrustedProxies, parse_address
 
 UNKNOWN = "unknown"  # where a connection has no address
 NETWORK_BITS = 64  # of an IPv6 address: a single household has all the rest
 NOTE = Callable[[str, str], None]
-
-
-class Proxies:
-    """Networks of proxies that are trusted: their connections belong to many clients."""
-
-    def __init__(self, networks: Sequence[str] = ()) -> None:
-        self._networks = tuple(ipaddress.ip_network(cidr, strict=False) for cidr in networks)
-
-    def __contains__(self, address: str) -> bool:
-        """Whether an address, as `address_of` says it, is a proxy's."""
-        if not self._networks or address == UNKNOWN:
-            return False
-        parsed = ipaddress.ip_address(address.partition("/")[0])
-        return any(parsed in network for network in self._networks)
 
 
 class Evictable(Protocol):
@@ -55,11 +43,11 @@ class Connections:
         most: int,
         most_per_address: int,
         *,
-        proxies: Proxies | None = None,
+        proxies: TrustedProxies | None = None,
         note: NOTE = lambda reason, address: None,
     ) -> None:
         self._most, self._most_per_address, self._note = most, most_per_address, note
-        self._proxies = proxies or Proxies()
+        self._proxies = proxies or TrustedProxies()
         self._total = 0
         self._crowds: dict[str, Crowd] = {}
 
@@ -70,13 +58,13 @@ class Connections:
 
     def count(self, host: str | None) -> int:
         """Those of one address."""
-        crowd = self._crowds.get(address_of(host))
+        crowd = self._crowds.get(self._crowd_name(host)[0])
         return crowd.count if crowd else 0
 
     def enter(self, connection: Evictable, host: str | None) -> Crowd | None:
         """The crowd that the connection belongs to from now on, where it waits; None if there is no place for it."""
-        address = address_of(host)
-        crowd = self._crowds.get(address) or Crowd(address, address in self._proxies)
+        address, is_proxy = self._crowd_name(host)
+        crowd = self._crowds.get(address) or Crowd(address, is_proxy)
         if not self._make_room(crowd):
             return None
         self._crowds[address] = crowd
@@ -92,6 +80,11 @@ class Connections:
         self._total -= 1
         if not crowd.count:
             del self._crowds[crowd.address]
+
+    def _crowd_name(self, host: str | None) -> tuple[str, bool]:
+        """The address that a connection is counted with, and whether it is a proxy's, which is counted alone."""
+        proxy = proxy_of(host, self._proxies)
+        return (address_of(host), False) if proxy is None else (proxy, True)
 
     def _make_room(self, crowd: Crowd) -> bool:
         """Whether there is a place for one more of this crowd, if need be that of another connection."""
@@ -111,14 +104,18 @@ class Connections:
         return True
 
 
+def proxy_of(host: str | None, proxies: TrustedProxies) -> str | None:
+    """The whole address of a trusted proxy; None if the host is none: others of its network are not trusted."""
+    address = parse_address(host)
+    return str(address) if address in proxies else None
+
+
 def address_of(host: str | None) -> str:
     """What counts as one address: an IPv4 address, or an IPv6 network of 64 bits."""
-    if host is None:
+    address = parse_address(host)
+    if address is None:
         return UNKNOWN
-    if ":" not in host:
-        return host
-    address = ipaddress.IPv6Address(host.partition("%")[0])
-    if address.ipv4_mapped:
-        return str(address.ipv4_mapped)
+    if address.version == 4:
+        return str(address)
     rest = 128 - NETWORK_BITS
     return f"{ipaddress.IPv6Address(int(address) >> rest << rest)}/{NETWORK_BITS}"

@@ -15,19 +15,19 @@ def file_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def fit_connections(wanted: int, doors: int) -> int:
-    """How many connections each of the server's doors may have: as many as wanted, or as files allow.
+def fit_connections(wanted: int, ports: int) -> int:
+    """How many connections each of the ports that the server listens on may have: as many as wanted, or as files allow.
 
     The limit of this process is raised for it as far as its hard limit goes. If that is too low, the log says so.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted * doors + SPARE
+    needed = wanted * ports + SPARE
     if soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    possible = min(wanted, (soft - SPARE) // doors)
+    possible = min(wanted, (soft - SPARE) // ports)
     if possible < 1:
-        raise OptionError(f"expected a limit of at least {SPARE + doors} open files, got {soft}: ulimit -n {needed}")
+        raise OptionError(f"expected a limit of at least {SPARE + ports} open files, got {soft}: ulimit -n {needed}")
     if possible < wanted:
         log(
             "fewer connections than wanted",

@@ -16,10 +16,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from queen.serve.limits.connections import NOTE, Proxies, address_of
+from queen.serve.limits.connections import NOTE, address_of, proxy_of
+from queen.serve.network import TrustedProxies
 
 EVERY = 1.0  # seconds between two looks
-CROWDED, ROOMY = 7 / 8, 3 / 4  # share of all places beyond which some are made free, and down to which
+CROWDED_SHARE, ROOMY_SHARE = 7 / 8, 3 / 4  # share of all places beyond which some are made free, and down to which
 OPEN_FILES = Path("/proc/self/fd")
 TCP_INFO = struct.Struct("=B51xI")  # what the kernel says: state, ..., milliseconds since something came
 ESTABLISHED = 1
@@ -37,7 +38,7 @@ class OpenSocket:
 class GrpcConnections:
     """Watches the connections to a port; `note` hears why some are closed, and of which address."""
 
-    def __init__(self, port: int, most: int, most_per_address: int, *, proxies: Proxies, note: NOTE) -> None:
+    def __init__(self, port: int, most: int, most_per_address: int, *, proxies: TrustedProxies, note: NOTE) -> None:
         self._port, self._most, self._most_per_address = port, most, most_per_address
         self._proxies, self._note = proxies, note
 
@@ -45,7 +46,7 @@ class GrpcConnections:
         """Look once per second, for ever; return at once where that is not possible."""
         while OPEN_FILES.exists():
             await asyncio.sleep(EVERY)
-            if len(os.listdir(OPEN_FILES)) > min(self._most_per_address, CROWDED * self._most):
+            if len(os.listdir(OPEN_FILES)) > min(self._most_per_address, CROWDED_SHARE * self._most):
                 for why, address in await asyncio.to_thread(self.close_some):
                     self._note(why, address)
 
@@ -53,17 +54,16 @@ class GrpcConnections:
         """Shut down those that are too many; returns why, and the address of each."""
         crowds: dict[str, list[OpenSocket]] = {}
         for one in _connections_to(self._port):
-            address = address_of(one.peer[0])
-            if address not in self._proxies:
-                crowds.setdefault(address, []).append(one)
+            if proxy_of(one.peer[0], self._proxies) is None:
+                crowds.setdefault(address_of(one.peer[0]), []).append(one)
         closed = []
         for address, crowd in crowds.items():
             crowd.sort(key=lambda one: one.silence)
             while len(crowd) > self._most_per_address:
                 _shut_down(crowd.pop(), self._port)
                 closed.append(("too many of one address", address))
-        if sum(map(len, crowds.values())) > CROWDED * self._most:
-            while sum(map(len, crowds.values())) > ROOMY * self._most:
+        if sum(map(len, crowds.values())) > CROWDED_SHARE * self._most:
+            while sum(map(len, crowds.values())) > ROOMY_SHARE * self._most:
                 address, crowd = max(crowds.items(), key=lambda item: len(item[1]))
                 _shut_down(crowd.pop(), self._port)
                 closed.append(("too many in all", address))
@@ -71,13 +71,13 @@ class GrpcConnections:
 
 
 def _connections_to(port: int) -> list[OpenSocket]:
-    found = []
+    connections = []
     for name in os.listdir(OPEN_FILES):
         with suppress(OSError), _open(int(name), port) as sock:  # which has been closed meanwhile, or is none
             state, silence = TCP_INFO.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size))
             if state == ESTABLISHED:
-                found.append(OpenSocket(int(name), sock.getpeername()[:2], silence))
-    return found
+                connections.append(OpenSocket(int(name), sock.getpeername()[:2], silence))
+    return connections
 
 
 def _shut_down(connection: OpenSocket, port: int) -> None:

@@ -33,7 +33,7 @@ def addresses(scope: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 def forwarded_for(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """All X-Forwarded-For in order, joined by commas; "" if only other headers speak of a proxy, else None."""
-    found = [(name, value) for name, value in headers if name in PROXY_HEADERS]
-    if not found:
+    forwarding = [(name, value) for name, value in headers if name in PROXY_HEADERS]
+    if not forwarding:
         return None
-    return ", ".join(value.decode("latin-1") for name, value in found if name == b"x-forwarded-for")
+    return ", ".join(value.decode("latin-1") for name, value in forwarding if name == b"x-forwarded-for")

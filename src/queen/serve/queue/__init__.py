@@ -1,4 +1,4 @@
-"""Where requests wait: `door` lets them in, `request_queue` holds them, `fair_queue` says whose turn it is.
+"""Where requests wait: `admission` lets them in, `request_queue` holds them, `fair_queue` says whose turn it is.
 
-Only `batcher`, `service` and the two doors of the server know it.
+`results` wakes them with their answers. Only `batcher`, `service`, `app` and `grpc` know it.
 """

@@ -25,7 +25,7 @@ class HasRows(Protocol):
 
 
 Part = TypeVar("Part", bound=HasRows)
-ACCUSED = ""  # stands for all accused clients in the ring of lines; no client has this name
+ACCUSED_LINE = ""  # stands for all accused clients in the ring of lines; no client has this name
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class FairQueue(Generic[Part]):
         """The line whose turn it is, with enough credit for its first part."""
         while self._ring:
             line = next(iter(self._ring.values()))
-            if line.client == ACCUSED:
+            if line.client == ACCUSED_LINE:
                 line = next(iter(self._accused_ring.values()))
             if not line.in_turn:
                 line.in_turn = True
@@ -138,7 +138,7 @@ class FairQueue(Generic[Part]):
             line.in_turn = False
             if line.accused:
                 self._accused_ring.move_to_end(line.client)
-            self._ring.move_to_end(ACCUSED if line.accused else line.client)
+            self._ring.move_to_end(ACCUSED_LINE if line.accused else line.client)
         return None
 
     def _resize(self, line: Line[Part], rows: int) -> None:
@@ -162,7 +162,7 @@ class FairQueue(Generic[Part]):
             self._ring[line.client] = line
             return
         if not self._accused_ring:
-            self._ring[ACCUSED] = Line(ACCUSED, accused=True)
+            self._ring[ACCUSED_LINE] = Line(ACCUSED_LINE, accused=True)
         self._accused_ring[line.client] = line
 
     def _leave(self, line: Line[Part]) -> None:
@@ -172,9 +172,9 @@ class FairQueue(Generic[Part]):
             return
         del self._accused_ring[line.client]
         if not self._accused_ring:
-            del self._ring[ACCUSED]
+            del self._ring[ACCUSED_LINE]
         elif line.in_turn:  # the turn of the accused ends with it
-            self._ring.move_to_end(ACCUSED)
+            self._ring.move_to_end(ACCUSED_LINE)
 
     def _file(self, line: Line[Part]) -> None:
         lengths, bits = self._by_length[line.accused], line.rows.bit_length()

@@ -24,7 +24,7 @@ from queen.serve.types import Caller, Query, ServeError
 CLIENT_FULL = "this client has {} rows waiting, and the limit for one client is {}: wait for answers and try again"
 OVERLOADED = "the server is overloaded; try again"
 MAX_ACCUSED = 10_000  # clients remembered as accused, those accused last
-CROWDED = 1.0  # seconds after a batch of other clients than before in which several are expected to ask
+CROWDED_SECONDS = 1.0  # seconds after a batch of other clients than before in which several are expected to ask
 SELDOM, OFTEN = 0.005, 0.0005  # seconds after which a thread must let others run: Python's own choice, and ours
 
 
@@ -166,7 +166,7 @@ class RequestQueue:
                 taken.append(request)
             self._lines.pop()
         if shares.keys() != self._last_clients:
-            self._last_clients, self._crowded_until = shares.keys(), now + CROWDED
+            self._last_clients, self._crowded_until = shares.keys(), now + CROWDED_SECONDS
         return taken
 
     def _set_switching(self, *, is_backlogged: bool) -> None:

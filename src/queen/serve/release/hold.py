@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from queen.guard import Guard
 from queen.serve.release.clock import ReleaseClock
-from queen.serve.release.work import WorkTime, measure_work
+from queen.serve.release.measure import WorkTime, measure_work
 from queen.serve.settings import AUTO, Settings
 from queen.serve.telemetry.log import log
 
 HEADROOM = 1.5  # an answer is held back so many times as long as 99 of 100 take
 TICKS = 4  # for one such time, if the server may choose: more would cost work, fewer would cost time
 SHORTEST = 0.001  # seconds between two ticks
-WINDOW = 1000  # batches between two looks at whether the server has become slower or faster
-LATE = WINDOW // 20  # of them that may be late: a busy machine delays some whatever the verdict
+WINDOW_BATCHES = 1000  # batches between two looks at whether the server has become slower or faster
+LATE_BATCHES = WINDOW_BATCHES // 20  # of them that may be late: a busy machine delays some whatever the verdict
 MOST = 16.0  # times as long as at the start
 
 
@@ -29,13 +29,13 @@ class Hold:
         self._work: WorkTime | None = None  # None while answers leave at once
         self._factor = HEADROOM
         self._batches = self._late = self._far_from_late = 0
-        self.notice = ""  # one line for the operator
+        self.advice = ""  # one line for the operator
 
     async def start(self) -> None:
         """Find out how long requests take, if answers are to be held back, and say what it costs."""
         why_not = _why_not(self._settings.release_every, self._guard)
         if why_not:
-            self.notice = f"answers leave at once, so that their time tells how they were judged: {why_not}"
+            self.advice = f"answers leave at once, so that their time tells how they were judged: {why_not}"
             log("no release clock", why=why_not)
             return
         self._work = await measure_work(self._guard, uniform=self._settings.uniform)
@@ -44,7 +44,7 @@ class Hold:
         self._clock.start()
         period, hold, cost = map(_in_ms, (every, self.seconds(1), self.seconds(1) + every / 2 - self._work.median))
         log("release clock", period_ms=period, hold_ms=hold, p50_cost_ms=cost, p99_ms=_in_ms(self._work.one_row))
-        self.notice = (
+        self.advice = (
             f"answers leave every {period} ms, {hold} ms after the request or later, so that their time tells next to "
             f"nothing; this costs about {cost} ms in the median (--release-every 0: off)"
         )
@@ -74,18 +74,22 @@ class Hold:
         self._batches += 1
         self._late += seconds > limit
         self._far_from_late += seconds < limit / 4
-        if self._batches == WINDOW:
+        if self._batches == WINDOW_BATCHES:
             self._adapt(self._work)
             self._batches = self._late = self._far_from_late = 0
 
     def _adapt(self, work: WorkTime) -> None:
         before = self._factor
-        if self._late > LATE:
+        if self._late > LATE_BATCHES:
             self._factor = min(2 * before, MOST * HEADROOM)
-        elif WINDOW - self._far_from_late <= LATE:  # but batches are not all that a request waits for
+        elif WINDOW_BATCHES - self._far_from_late <= LATE_BATCHES:  # but batches are not all that a request waits for
             self._factor = max(before / 2, HEADROOM * work.median / work.one_row)
         if self._factor != before:
-            log("release clock", hold_ms=_in_ms(self.seconds(1)), why=f"{self._late} of {WINDOW} batches were late")
+            log(
+                "release clock",
+                hold_ms=_in_ms(self.seconds(1)),
+                why=f"{self._late} of {WINDOW_BATCHES} batches were late",
+            )
 
 
 def _why_not(every: float | str, guard: Guard) -> str:

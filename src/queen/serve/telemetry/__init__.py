@@ -1,4 +1,5 @@
-"""What the server reports about itself: log lines, Prometheus metrics, the dashboard's series, webhooks on alarm.
+"""What the server reports about itself: `log` lines, Prometheus `metrics`, the dashboard's `series`, and the `webhook`.
 
-Everything else in `serve` may import it; of requests and clients it knows the types alone.
+`counting` counts requests for all of them. The rest of `serve` may import it; it knows the ledger's events, and of
+requests and clients the types alone.
 """

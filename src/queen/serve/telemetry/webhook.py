@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 DRAIN = 2.0  # seconds at shutdown to send what still waits
 LOOK_EVERY = 30.0  # seconds after which to look for what other servers could not deliver
 MAX_PAUSE = 30.0  # seconds between two attempts
-LATE = 6  # attempts after which a failure is an error in the log, no longer a warning
+LATE_ATTEMPTS = 6  # attempts after which a failure is an error in the log, no longer a warning
 RETRIED = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses after which another attempt may succeed
 
 
@@ -141,11 +141,11 @@ class Webhook:
                 return "sent"
             final = isinstance(status, int) and status not in RETRIED
             attempt += 1
-            level = "error" if final or attempt >= LATE else "warning"
+            level = "error" if final or attempt >= LATE_ATTEMPTS else "warning"
             log("webhook_failed", level=level, host=self.host, attempt=attempt, final=final, status=status)
             if final:
                 return "failed"
-            if self._is_late() or (self._closing and attempt >= LATE):
+            if self._is_late() or (self._closing and attempt >= LATE_ATTEMPTS):
                 return None
             with self._changed:  # at shutdown there is no time for pauses
                 self._changed.wait_for(lambda: self._closing, min(self._pause * 2 ** min(attempt - 1, 20), MAX_PAUSE))

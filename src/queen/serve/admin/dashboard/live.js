@@ -29,7 +29,7 @@ export function live() {
   const flow = new Chart("Traffic", "per second", FLOW);
   const latency = new Chart("Latency", "ms, from request to answer", LATENCY, { log: true });
   const tiles = make("dl", { class: "tiles" });
-  const notices = make("div");
+  const advice = make("div");
   const suspects = make("div");
   const alarms = make("div");
   const window = choice("Time shown", WINDOWS, seconds, (value) => {
@@ -40,7 +40,7 @@ export function live() {
     "div",
     {},
     titled("Live", window),
-    notices,
+    advice,
     tiles,
     make(
       "div",
@@ -54,7 +54,7 @@ export function live() {
       ),
     ),
   );
-  const drawNotices = onChange((texts) => swap(notices, texts.length > 0 && noticeCard(texts)));
+  const drawAdvice = onChange((texts) => swap(advice, texts.length > 0 && adviceCard(texts)));
   const drawSuspects = onChange((found) => swap(suspects, suspectList(...found)));
   const drawAlarms = onChange((found) => swap(alarms, alarmList(found)));
 
@@ -65,7 +65,7 @@ export function live() {
       get("events", { limit: 200 }),
     ]);
     draw(series);
-    if (overview) drawNotices(overview.server.notices);
+    if (overview) drawAdvice(overview.server.advice);
     if (overview) swap(tiles, ...tileNodes(series, overview.totals));
     drawSuspects([clients.clients, clients.total]);
     drawAlarms(events.events.filter(isOpen).slice(0, 5));
@@ -114,8 +114,8 @@ function tileNodes(series, totals) {
 export const tile = (name, value, unit, bad = false) =>
   make("div", { class: bad ? "tile bad" : "tile" }, make("dt", {}, name), make("dd", {}, make("b", {}, value), " ", make("span", {}, unit)));
 
-const noticeCard = (texts) =>
-  make("section", { class: "card" }, make("h2", {}, "Notices"), make("ul", { class: "plain" }, ...texts.map((text) => make("li", {}, visible(text)))));
+const adviceCard = (texts) =>
+  make("section", { class: "card" }, make("h2", {}, "Advice"), make("ul", { class: "plain" }, ...texts.map((text) => make("li", {}, visible(text)))));
 
 const head = (title, address, text) =>
   make("div", { class: "head" }, make("h2", {}, title), make("a", { href: address }, text));

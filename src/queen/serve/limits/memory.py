@@ -14,19 +14,19 @@ from types import TracebackType
 from typing import NoReturn
 
 from queen.core import inputs
-from queen.serve.types import LARGE, ModelSpec, Query, ServeError
+from queen.serve.types import LARGE_BYTES, ModelSpec, Query, ServeError
 
 BUFFER = 1 << 17  # bytes of a body that wait in the connection's buffer, beside those that were read already
 NUMBER = 40  # bytes of one number of an answer, with the text that it becomes
 TOO_MANY = "too many bytes are in flight, of this client or of all; try again"
 
 
-def body_memory(size: int) -> int:
+def memory_of_body(size: int) -> int:
     """What a body of so many bytes takes while it arrives: itself, an eighth to grow into, and a buffer."""
     return size + size // 8 + min(size, BUFFER)
 
 
-def parse_memory(size: int, header_length: int | None, *, is_packed: bool, most: int) -> int:
+def memory_to_parse(size: int, header_length: int | None, *, is_packed: bool, most: int) -> int:
     """What reading a body into tensors takes besides: 32 times its JSON and 8 times its raw tensors, `most` at most.
 
     What a packed body becomes is not known before. (Measured: 30 times for `[],[],...`, 8 for UINT8 as INT64.)
@@ -37,17 +37,17 @@ def parse_memory(size: int, header_length: int | None, *, is_packed: bool, most:
     return min(32 * text + 8 * (size - text), most)
 
 
-def query_memory(query: Query, spec: ModelSpec) -> int:
+def memory_of_query(query: Query, spec: ModelSpec) -> int:
     """What a parsed request takes until its answer has left: its tensors, and the answer as numbers and as text."""
     tensors = sum(tensor.nbytes for tensor in inputs.tensors(query.inputs).values())
     return tensors + query.rows * (spec.classes * NUMBER + query.answer_format.classification * spec.longest_name)
 
 
-class Intake:
+class MemoryAccount:
     """Bytes that are reserved, in all and by client, on one event loop.
 
-    Those who wait leave a `spare` part of each limit to those who cannot wait. `max_waiting` are the requests of one
-    client that may wait; `on_refusal` is called with a client that is turned away.
+    Those who wait leave a `spare` part of each limit to those who cannot wait. `on_refusal` is called with a client
+    that is turned away.
     """
 
     def __init__(
@@ -56,11 +56,10 @@ class Intake:
         most_per_client: int,
         *,
         spare: int = 0,
-        max_waiting: int | None = None,
         on_refusal: Callable[[str], None] = lambda client: None,
     ) -> None:
         self._most, self._most_per_client, self._spare = most, most_per_client, spare
-        self._max_waiting, self._on_refusal = max_waiting, on_refusal
+        self._on_refusal = on_refusal
         self._total = 0
         self.given_back = 0  # bytes that large requests have given back so far
         self._by_client: dict[str, int] = {}
@@ -117,7 +116,7 @@ class Intake:
             self._by_client[client] = own
         else:
             self._by_client.pop(client, None)
-        if more <= -LARGE:
+        if more <= -LARGE_BYTES:
             self.given_back -= more
         if more < 0 and self._queues:
             self._serve_queues()
@@ -149,8 +148,6 @@ class Intake:
 
     def _enqueue(self, waiter: _Waiter) -> None:
         client = waiter.reservation.client
-        if self._max_waiting is not None and len(self._queues.get(client, ())) >= self._max_waiting:
-            self.refuse(client)
         self._queues.setdefault(client, deque()).append(waiter)
         self._serve_queues()
 
@@ -166,12 +163,12 @@ class Intake:
 
 
 class Reservation:
-    """Bytes reserved for one request, until it is closed: `with intake.reserve(...) as reservation`."""
+    """Bytes reserved for one request, until it is closed: `with account.reserve(...) as reservation`."""
 
-    __slots__ = ("_intake", "_is_closed", "client", "size")
+    __slots__ = ("_account", "_is_closed", "client", "size")
 
-    def __init__(self, intake: Intake, client: str) -> None:
-        self._intake, self._is_closed = intake, False
+    def __init__(self, account: MemoryAccount, client: str) -> None:
+        self._account, self._is_closed = account, False
         self.client, self.size = client, 0
 
     def __enter__(self) -> Reservation:
@@ -184,27 +181,27 @@ class Reservation:
 
     def resize(self, size: int) -> None:
         """Reserve so many bytes instead; if there are not as many, nothing changes and `ServeError` 503 is raised."""
-        more, intake = size - self.size, self._intake
+        more, account = size - self.size, self._account
         if self._is_closed:
             raise RuntimeError("this reservation was given back")
-        if more > 0 and not intake._has_room(self.client, more):
-            intake.refuse(self.client)
+        if more > 0 and not account._has_room(self.client, more):
+            account.refuse(self.client)
         if more:
             self.size = size
-            intake._change(self.client, more)
+            account._change(self.client, more)
 
     async def grow(self, size: int) -> None:
         """The same, but wait until there are as many, which may be `largest` at most."""
-        intake = self._intake
-        if not intake._queues and intake._has_room(self.client, size - self.size + intake._spare):
+        account = self._account
+        if not account._queues and account._has_room(self.client, size - self.size + account._spare):
             self.resize(size)
             return
         waiter = _Waiter(self, size, asyncio.get_running_loop().create_future())
-        intake._enqueue(waiter)
+        account._enqueue(waiter)
         try:
             await waiter.turn
         finally:
-            intake._leave(waiter)
+            account._leave(waiter)
 
     def close(self) -> None:
         """Give everything back; a second time changes nothing."""
@@ -212,7 +209,7 @@ class Reservation:
             self._is_closed = True
             if self.size:
                 self.size, size = 0, self.size
-                self._intake._change(self.client, -size)
+                self._account._change(self.client, -size)
 
 
 @dataclass(eq=False, frozen=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from queen.serve.limits import refusals
-from queen.serve.limits.refusals import RefusalLog
+from queen.serve.limits import refusal_log
+from queen.serve.limits.refusal_log import RefusalLog
 
 
 def test_the_first_is_logged_at_once_and_the_others_together(monkeypatch):
     lines: list[dict[str, object]] = []
-    monkeypatch.setattr(refusals, "log", lambda event, **fields: lines.append({"event": event, **fields}))
-    monkeypatch.setattr(refusals, "EVERY", 0.01)
+    monkeypatch.setattr(refusal_log, "log", lambda event, **fields: lines.append({"event": event, **fields}))
+    monkeypatch.setattr(refusal_log, "EVERY", 0.01)
 
     async def main() -> None:
         log = RefusalLog("refused")

@@ -1,4 +1,4 @@
-"""The way of a request to the queue: what comes before, reading and parsing, is shared fairly among clients too.
+"""The way of a request to the queue and of its answer back: reading, parsing and writing are shared fairly too.
 
 Nothing of a client's body is read while its part of the queue is full, so its requests wait in the network and not
 here. Bodies that take a while to parse are parsed one at a time for each client.
@@ -12,14 +12,18 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from queen.serve.limits.intake import Intake
+from queen.serve.limits.memory import MemoryAccount
 from queen.serve.queue.request_queue import RequestQueue
-from queen.serve.types import LARGE, Query, ServeError
+from queen.serve.types import LARGE_BYTES, Query, ServeError
 
+Written = TypeVar("Written")
 MAX_PARSES = 16  # large requests that may wait for a thread
 MAX_CLIENT_PARSES = 8  # those of one client
-MEDIUM = 1 << 14  # bytes of a request that takes a good part of a millisecond to parse
+MEDIUM_BYTES = 1 << 14  # bytes of a request that takes a good part of a millisecond to parse
+MANY_NUMBERS = 1 << 11  # numbers of an answer that takes a good part of a millisecond to write
+WRITING = 100  # bytes that each of them takes meanwhile
 PATIENCE = 1.0  # seconds, about, that a request waits for room before it is refused
 
 
@@ -32,11 +36,22 @@ class ClientParses:
     large: int = 0
 
 
-class Door:
-    """Lets requests in, each in its client's turn; threads of `pool` parse large ones, in the memory of `work`."""
+class Admission:
+    """Lets requests in, each in its client's turn; threads of `pool` parse large ones and write large answers.
 
-    def __init__(self, queue: RequestQueue, pool: Executor, work: Intake) -> None:
-        self._queue, self._pool, self._work = queue, pool, work
+    It alone says who may parse, and how many; `memory` how many bytes that may take. `on_refusal` is called with a
+    client whose large request is turned away.
+    """
+
+    def __init__(
+        self,
+        queue: RequestQueue,
+        pool: Executor,
+        memory: MemoryAccount,
+        *,
+        on_refusal: Callable[[str], None] = lambda client: None,
+    ) -> None:
+        self._queue, self._pool, self._memory, self._on_refusal = queue, pool, memory, on_refusal
         self._parses: dict[str, ClientParses] = {}  # of clients with requests that are not small
         self._large = 0  # requests of all clients that are being parsed in threads, or wait for it
 
@@ -53,18 +68,32 @@ class Door:
         Raises `ServeError` 503 before it is parsed if the client has no room in the queue any more, or if too many
         large requests wait for a thread.
         """
-        if size < MEDIUM:
+        if size < MEDIUM_BYTES:
             self._queue.check_room(client)
             return read()
-        is_large = size >= LARGE
+        is_large = size >= LARGE_BYTES
         if is_large:
-            await _patiently(self._check_large, client)
+            await self._admit_large(client)
         async with self._turn(client, is_large=is_large):
             self._queue.check_room(client)
             if not is_large:
                 return read()
-            with await self._work.wait(client, memory):
+            with await self._memory.wait(client, memory):
                 return await asyncio.get_running_loop().run_in_executor(self._pool, read)
+
+    async def write(self, client: str, write: Callable[[], Written], numbers: int) -> Written:
+        """An answer of so many numbers, written by `write`: at once, or in a thread when it has the memory it takes."""
+        if numbers < MANY_NUMBERS:
+            return write()
+        with await self._memory.wait(client, min(WRITING * numbers, self._memory.largest)):
+            return await asyncio.get_running_loop().run_in_executor(self._pool, write)
+
+    async def _admit_large(self, client: str) -> None:
+        try:
+            await _patiently(self._check_large, client)
+        except ServeError:
+            self._on_refusal(client)
+            raise
 
     def _check_large(self, client: str) -> None:
         parses = self._parses.get(client)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from queen.ledger import MemoryLedger
 from queen.options import Group, Limits
-from queen.serve.release.work import JITTER, RECORD, WorkTime, measure_work
+from queen.serve.release.measure import JITTER, RECORD, WorkTime, measure_work
 from queen.serve.unprotected import Unprotected
 from tests.support.serving import small_guard
 

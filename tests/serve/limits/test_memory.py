@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queen.serve.limits.intake import Intake, Reservation, body_memory, parse_memory, query_memory
+from queen.serve.limits.memory import MemoryAccount, Reservation, memory_of_body, memory_of_query, memory_to_parse
 from queen.serve.types import AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
 
 CLIENTS = ("alice", "bob", "carol")
@@ -21,13 +21,13 @@ STEPS = st.lists(
 )
 
 
-def check(intake: Intake, open_ones: list[Reservation]) -> None:
+def check(account: MemoryAccount, open_ones: list[Reservation]) -> None:
     """The account says what the open reservations add up to, and is within its limits."""
     expected: Counter[str] = Counter()
     for reservation in open_ones:
         expected[reservation.client] += reservation.size
-    assert intake.by_client == {client: size for client, size in expected.items() if size}
-    assert intake.total == sum(expected.values()) <= MOST
+    assert account.by_client == {client: size for client, size in expected.items() if size}
+    assert account.total == sum(expected.values()) <= MOST
     assert max(expected.values(), default=0) <= SHARE
 
 
@@ -35,20 +35,20 @@ def check(intake: Intake, open_ones: list[Reservation]) -> None:
 @given(STEPS)
 def test_the_account_is_what_open_reservations_add_up_to(steps):
     refused: list[str] = []
-    intake, open_ones = Intake(MOST, SHARE, on_refusal=refused.append), list[Reservation]()
+    account, open_ones = MemoryAccount(MOST, SHARE, on_refusal=refused.append), list[Reservation]()
     for action, client, size in steps:
-        before, own = intake.total, intake.by_client.get(client, 0)
+        before, own = account.total, account.by_client.get(client, 0)
         if action == "reserve":
             fits = before + size <= MOST and own + size <= SHARE
             if fits or size == 0:
-                open_ones.append(intake.reserve(client, size))
+                open_ones.append(account.reserve(client, size))
             else:
                 with pytest.raises(ServeError) as told:
-                    intake.reserve(client, size)
+                    account.reserve(client, size)
                 assert (told.value.status, told.value.retry_after, refused.pop()) == (503, 1, client)
         elif open_ones:
             reservation = open_ones[size % len(open_ones)]
-            own, more = intake.by_client.get(reservation.client, 0), size - reservation.size
+            own, more = account.by_client.get(reservation.client, 0), size - reservation.size
             if action == "resize":
                 fits = more <= 0 or (before + more <= MOST and own + more <= SHARE)
                 try:
@@ -56,30 +56,30 @@ def test_the_account_is_what_open_reservations_add_up_to(steps):
                     assert fits
                 except ServeError:
                     assert not fits
-                    assert intake.total == before
+                    assert account.total == before
             else:
                 reservation.close()
                 reservation.close()  # a second time changes nothing
                 open_ones.remove(reservation)
-        check(intake, open_ones)
+        check(account, open_ones)
     for reservation in open_ones:
         reservation.close()
-    assert (intake.total, intake.by_client) == (0, {})
+    assert (account.total, account.by_client) == (0, {})
 
 
 def test_a_reservation_that_was_given_back_cannot_grow():
-    reservation = Intake(MOST, SHARE).reserve("alice", 5)
+    reservation = MemoryAccount(MOST, SHARE).reserve("alice", 5)
     reservation.close()
     with pytest.raises(RuntimeError):
         reservation.resize(1)
 
 
 def test_a_reservation_ends_with_its_block_whatever_happens():
-    intake = Intake(MOST, SHARE)
+    account = MemoryAccount(MOST, SHARE)
     for error in (ServeError(400, "no"), asyncio.CancelledError(), ConnectionResetError(), KeyboardInterrupt()):
-        with pytest.raises(type(error)), intake.reserve("alice", 50):
+        with pytest.raises(type(error)), account.reserve("alice", 50):
             raise error
-    assert intake.total == 0
+    assert account.total == 0
 
 
 TASKS = st.lists(
@@ -92,12 +92,12 @@ TASKS = st.lists(
 @given(TASKS)
 def test_all_who_wait_get_their_bytes_in_the_end_and_the_cancelled_leave_none(tasks):
     async def main() -> None:
-        intake, served = Intake(MOST, SHARE), set[int]()
+        account, served = MemoryAccount(MOST, SHARE), set[int]()
 
         async def work(number: int, client: str, size: int, turns: int) -> None:
-            with await intake.wait(client, size):
-                assert size <= intake.by_client[client] <= SHARE
-                assert sum(intake.by_client.values()) == intake.total <= MOST
+            with await account.wait(client, size):
+                assert size <= account.by_client[client] <= SHARE
+                assert sum(account.by_client.values()) == account.total <= MOST
                 for _ in range(turns):
                     await asyncio.sleep(0)
             served.add(number)
@@ -115,7 +115,7 @@ def test_all_who_wait_get_their_bytes_in_the_end_and_the_cancelled_leave_none(ta
             results = await asyncio.gather(*running, return_exceptions=True)
         assert {type(result) for result in results} <= {type(None), asyncio.CancelledError}
         assert served >= set(range(len(tasks))) - cancelled
-        assert (intake.total, intake.by_client, intake._queues) == (0, {}, {})
+        assert (account.total, account.by_client, account._queues) == (0, {}, {})
 
     asyncio.run(main())
 
@@ -124,14 +124,14 @@ def order(*waits: tuple[str, int], first: int, most: int = MOST, share: int = MO
     """In which order those who wait get their bytes, when one who has `first` of them goes."""
 
     async def main() -> list[tuple[str, int]]:
-        intake, done = Intake(most, share), list[tuple[str, int]]()
+        account, done = MemoryAccount(most, share), list[tuple[str, int]]()
 
         async def work(client: str, size: int) -> None:
-            with await intake.wait(client, size):
+            with await account.wait(client, size):
                 done.append((client, size))
                 await asyncio.sleep(0)
 
-        holder = intake.reserve("first", first)
+        holder = account.reserve("first", first)
         running = [asyncio.create_task(work(*one)) for one in waits]
         await asyncio.sleep(0)
         holder.close()
@@ -157,66 +157,50 @@ def test_who_has_no_share_left_keeps_nobody_waiting():
 
 def test_those_who_wait_leave_something_to_those_who_cannot():
     async def main() -> None:
-        intake = Intake(100, 100, spare=10)
-        assert intake.largest == 90
-        first = await intake.wait("alice", 90)
-        second = asyncio.create_task(intake.wait("alice", 1))
+        account = MemoryAccount(100, 100, spare=10)
+        assert account.largest == 90
+        first = await account.wait("alice", 90)
+        second = asyncio.create_task(account.wait("alice", 1))
         await asyncio.sleep(0)
-        third = intake.reserve("alice", 10)
+        third = account.reserve("alice", 10)
         third.close()
         assert not second.done()
         first.resize(89)
         (await second).close()
         first.close()
-        assert intake.total == 0
-
-    asyncio.run(main())
-
-
-def test_more_than_may_wait_are_refused():
-    async def main() -> None:
-        intake = Intake(10, 10, max_waiting=2)
-        with intake.reserve("bob", 10):
-            waiting = [asyncio.create_task(intake.wait("alice", 5)) for _ in range(3)]
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert [task.done() for task in waiting] == [False, False, True]
-            assert isinstance(waiting[2].exception(), ServeError)
-        for task in waiting[:2]:
-            (await task).close()
-        assert intake.total == 0
+        assert account.total == 0
 
     asyncio.run(main())
 
 
 def test_one_that_has_its_turn_while_it_is_cancelled_leaves_nothing():
     async def main() -> None:
-        intake = Intake(10, 10)
-        holder = intake.reserve("bob", 10)
-        waiting = asyncio.create_task(intake.wait("alice", 5))
+        account = MemoryAccount(10, 10)
+        holder = account.reserve("bob", 10)
+        waiting = asyncio.create_task(account.wait("alice", 5))
         await asyncio.sleep(0)
         holder.close()  # which gives alice her turn
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert (intake.total, intake._queues) == (0, {})
+        assert (account.total, account._queues) == (0, {})
 
     asyncio.run(main())
 
 
 def test_what_is_reserved_is_more_than_the_body_and_grows_with_it():
     sizes = [0, 1, 1000, 1 << 17, 1 << 20, 1 << 24]
-    assert [body_memory(size) >= size for size in sizes] == [True] * 6
-    assert sorted(map(body_memory, sizes)) == list(map(body_memory, sizes))
-    assert parse_memory(1000, None, is_packed=False, most=1 << 20) == 32_000
-    assert parse_memory(1000, 100, is_packed=False, most=1 << 20) == 32 * 100 + 8 * 900
-    assert parse_memory(10, 1000, is_packed=False, most=1 << 20) == 320
-    assert parse_memory(10, None, is_packed=True, most=1 << 20) == 1 << 20
-    assert parse_memory(1 << 20, None, is_packed=False, most=1 << 20) == 1 << 20
+    assert [memory_of_body(size) >= size for size in sizes] == [True] * 6
+    assert sorted(map(memory_of_body, sizes)) == list(map(memory_of_body, sizes))
+    assert memory_to_parse(1000, None, is_packed=False, most=1 << 20) == 32_000
+    assert memory_to_parse(1000, 100, is_packed=False, most=1 << 20) == 32 * 100 + 8 * 900
+    assert memory_to_parse(10, 1000, is_packed=False, most=1 << 20) == 320
+    assert memory_to_parse(10, None, is_packed=True, most=1 << 20) == 1 << 20
+    assert memory_to_parse(1 << 20, None, is_packed=False, most=1 << 20) == 1 << 20
 
 
 def test_a_parsed_request_takes_its_tensors_and_its_answer():
     spec = ModelSpec("m", "1", (TensorSpec("input", "FP32", (-1, 3)),), 10, ("cat", "büffel", *"abcdefgh"))
     plain, labels = (Query(torch.zeros(4, 3), 4, "", AnswerFormat(classification=k)) for k in (0, 5))
-    assert query_memory(plain, spec) == 4 * 3 * 4 + 4 * 10 * 40
-    assert query_memory(labels, spec) == query_memory(plain, spec) + 4 * 5 * len("büffel".encode())
+    assert memory_of_query(plain, spec) == 4 * 3 * 4 + 4 * 10 * 40
+    assert memory_of_query(labels, spec) == memory_of_query(plain, spec) + 4 * 5 * len("büffel".encode())

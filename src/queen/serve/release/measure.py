@@ -18,7 +18,8 @@ from queen.serve.types import Caller, Query, ServeError
 from queen.types import Inputs
 
 WARM_UP = 5  # requests that do not count: a network is slow at first
-SINGLES, MANY, LARGE = 200, 10, 16  # requests of one row, and requests of LARGE rows
+SINGLES = 200  # requests of one row
+LARGE_REQUESTS, LARGE_ROWS = 10, 16  # requests of several rows, and their rows
 COMMITS = 20
 JITTER = 4  # medians: what takes longer was held up by something else than how it was judged
 RECORD = 1e-4  # seconds that a durable ledger needs to record one more row
@@ -48,12 +49,12 @@ async def measure_work(guard: Guard, *, uniform: bool) -> WorkTime:
     batcher.start()
     try:
         single = await _times(batcher, guard, 1, SINGLES)
-        large = await _times(batcher, guard, LARGE, MANY)
+        large = await _times(batcher, guard, LARGE_ROWS, LARGE_REQUESTS)
     finally:
         await asyncio.to_thread(batcher.close)
     commit = await asyncio.to_thread(_commit_times, guard.ledger)
     median, rarely_more = (float(np.quantile(single, q) + np.quantile(commit, q)) for q in (0.5, 0.99))
-    each_more = float(np.median(large) - np.median(single)) / (LARGE - 1)
+    each_more = float(np.median(large) - np.median(single)) / (LARGE_ROWS - 1)
     return WorkTime(median, min(rarely_more, JITTER * median), RECORD + max(0.0, each_more))
 
 
