@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queen.ledger.state import ScopeState, StateCache, state_bytes
+from queen.ledger.sqlite.cache import StateCache, state_bytes
+from queen.ledger.state import ScopeState
 from queen.options import Limits
 from queen.sentinel.bets import LANES
 from queen.sentinel.wealth import Winnings

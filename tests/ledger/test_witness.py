@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from queen.errors import LedgerError, LostStateError, OptionError
-from queen.ledger import Ledger, RedisLedger, SqliteLedger, open_ledger
+from queen.ledger import Ledger, RedisLedger, SqliteLedger, open_ledger, witness
 from queen.ledger.open import witness_in
-from queen.ledger.witness import file_watch, witness
-from queen.ledger.witness.redis_epochs import COUNTERS, SLOTS, counters
-from queen.ledger.witness.witness import Witness, new_id
+from queen.ledger.redis.epochs import COUNTERS, SLOTS, counters
+from queen.ledger.sqlite import watch
+from queen.ledger.witness import Witness, new_id
 from queen.options import Limits
 from tests.support.paths import ROOT
 from tests.support.redis_server import RedisServer, redis_cluster, redis_server
@@ -48,7 +48,7 @@ def reopen(file: Path, tmp_path: Path) -> Callable[[], SqliteLedger]:
 
 @pytest.fixture
 def every_write_rises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_watch, "EVERY", 0.0)
+    monkeypatch.setattr(watch, "EVERY", 0.0)
 
 
 def abandon(ledger: SqliteLedger) -> None:
@@ -243,7 +243,7 @@ def test_a_running_ledger_hears_that_its_loss_is_accepted(reopen, file: Path) ->
 def test_the_witness_is_never_ahead_of_what_is_on_disk(reopen, file: Path, tmp_path: Path, monkeypatch) -> None:
     """Whenever the witness is written, what a power cut would leave of the ledger at that moment is honest."""
     monkeypatch.setattr(witness, "EVERY", 0.0)
-    monkeypatch.setattr(file_watch, "EVERY", 0.0)
+    monkeypatch.setattr(watch, "EVERY", 0.0)
     write, copies = witness.write_atomically, []
 
     def write_and_copy(path: Path, content: str, **options: bool) -> None:
@@ -270,10 +270,11 @@ WRITER = """
 import sys
 import numpy as np
 from queen.ledger import open_ledger
-from queen.ledger.witness import file_watch, witness
+from queen.ledger import witness
+from queen.ledger.sqlite import watch
 from queen.options import Limits
 if "fast" in sys.argv:
-    file_watch.EVERY = 0.0
+    watch.EVERY = 0.0
 ledger = open_ledger(sys.argv[1], witness=sys.argv[2])
 while True:
     ledger.judge("alice", np.array([0]), np.array([[0.1, 0.2]]), Limits(radius=0.1, threshold=0.5))

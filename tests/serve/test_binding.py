@@ -10,7 +10,8 @@ import pytest
 from queen import load
 from queen.bundle.binding import rebind
 from queen.errors import BindingError
-from queen.ledger import open_ledger, redis_admin
+from queen.ledger import open_ledger
+from queen.ledger.redis import admin
 from queen.serve.service import Service
 from queen.serve.settings import read_settings
 from tests.support.redis_server import shared_server
@@ -63,7 +64,7 @@ def test_an_unprotected_server_asks_no_ledger_and_needs_none(tmp_path):
 @pytest.mark.slow
 @pytest.mark.real
 def test_a_server_whose_ledger_was_taken_over_answers_nobody_until_it_is_given_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(redis_admin, "NOTICE", 0.0)
+    monkeypatch.setattr(admin, "STOP_SECONDS", 0.0)
     url = shared_server().url
     with shared_server().client() as client:
         client.flushall()
