@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from queen.errors import LedgerError, LostStateError, OptionError
-from queen.ledger import Ledger, RedisLedger, SqliteLedger, open_ledger, witness
+from queen.ledger import Budget, Ledger, RedisLedger, SqliteLedger, open_ledger, witness
 from queen.ledger.open import witness_in
 from queen.ledger.redis.epochs import COUNTERS, SLOTS, counters
 from queen.ledger.sqlite import watch
@@ -127,9 +127,41 @@ def test_an_honest_file_is_opened_again_and_again(reopen) -> None:
 
 def test_without_a_witness_nothing_is_compared_between_two_openings(file: Path) -> None:
     file.parent.mkdir()
-    SqliteLedger(file).close()
+    with closing(SqliteLedger(file)) as ledger:
+        judge(ledger)
     file.unlink()
-    SqliteLedger(file).close()
+    with closing(SqliteLedger(file)) as ledger:
+        ledger.verify()
+        assert ledger.clients() == []
+
+
+def test_whatever_is_logged_raises_the_epoch_at_once(reopen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "EVERY", 1e9)
+    with closing(reopen()) as ledger:
+        for order in (
+            lambda: ledger.pardon("alice", "boss"),
+            lambda: ledger.allow("alice", "boss"),
+            lambda: ledger.set_budget("alice", Budget(threshold=0.1), "boss"),
+            lambda: ledger.rebind("[]", "boss", name="bundle", forget_coverage=False),
+            lambda: ledger.rebind("[]", "boss", name="bundle", forget_coverage=True),
+        ):
+            before = int(ledger.fact("epoch"))
+            order()
+            assert int(ledger.fact("epoch")) == before + 1
+
+
+def test_a_copy_from_just_before_a_take_over_is_refused(reopen, file: Path) -> None:
+    ledger = reopen()
+    judge(ledger)
+    for part in list(file.parent.iterdir()):
+        shutil.copy(part, part.with_name(f"{part.name}.before"))
+    ledger.rebind("[]", "boss", name="bundle", forget_coverage=True)
+    ledger.verify()
+    abandon(ledger)
+    for part in file.parent.glob("*.before"):
+        part.rename(part.with_suffix(""))
+    with pytest.raises(LostStateError, match="went back in time"):
+        reopen()
 
 
 def test_an_older_copy_is_refused_until_it_is_accepted(reopen, file: Path) -> None:

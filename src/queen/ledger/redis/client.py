@@ -141,11 +141,14 @@ class RedisServers:
             return None
         if self._cluster is None:
             return self.epochs.parts[0]
-        if not self._counter_of:
+        counter_of = self._counter_of
+        if not counter_of:
+            counter_of = {}  # for other threads to see as a whole or not at all
             for part in reversed(self.epochs.parts):
                 with suppress(*self._errors):
-                    self._counter_of[id(self.client_of(self.epochs.key(part)))] = part
-        return self._counter_of.get(id(client))
+                    counter_of[id(self.client_of(self.epochs.key(part)))] = part
+            self._counter_of = counter_of
+        return counter_of.get(id(client))
 
     def is_error(self, reply: object) -> bool:
         """Whether a reply is an error."""

@@ -181,7 +181,7 @@ class SqliteLedger(LedgerBase):
                 self._db.execute("DELETE FROM record")
                 self._cache.clear()
             events.write_fact(self._db, BINDING, binding, replace=True)
-            events.write_event(self._db, event)
+            self._log_event(event)
 
     def check(self) -> None:
         """Commit something that changes nothing; raise `LedgerError` if that is not possible."""
