@@ -221,7 +221,7 @@ def taken_over(name: str, url: str, bundle: Path, *, by_command: bool) -> Check:
     """`queen ledger rebind`, or what it does, without the seconds that a command takes to begin."""
     begin = time.monotonic()
     if by_command:
-        done = run_queen("ledger", "rebind", url, str(bundle), "--actor", "olga")
+        done = run_queen("ledger", "rebind", str(bundle), "--ledger", url, "--actor", "olga")
         worked, said = done.returncode == 0, " ".join((done.stdout + done.stderr).split())
     else:
         with closing(open_ledger(url)) as ledger:

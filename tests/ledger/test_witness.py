@@ -172,7 +172,9 @@ def test_an_older_copy_is_refused_until_it_is_accepted(reopen, file: Path) -> No
         judge(ledger)
     shutil.copy(file, file.with_name("newer"))
     shutil.copy(file.with_name("older"), file)
-    with pytest.raises(LostStateError, match=r"went back in time: it is at epoch 2, but epoch 4 of 20.*queen accept"):
+    with pytest.raises(
+        LostStateError, match=r"went back in time: it is at epoch 2, but epoch 4 of 20.*queen ledger accept"
+    ):
         reopen()
     shutil.copy(file.with_name("newer"), file)
     with closing(reopen()) as ledger:  # the newer copy is back
@@ -181,7 +183,7 @@ def test_an_older_copy_is_refused_until_it_is_accepted(reopen, file: Path) -> No
     with pytest.raises(LostStateError) as caught:
         reopen()
     with closing(SqliteLedger(file)) as ledger:
-        ledger.accept(str(caught.value).split("queen accept ")[1].split()[0], "boss")
+        ledger.accept(str(caught.value).split("queen ledger accept ")[1].split()[0], "boss")
     with closing(reopen()) as ledger:
         assert ledger.standing("alice").queries == 1
         assert [(event.what, event.actor) for event in ledger.events()] == [("accept", "boss")]
@@ -377,7 +379,7 @@ def test_a_redis_that_lost_records_is_refused_before_it_judges_anybody(redis, tm
     with pytest.raises(LostStateError, match=expected) as caught:
         RedisLedger(redis.url, witness=notes)
     with closing(RedisLedger(redis.url)) as other:
-        other.accept(str(caught.value).split("queen accept ")[1].split()[0], "boss")
+        other.accept(str(caught.value).split("queen ledger accept ")[1].split()[0], "boss")
     with closing(RedisLedger(redis.url, witness=notes)) as again:
         judge(again)
         assert again.standing("alice").queries == (1 if emptied else 2)

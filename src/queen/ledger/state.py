@@ -7,7 +7,7 @@ from math import floor
 import numpy as np
 
 from queen.core.sensitivity import Floats, query_area
-from queen.ledger.words import Budget, Standing
+from queen.ledger.words import LOW, Budget, Standing
 from queen.options import Limits
 from queen.sentinel.bets import Test
 from queen.sentinel.sketch import Memory
@@ -15,7 +15,6 @@ from queen.sentinel.wealth import Winnings
 
 TESTS = 2  # whose winnings are remembered: while servers change to another calibration, both go on
 OUTLASTED = 16  # tests that may come and go while a richer one is not used; the next takes the place of that one
-LOW = 0.8  # share of a budget after which it is low
 STRIDE = 1 << 26  # squares are numbered column * STRIDE + line, exact for every radius that Limits allows
 
 
@@ -141,7 +140,7 @@ class ScopeState:
         """The notice due after one more extra answer, see `Notice`; "" if none is."""
         if self.extra == limit:
             return "budget spent"
-        return "budget low" if 5 * self.extra >= 4 * limit > 5 * (self.extra - 1) else ""
+        return "budget low" if self.extra >= LOW * limit > self.extra - 1 else ""
 
     def class_mark(self, label: int, before: float, threshold: float) -> str:
         """The notice due after a record in a class that had CQS `before`; "" where another class came there first."""
