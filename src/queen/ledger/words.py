@@ -69,9 +69,9 @@ class Denial:
 class Notice:
     """What a query has brought about, one of `NOTICES`; how the client or group stood then, and the client who asked.
 
-    Under the sentinel a budget is low when the share `LOW` of the extra answers is used, and spent when all are. A class
-    is low, or spent, when its coverage comes to that share of the threshold, or beyond it; only the first class of a
-    client or group is noted. Each is noted when the mark is passed, so once, unless an operator moves the mark.
+    Under the sentinel a budget is low when the share `LOW` of the extra answers is used, and spent when all are. A
+    class is low, or spent, when its coverage comes to that share of the threshold, or beyond it; only the first class
+    of a client or group is noted. Each is noted when the mark is passed, so once, unless an operator moves the mark.
     """
 
     what: str
