@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from queen.cli import main
 from queen.ledger import RedisLedger
-from queen.ledger.witness.file_watch import FileWatch
-from queen.ledger.witness.witness import Witness
+from queen.ledger.sqlite.watch import FileWatch
+from queen.ledger.witness import Witness
 
 
 def believe(*anything: object) -> None:

@@ -214,7 +214,7 @@ def made_volatile(thief: Thief, redis: RedisServer, count: int) -> Check:
 
 
 def accepted_while_running(server: Server, url: str, name: str) -> Check:
-    """Whether `queen accept` makes a server that runs answer again."""
+    """Whether `queen ledger accept` makes a server that runs answer again."""
     error = next(line["error"] for line in reversed(server.lines()) if re.search(BACK, line.get("error", "")))
     said = accept(error, url)
     ready = wait_until(server, ready=True)
@@ -222,7 +222,7 @@ def accepted_while_running(server: Server, url: str, name: str) -> Check:
 
 
 def accepted_at_start(folder: Path, home: Path, url: str) -> Check:
-    """Whether `queen accept` helps where the server does not even start."""
+    """Whether `queen ledger accept` helps where the server does not even start."""
     said = accept(refusal(folder, home, url, quick=True), url)
     with started(folder, ledger=url, home=home) as server:
         ready = wait_until(server, ready=True) is not None
@@ -234,15 +234,17 @@ def accepted_at_start(folder: Path, home: Path, url: str) -> Check:
 
 def accept(error: str, url: str) -> str:
     """Do what the error says."""
-    [lost] = re.findall(r"queen accept ([0-9a-f]{16})", error)
-    done = CliRunner().invoke(cli.app, ["accept", lost, "--ledger", url, "--actor", "qa"])
+    [lost] = re.findall(r"queen ledger accept ([0-9a-f]{16})", error)
+    done = CliRunner().invoke(cli.app, ["ledger", "accept", lost, "--ledger", url, "--actor", "qa"])
     return " ".join((done.output or repr(done.exception)).split())
 
 
 def is_refused(name: str, folder: Path, home: Path, url: str, *, quick: bool) -> Check:
     """Whether the server does not start, and says why."""
     message = refusal(folder, home, url, quick=quick)
-    return Check(f"{name}: refused", bool(re.search(f"({BACK}).*queen accept", message)), message[-330:] or "STARTED")
+    return Check(
+        f"{name}: refused", bool(re.search(f"({BACK}).*queen ledger accept", message)), message[-330:] or "STARTED"
+    )
 
 
 def refusal(folder: Path, home: Path, url: str, *, quick: bool) -> str:

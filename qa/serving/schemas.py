@@ -17,9 +17,11 @@ from qa.serving.scenario import Check, none_of
 from queen import load
 from queen.bundle.store import FORMAT
 from queen.errors import BundleError, LedgerError
-from queen.ledger import Ledger, RedisLedger, SqliteLedger, redis_client, sqlite_open
-from queen.ledger.redis_layout import LAYOUT, Migrated, migrate
-from queen.ledger.sqlite_open import MIGRATIONS, SCHEMA_VERSION
+from queen.ledger import Ledger, RedisLedger, SqliteLedger
+from queen.ledger.redis import client as redis_client
+from queen.ledger.redis.layout import LAYOUT, Migrated, migrate
+from queen.ledger.sqlite import open as sqlite_open
+from queen.ledger.sqlite.open import MIGRATIONS, SCHEMA_VERSION
 from tests.support import redis_server
 from tests.support.bundles import read_manifest, sign_manifest
 from tests.support.first_layout import FirstScope, write_event

@@ -21,7 +21,7 @@ from qa.serving.state import body_of
 from queen import load
 from queen.bundle.binding import rebind
 from queen.ledger import Budget, open_ledger
-from queen.ledger.redis_admin import NOTICE
+from queen.ledger.redis.admin import STOP_SECONDS
 from tests.support import redis_server
 from tests.support.evidence import evidence_of
 from tests.support.server import Server, run_queen, started
@@ -181,7 +181,9 @@ def updated_replicas(folder: Path, url: str) -> list[Check]:
             ]
             red = [ask(port, get("/v2/health/ready")).status for port in ports]
             checks.append(
-                Check(f"redis: old servers are red {NOTICE:g} s after the take-over began", 200 not in red, str(red))
+                Check(
+                    f"redis: old servers are red {STOP_SECONDS:g} s after the take-over began", 200 not in red, str(red)
+                )
             )
             for i, port in enumerate(ports):
                 servers[i].stop()
@@ -219,7 +221,7 @@ def taken_over(name: str, url: str, bundle: Path, *, by_command: bool) -> Check:
     """`queen ledger rebind`, or what it does, without the seconds that a command takes to begin."""
     begin = time.monotonic()
     if by_command:
-        done = run_queen("ledger", "rebind", url, str(bundle), "--actor", "olga")
+        done = run_queen("ledger", "rebind", str(bundle), "--ledger", url, "--actor", "olga")
         worked, said = done.returncode == 0, " ".join((done.stdout + done.stderr).split())
     else:
         with closing(open_ledger(url)) as ledger:

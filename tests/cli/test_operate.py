@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,15 @@ def test_a_client_that_is_out_of_budget_is_listed_so_until_it_gets_another(here,
     assert [e["what"] for e in as_json("alarms", "--ledger", "c.sqlite") if e["name"] == "bob"] == ["class spent"]
     run("budget", "bob", "--threshold", 1, "--ledger", "c.sqlite")
     assert "class spent" not in run("clients", "--ledger", "c.sqlite").stdout
+
+
+def test_a_class_is_spent_until_its_coverage_is_forgotten(here, bundle):
+    run("budget", "bob", "--threshold", 0, "--ledger", "c.sqlite")
+    invoke("ask", bundle / "bundle", bundle / "digits.npy", "--client", "bob", "--ledger", "c.sqlite")
+    for forget in (False, True):
+        with closing(SqliteLedger("c.sqlite")) as ledger:
+            ledger.rebind("[]", "olga", name="bundle", forget_coverage=forget)
+        assert ("class spent" in run("clients", "--ledger", "c.sqlite").stdout) != forget
 
 
 def test_alarms_tell_who_when_and_on_what_evidence(here):

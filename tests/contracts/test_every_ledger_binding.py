@@ -8,8 +8,9 @@ import pytest
 
 from queen.bundle.binding import Binding, Rebound, bind, rebind
 from queen.errors import BindingError, ClientError
-from queen.ledger import Ledger, redis_admin
+from queen.ledger import Ledger
 from queen.ledger.base import BINDING, UNFINISHED
+from queen.ledger.redis import admin
 from queen.ledger.words import Budget
 from queen.options import Group
 from tests.reference.watch import Rules
@@ -25,7 +26,7 @@ RULES = Rules(PLENTY, bar=1.0, groups={"thief": GROUP, "user": GROUP})
 
 @pytest.fixture(autouse=True)
 def nobody_to_wait_for(monkeypatch):
-    monkeypatch.setattr(redis_admin, "NOTICE", 0.0)
+    monkeypatch.setattr(admin, "STOP_SECONDS", 0.0)
 
 
 def use(ledger: Ledger) -> None:

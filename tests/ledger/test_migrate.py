@@ -10,8 +10,8 @@ import pytest
 
 from queen.errors import LedgerError
 from queen.ledger import Budget, RedisLedger, open_ledger
-from queen.ledger.redis_codec import STATE
-from queen.ledger.redis_layout import LAYOUT, Migrated, migrate
+from queen.ledger.redis.codec import STATE
+from queen.ledger.redis.layout import LAYOUT, Migrated, migrate
 from queen.sentinel.sketch import Memory
 from tests.reference.watch import Rules
 from tests.support.commands import as_json, mistake, run

@@ -16,8 +16,10 @@ import pytest
 from redis import exceptions as redis_errors
 
 from queen.errors import LedgerError, OptionError
-from queen.ledger import MemoryLedger, RedisLedger, redis_admin, redis_client
-from queen.ledger.witness.durability import DURABLE
+from queen.ledger import MemoryLedger, RedisLedger
+from queen.ledger.redis import admin
+from queen.ledger.redis import client as redis_client
+from queen.ledger.redis.durability import DURABLE
 from queen.options import Limits
 from queen.sentinel.bets import Test, shape_table
 from queen.sentinel.wealth import MOST, Winnings
@@ -397,7 +399,7 @@ def test_after_close_nothing_is_judged(redis_url):
 
 
 def test_a_take_over_that_breaks_off_in_the_middle_goes_on_when_it_is_done_again(redis_url, monkeypatch):
-    monkeypatch.setattr(redis_admin, "NOTICE", 0.0)
+    monkeypatch.setattr(admin, "STOP_SECONDS", 0.0)
     monkeypatch.setattr(redis_client, "PAGE", 1)
     names = [f"client {i}" for i in range(40)]
     with closing(RedisLedger(redis_url)) as ledger:

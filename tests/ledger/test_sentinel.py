@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from queen.errors import LedgerError
 from queen.ledger import MemoryLedger, SqliteLedger
-from queen.ledger.sqlite_codec import BLOCK, POWER, pack_block, pack_purses, unpack_block, unpack_purses
-from queen.ledger.sqlite_schema import load
+from queen.ledger.sqlite.codec import BLOCK, POWER, pack_block, pack_purses, unpack_block, unpack_purses
+from queen.ledger.sqlite.schema import load
 from queen.ledger.state import ScopeState
 from queen.ledger.words import Budget
 from queen.sentinel import wealth

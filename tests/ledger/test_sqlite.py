@@ -16,7 +16,7 @@ import pytest
 from queen.errors import LedgerError
 from queen.ledger import MemoryLedger, SqliteLedger
 from queen.ledger.rows import make_rows
-from queen.ledger.sqlite_open import APPLICATION_ID, SCHEMA_VERSION
+from queen.ledger.sqlite.open import APPLICATION_ID, SCHEMA_VERSION
 from queen.ledger.state import ScopeState
 from queen.options import Limits
 from queen.sentinel.bets import Bets, Betting, Test

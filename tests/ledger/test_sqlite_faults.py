@@ -75,6 +75,7 @@ def test_a_ledger_without_a_file_works() -> None:
     ledger = SqliteLedger(":memory:")
     judge(ledger)
     ledger.check()
+    assert ledger.standing("alice").queries == 1
     ledger.close()
 
 

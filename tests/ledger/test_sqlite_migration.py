@@ -17,8 +17,8 @@ import pytest
 
 from queen.errors import LedgerError
 from queen.ledger import MemoryLedger, SqliteLedger
-from queen.ledger.sqlite_open import SCHEMA_VERSION, stored_version
-from queen.ledger.sqlite_schema import load
+from queen.ledger.sqlite.open import SCHEMA_VERSION, stored_version
+from queen.ledger.sqlite.schema import load
 from queen.ledger.words import NOTICES, Budget
 from tests.reference.watch import Rules
 from tests.support.evidence import evidence_of
@@ -204,7 +204,8 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path, version, sta
 
 KILLED = """
 import os, signal, sqlite3, sys
-from queen.ledger import SqliteLedger, sqlite_open
+from queen.ledger import SqliteLedger
+from queen.ledger.sqlite import open as sqlite_open
 def run(db, statements):
     for statement in statements.split(";"):
         if sys.argv[2] in statement:

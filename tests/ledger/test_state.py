@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queen.ledger.state import ScopeState, StateCache, state_bytes
+from queen.ledger.sqlite.cache import StateCache, state_bytes
+from queen.ledger.state import ScopeState
 from queen.options import Limits
 from queen.sentinel.bets import LANES
 from queen.sentinel.wealth import Winnings
@@ -102,3 +103,12 @@ def test_the_cache_holds_what_was_used_last_within_its_bytes(limit, batches):
         assert len(cache) == len(reference)
     cache.clear()
     assert (cache.bytes, len(cache)) == (0, 0)
+
+
+def test_extra_answers_are_low_once_exactly_from_four_fifths_on() -> None:
+    state = ScopeState()
+    for limit in (*range(1, 2000), 10**9, 10**9 + 1):
+        first = -(-4 * limit // 5)
+        for state.extra in (first - 1, first, first + 1):
+            expected = "budget spent" if state.extra == limit else "budget low" if state.extra == first else ""
+            assert state.extra_mark(limit) == expected

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queen.ledger import Ledger, MemoryLedger, RedisLedger
-from queen.ledger.redis_codec import _codes
+from queen.ledger.redis.codec import _codes
 from queen.ledger.rows import make_rows
 from queen.options import Group, Limits
 from queen.sentinel.sketch import SIZE, Memory

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from queen.errors import LedgerError, LostStateError, OptionError
-from queen.ledger import Ledger, RedisLedger, SqliteLedger, open_ledger
+from queen.ledger import Budget, Ledger, RedisLedger, SqliteLedger, open_ledger, witness
 from queen.ledger.open import witness_in
-from queen.ledger.witness import file_watch, witness
-from queen.ledger.witness.redis_epochs import COUNTERS, SLOTS, counters
-from queen.ledger.witness.witness import Witness, new_id
+from queen.ledger.redis.epochs import COUNTERS, SLOTS, counters
+from queen.ledger.sqlite import watch
+from queen.ledger.witness import Witness, new_id
 from queen.options import Limits
 from tests.support.paths import ROOT
 from tests.support.redis_server import RedisServer, redis_cluster, redis_server
@@ -48,7 +48,7 @@ def reopen(file: Path, tmp_path: Path) -> Callable[[], SqliteLedger]:
 
 @pytest.fixture
 def every_write_rises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_watch, "EVERY", 0.0)
+    monkeypatch.setattr(watch, "EVERY", 0.0)
 
 
 def abandon(ledger: SqliteLedger) -> None:
@@ -127,9 +127,41 @@ def test_an_honest_file_is_opened_again_and_again(reopen) -> None:
 
 def test_without_a_witness_nothing_is_compared_between_two_openings(file: Path) -> None:
     file.parent.mkdir()
-    SqliteLedger(file).close()
+    with closing(SqliteLedger(file)) as ledger:
+        judge(ledger)
     file.unlink()
-    SqliteLedger(file).close()
+    with closing(SqliteLedger(file)) as ledger:
+        ledger.verify()
+        assert ledger.clients() == []
+
+
+def test_whatever_is_logged_raises_the_epoch_at_once(reopen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "EVERY", 1e9)
+    with closing(reopen()) as ledger:
+        for order in (
+            lambda: ledger.pardon("alice", "boss"),
+            lambda: ledger.allow("alice", "boss"),
+            lambda: ledger.set_budget("alice", Budget(threshold=0.1), "boss"),
+            lambda: ledger.rebind("[]", "boss", name="bundle", forget_coverage=False),
+            lambda: ledger.rebind("[]", "boss", name="bundle", forget_coverage=True),
+        ):
+            before = int(ledger.fact("epoch"))
+            order()
+            assert int(ledger.fact("epoch")) == before + 1
+
+
+def test_a_copy_from_just_before_a_take_over_is_refused(reopen, file: Path) -> None:
+    ledger = reopen()
+    judge(ledger)
+    for part in list(file.parent.iterdir()):
+        shutil.copy(part, part.with_name(f"{part.name}.before"))
+    ledger.rebind("[]", "boss", name="bundle", forget_coverage=True)
+    ledger.verify()
+    abandon(ledger)
+    for part in file.parent.glob("*.before"):
+        part.rename(part.with_suffix(""))
+    with pytest.raises(LostStateError, match="went back in time"):
+        reopen()
 
 
 def test_an_older_copy_is_refused_until_it_is_accepted(reopen, file: Path) -> None:
@@ -140,7 +172,9 @@ def test_an_older_copy_is_refused_until_it_is_accepted(reopen, file: Path) -> No
         judge(ledger)
     shutil.copy(file, file.with_name("newer"))
     shutil.copy(file.with_name("older"), file)
-    with pytest.raises(LostStateError, match=r"went back in time: it is at epoch 2, but epoch 4 of 20.*queen accept"):
+    with pytest.raises(
+        LostStateError, match=r"went back in time: it is at epoch 2, but epoch 4 of 20.*queen ledger accept"
+    ):
         reopen()
     shutil.copy(file.with_name("newer"), file)
     with closing(reopen()) as ledger:  # the newer copy is back
@@ -149,7 +183,7 @@ def test_an_older_copy_is_refused_until_it_is_accepted(reopen, file: Path) -> No
     with pytest.raises(LostStateError) as caught:
         reopen()
     with closing(SqliteLedger(file)) as ledger:
-        ledger.accept(str(caught.value).split("queen accept ")[1].split()[0], "boss")
+        ledger.accept(str(caught.value).split("queen ledger accept ")[1].split()[0], "boss")
     with closing(reopen()) as ledger:
         assert ledger.standing("alice").queries == 1
         assert [(event.what, event.actor) for event in ledger.events()] == [("accept", "boss")]
@@ -243,7 +277,7 @@ def test_a_running_ledger_hears_that_its_loss_is_accepted(reopen, file: Path) ->
 def test_the_witness_is_never_ahead_of_what_is_on_disk(reopen, file: Path, tmp_path: Path, monkeypatch) -> None:
     """Whenever the witness is written, what a power cut would leave of the ledger at that moment is honest."""
     monkeypatch.setattr(witness, "EVERY", 0.0)
-    monkeypatch.setattr(file_watch, "EVERY", 0.0)
+    monkeypatch.setattr(watch, "EVERY", 0.0)
     write, copies = witness.write_atomically, []
 
     def write_and_copy(path: Path, content: str, **options: bool) -> None:
@@ -270,10 +304,11 @@ WRITER = """
 import sys
 import numpy as np
 from queen.ledger import open_ledger
-from queen.ledger.witness import file_watch, witness
+from queen.ledger import witness
+from queen.ledger.sqlite import watch
 from queen.options import Limits
 if "fast" in sys.argv:
-    file_watch.EVERY = 0.0
+    watch.EVERY = 0.0
 ledger = open_ledger(sys.argv[1], witness=sys.argv[2])
 while True:
     ledger.judge("alice", np.array([0]), np.array([[0.1, 0.2]]), Limits(radius=0.1, threshold=0.5))
@@ -344,7 +379,7 @@ def test_a_redis_that_lost_records_is_refused_before_it_judges_anybody(redis, tm
     with pytest.raises(LostStateError, match=expected) as caught:
         RedisLedger(redis.url, witness=notes)
     with closing(RedisLedger(redis.url)) as other:
-        other.accept(str(caught.value).split("queen accept ")[1].split()[0], "boss")
+        other.accept(str(caught.value).split("queen ledger accept ")[1].split()[0], "boss")
     with closing(RedisLedger(redis.url, witness=notes)) as again:
         judge(again)
         assert again.standing("alice").queries == (1 if emptied else 2)

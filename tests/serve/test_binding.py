@@ -10,7 +10,9 @@ import pytest
 from queen import load
 from queen.bundle.binding import rebind
 from queen.errors import BindingError
-from queen.ledger import open_ledger, redis_admin
+from queen.ledger import open_ledger
+from queen.ledger.base import BINDING
+from queen.ledger.redis import admin
 from queen.serve.service import Service
 from queen.serve.settings import read_settings
 from tests.support.redis_server import shared_server
@@ -19,9 +21,12 @@ from tests.support.serving import digits, recalibrated_bundle, retrained_bundle,
 from tests.support.waiting import wait_for
 
 
-def open_service(home: Path, bundle: Path, **settings: object) -> None:
+def open_service(home: Path, bundle: Path, **settings: object) -> str | None:
+    """Start on a ledger, and say what that is bound to then."""
     given = {"bundle": bundle, "home": home, "ledger": f"sqlite:///{home / 'ledger.sqlite'}", **settings}
     Service.open(read_settings(given)).guard.ledger.close()
+    with closing(open_ledger(str(given["ledger"]))) as ledger:
+        return ledger.fact(BINDING)
 
 
 def test_a_model_of_20_classes_does_not_start_on_the_ledger_of_the_digits(tmp_path):
@@ -43,9 +48,10 @@ def test_a_model_of_20_classes_does_not_start_on_the_ledger_of_the_digits(tmp_pa
     ],
 )
 def test_other_settings_start_on_the_same_ledger(tmp_path, settings):
-    open_service(tmp_path, small_bundle())
-    open_service(tmp_path, small_bundle(), **settings)
-    open_service(tmp_path, recalibrated_bundle(), **settings)
+    first = open_service(tmp_path, small_bundle())
+    assert first is not None
+    assert open_service(tmp_path, small_bundle(), **settings) == first
+    assert open_service(tmp_path, recalibrated_bundle(), **settings) == first
 
 
 def test_the_radius_of_the_command_line_counts(tmp_path):
@@ -56,14 +62,15 @@ def test_the_radius_of_the_command_line_counts(tmp_path):
 
 
 def test_an_unprotected_server_asks_no_ledger_and_needs_none(tmp_path):
-    open_service(tmp_path, small_bundle())
-    open_service(tmp_path, retrained_bundle(20), policy="none")
+    first = open_service(tmp_path, small_bundle())
+    assert open_service(tmp_path, retrained_bundle(20), policy="none") == first  # it is still for the digits
+    assert open_service(tmp_path / "new", retrained_bundle(20), policy="none") is None
 
 
 @pytest.mark.slow
 @pytest.mark.real
 def test_a_server_whose_ledger_was_taken_over_answers_nobody_until_it_is_given_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(redis_admin, "NOTICE", 0.0)
+    monkeypatch.setattr(admin, "STOP_SECONDS", 0.0)
     url = shared_server().url
     with shared_server().client() as client:
         client.flushall()

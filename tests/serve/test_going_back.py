@@ -51,7 +51,7 @@ def test_an_emptied_redis_turns_every_server_red_until_that_is_accepted(tmp_path
                 wait_until(server, 503)
                 assert server.infer(digits()[:1])[0] == 503
             known = one.service.guard.ledger._servers.epochs.witness
-            done = CliRunner().invoke(cli.app, ["accept", known.id, "--ledger", redis.url, "--actor", "boss"])
+            done = CliRunner().invoke(cli.app, ["ledger", "accept", known.id, "--ledger", redis.url, "--actor", "boss"])
             assert "the loss is accepted" in done.output
             for server in (one, two):
                 wait_until(server, 200)
@@ -67,7 +67,7 @@ def test_a_server_does_not_start_on_a_ledger_that_is_gone_and_its_home_says_so(t
     assert [path.suffix for path in sorted(file.parent.glob("*.witness"))] == [".witness"]
     service.guard.ledger.close()
     file.unlink()
-    with pytest.raises(LostStateError, match=r"is empty.*queen accept"):
+    with pytest.raises(LostStateError, match=r"is empty.*queen ledger accept"):
         Service.open(settings)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from queen.errors import BindingError, LedgerError, LostStateError
 from queen.ledger import MemoryLedger
 from queen.serve import ledger_health
@@ -134,9 +136,10 @@ def test_a_ledger_that_was_taken_over_is_reported_once_and_again_when_it_is_back
     asyncio.run(asyncio.wait_for(check(), 30))
 
 
-def test_a_loss_is_logged_also_after_another_error_and_once(caplog):
+@pytest.mark.parametrize("kind", [LostStateError, BindingError])
+def test_what_only_an_operator_can_help_with_is_logged_also_after_another_error_and_once(caplog, kind):
     health = LedgerHealth(MemoryLedger(), Metrics(), ThreadPoolExecutor(1))
-    gone, lost = LedgerError("connection refused"), LostStateError("went back in time")
+    gone, lost = LedgerError("connection refused"), kind("went back in time")
     for outcome in (gone, gone, lost, lost, gone, None, lost):
         health.report(outcome)
     errors = [record.fields["error"] for record in caplog.records if record.message == "ledger failed"]

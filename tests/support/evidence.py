@@ -7,7 +7,7 @@ from contextlib import closing
 from itertools import islice
 
 from queen.ledger import Ledger, MemoryLedger, RedisLedger, SqliteLedger
-from queen.ledger.sqlite_schema import load
+from queen.ledger.sqlite.schema import load
 from queen.sentinel.wealth import Winnings
 from tests.support.ledgers import Reopened
 

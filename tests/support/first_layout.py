@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from queen.ledger.redis_codec import _codes, tag
+from queen.ledger.redis.codec import _codes, tag
 
 NO_DIGEST = 0  # of a query that was remembered, but not answered
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from queen.ledger import Ledger
-from queen.ledger.sqlite_open import APPLICATION_ID
+from queen.ledger.sqlite.open import APPLICATION_ID
 from queen.ledger.words import Budget
 from queen.options import Group, Limits
 from tests.reference.watch import Rules

@@ -19,8 +19,8 @@ from queen.ledger.base import BINDING, UNFINISHED, Ledger
 
 SAME_RADIUS = 1e-6  # relative; less is rounding
 WAYS_OUT = (
-    "Give this bundle a ledger of its own (another file, or another Redis database or prefix), go back to the bundle "
-    "that the ledger is for, or take the ledger over: queen ledger rebind LEDGER BUNDLE"
+    "Give this bundle a ledger of its own (another file, or another Redis database), go back to the bundle "
+    "that the ledger is for, or take the ledger over: queen ledger rebind BUNDLE --ledger LEDGER"
 )
 
 
@@ -135,14 +135,14 @@ def _from_text(text: str) -> list[Binding]:
         taker = _from_text(text.removeprefix(UNFINISHED))[-1]
         raise BindingError(
             f"the ledger is being taken over by {taker}, or that was interrupted: wait, or run queen ledger rebind "
-            "LEDGER BUNDLE again, with that bundle or with the one that shall have it"
+            "BUNDLE --ledger LEDGER again, with that bundle or with the one that shall have it"
         )
     try:
         return [Binding(**(stored | {"radius": _plain_radius(stored["radius"])})) for stored in json.loads(text)]
     except (ValueError, TypeError, KeyError) as error:
         raise BindingError(
             f"cannot read what the ledger is for, got {text[:100]!r}: was it written by a newer version of queen? "
-            "Update queen, or take the ledger over: queen ledger rebind LEDGER BUNDLE"
+            "Update queen, or take the ledger over: queen ledger rebind BUNDLE --ledger LEDGER"
         ) from error
 
 

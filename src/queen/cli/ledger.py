@@ -1,31 +1,47 @@
-"""Commands for a ledger as a whole: let another bundle take it over."""
+"""Commands for a ledger as a whole: let another bundle take it over, or accept that it has lost records."""
 
 from __future__ import annotations
 
-import getpass
 from contextlib import closing
 from dataclasses import asdict, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from queen.cli.shared import Actor, Folder, Json, ModelOption, app, open_existing, out, print_json
+from queen.cli.shared import (
+    Actor,
+    AllowVolatile,
+    Folder,
+    Json,
+    ModelOption,
+    app,
+    open_existing,
+    out,
+    print_json,
+    this_actor,
+)
 from queen.errors import OptionError
 
 ledger = typer.Typer(help="Look after a ledger as a whole.", no_args_is_help=True, rich_markup_mode="markdown")
 app.add_typer(ledger, name="ledger")
 
+Url = Annotated[
+    str,
+    typer.Option(
+        "--ledger", envvar="QUEEN_LEDGER", help="A SQLite file, sqlite:///FILE or redis://HOST.", show_default=False
+    ),
+]
+Prefix = Annotated[str | None, typer.Option(help="With Redis, what all keys of the ledger begin with.")]
 
-@ledger.command(epilog="Example: `queen ledger rebind redis://10.0.0.5:6379/0 retrained --actor olga`")
+
+@ledger.command(epilog="Example: `queen ledger rebind retrained --ledger redis://10.0.0.5:6379/0 --actor olga`")
 def rebind(
-    url: Annotated[str, typer.Argument(metavar="LEDGER", help="A SQLite file, sqlite:///FILE or redis://HOST.")],
     bundle: Folder,
+    url: Url,
     radius: Annotated[float | None, typer.Option(help="As `queen serve --radius`, if the server has it.")] = None,
     model: ModelOption = None,
-    prefix: Annotated[str | None, typer.Option(help="With Redis, what all keys of the ledger begin with.")] = None,
-    allow_volatile: Annotated[
-        bool, typer.Option("--allow-volatile", help="Also a Redis that may lose what it acknowledged.")
-    ] = False,
+    prefix: Prefix = None,
+    allow_volatile: AllowVolatile = False,
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
@@ -44,12 +60,42 @@ def rebind(
         loaded = loaded.with_options(limits=replace(loaded.limits, radius=radius))
     if address := owner(url):
         raise OptionError(f"the server at {address} uses this ledger: stop it first, it belongs to the old bundle")
-    options = {"prefix": prefix, "allow_volatile": allow_volatile or None}
-    with closing(open_existing(url, **{name: value for name, value in options.items() if value is not None})) as store:
-        result = take_over(store, binding_of(loaded), getpass.getuser() if actor is None else actor)
+    with closing(open_existing(url, **_options(prefix, allow_volatile))) as store:
+        result = take_over(store, binding_of(loaded), this_actor(actor))
     if as_json:
         print_json(asdict(result))
         return
     listed = " and ".join(map(str, result.accepted))
     coverage = "; coverage and records of the old maps are forgotten" if result.forgot_coverage else ""
     out.print(f"the ledger is {'now' if result.changed else 'already'} for {listed}{coverage}", soft_wrap=True)
+
+
+@ledger.command(epilog="Example: `queen ledger accept 5f0c63f2a94b1d7e --ledger redis://10.0.0.5:6379/0`")
+def accept(
+    lost: Annotated[str, typer.Argument(metavar="ID", help="The id that the server's error names.")],
+    url: Url,
+    prefix: Prefix = None,
+    allow_volatile: AllowVolatile = False,
+    actor: Actor = None,
+) -> None:
+    """Accept that a ledger has lost records, so that its servers answer again; clients may regain what was forgotten.
+
+    For a ledger that went back in time, was emptied or replaced, and whose newer copy is gone for good. Where the file
+    itself is gone, a new and empty one is made, and said so. Running servers know within a second (of a file that was
+    replaced: when they are started again).
+    """
+    from queen.ledger import open_ledger
+    from queen.serve.lease import lease_path
+
+    beside = lease_path(url)
+    made = beside is not None and not beside.with_suffix("").is_file()
+    with closing(open_ledger(url, **_options(prefix, allow_volatile))) as store:
+        new = store.accept(lost, this_actor(actor))
+    where = f"; there was no file '{url}', so a new and empty one was made" if made else ""
+    out.print(f"the loss is accepted: what was {lost} is {new} from now on{where}", soft_wrap=True)
+
+
+def _options(prefix: str | None, allow_volatile: bool) -> dict[str, Any]:
+    """Those options of `open_ledger` that were given; a file has none of them."""
+    given = {"prefix": prefix, "allow_volatile": allow_volatile or None}
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Commands for ledgers as a whole: `queen migrate` one of an older version, `queen accept` one that lost records."""
+"""`queen migrate`: a ledger of an older version becomes one of this version."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from queen.cli.shared import Actor, Json, app, out, print_json, this_actor
+from queen.cli.shared import AllowVolatile, Json, app, out, print_json
 
 
 @app.command(epilog="Example: `queen migrate redis://10.0.0.5:6379/0 --prefix shop`")
@@ -19,9 +19,7 @@ def migrate(
         ),
     ],
     prefix: Annotated[str, typer.Option(help="With Redis, what all keys of the ledger begin with.")] = "queen",
-    allow_volatile: Annotated[
-        bool, typer.Option("--allow-volatile", help="Also a Redis that may lose what it acknowledged.")
-    ] = False,
+    allow_volatile: AllowVolatile = False,
     as_json: Json = False,
 ) -> None:
     """Bring a ledger that an older version wrote to this version's layout, after its servers were stopped.
@@ -38,23 +36,3 @@ def migrate(
         print_json(asdict(result))
         return
     out.print(f"{result.migrated} of {result.scopes} clients and groups were migrated; the ledger may be opened")
-
-
-@app.command(epilog="Example: `queen accept 5f0c63f2a94b1d7e --ledger redis://10.0.0.5:6379/0`")
-def accept(
-    lost: Annotated[str, typer.Argument(help="The id that the server's error names.", show_default=False)],
-    ledger: Annotated[str, typer.Option(help="A SQLite file, sqlite:///FILE or redis://HOST.", show_default=False)],
-    actor: Actor = None,
-) -> None:
-    """Accept that a ledger has lost records, so that its servers answer again; clients may regain what was forgotten.
-
-    For a ledger that went back in time, was emptied or replaced, and whose newer copy is gone for good. Running servers
-    know within a second (of a file that was replaced: when they are started again).
-    """
-    from contextlib import closing
-
-    from queen.ledger import open_ledger
-
-    with closing(open_ledger(ledger)) as store:
-        new = store.accept(lost, this_actor(actor))
-    out.print(f"the loss is accepted: what was {lost} is {new} from now on")

@@ -44,9 +44,10 @@ def clients(ledger: LedgerUrl = None, server: ServerUrl = None, key: AdminKey = 
         if as_json:
             print_json([asdict(standing) for standing in standings])
             return
-        budgets = _budget_words(store.events())
+        noted = _budget_events(store.events())
     header = ("name", "kind", "queries", "wealth", "state", "extra answers", "most covered class")
-    out.print(table(header, [_standing_line(standing, budgets) for standing in standings], left=2))
+    lines = [_standing_line(standing, noted.get((standing.group, standing.name), {})) for standing in standings]
+    out.print(table(header, lines, left=2))
 
 
 @app.command(epilog="Example: `queen alarms --ledger clients.sqlite --acknowledge 3`")
@@ -205,23 +206,36 @@ def _require_key(key: str | None, address: str) -> str:
     return key
 
 
-def _budget_words(events: Iterable[Event]) -> dict[tuple[bool, str], str]:
-    """What was noted last of everybody's budgets since an operator set them, the worst first: spent, else low."""
-    words: dict[tuple[bool, str], str] = {}
+def _budget_events(events: Iterable[Event]) -> dict[tuple[bool, str], dict[str, Event]]:
+    """What was noted last of everybody's extra answers ("budget") and classes ("class") since an operator set them.
+
+    The limits are in the bundle, which these commands do not have: else `Standing.short_of` would say more.
+    """
+    noted: dict[tuple[bool, str], dict[str, Event]] = {}
     for event in events:
-        who = event.group, event.name
+        who, kind = (event.group, event.name), event.what.partition(" ")[0]
         if event.what == "budget":
-            words.pop(who, None)
-        elif event.what in ("budget spent", "class spent") or (event.what.endswith(" low") and who not in words):
-            words[who] = event.what
-    return words
+            noted.pop(who, None)
+        elif event.what.endswith((" low", " spent")):
+            noted.setdefault(who, {})[kind] = event
+    return noted
 
 
-def _standing_line(standing: Standing, budgets: Mapping[tuple[bool, str], str]) -> tuple[str, ...]:
+def _short_of(standing: Standing, noted: Mapping[str, Event]) -> str:
+    """The worst word that was noted and still holds; another bundle that takes the ledger over forgets coverage."""
+    covered = max(standing.coverage.values(), default=0.0)
+    words = [
+        event.what
+        for kind, event in noted.items()
+        if kind == "budget" or covered >= max(event.coverage.values(), default=0.0)
+    ]
+    return max(words, key=lambda word: word.endswith("spent"), default="")
+
+
+def _standing_line(standing: Standing, noted: Mapping[str, Event]) -> tuple[str, ...]:
     covered = max(standing.coverage.items(), key=lambda item: item[1], default=None)
     accused = f"accused, {standing.after_alarm} since" if standing.after_alarm else "accused"
-    short_of = budgets.get((standing.group, standing.name), "")
-    state = "allowed" if standing.allowed else accused if standing.alarmed else short_of
+    state = "allowed" if standing.allowed else accused if standing.alarmed else _short_of(standing, noted)
     return (
         standing.name,
         "group" if standing.group else "client",

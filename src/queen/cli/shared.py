@@ -97,6 +97,9 @@ LedgerUrl = Annotated[
         show_default=False,
     ),
 ]
+AllowVolatile = Annotated[
+    bool, typer.Option("--allow-volatile", help="Also a Redis that may lose what it acknowledged.")
+]
 ServerUrl = Annotated[
     str | None, typer.Option(envvar="QUEEN_SERVER", help="A running server, http://HOST:PORT, instead of a ledger.")
 ]

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from queen.core.sensitivity import Floats
 from queen.errors import OptionError
 from queen.ledger.rows import Rows, check_client, make_rows
-from queen.ledger.witness.witness import ACCEPTED, ID, is_id, new_id
+from queen.ledger.witness import ACCEPTED, ID, is_id, new_id
 from queen.ledger.words import Budget, Event, Judgement, Standing, check_budget, make_event
 from queen.options import Limits
 from queen.sentinel.bets import Test

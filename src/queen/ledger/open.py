@@ -11,13 +11,13 @@ from typing import Any
 from queen.errors import OptionError
 from queen.ledger.base import Ledger
 from queen.ledger.memory import MemoryLedger
-from queen.ledger.redis import RedisLedger
-from queen.ledger.redis_client import parse_address
-from queen.ledger.redis_layout import Migrated
-from queen.ledger.redis_layout import migrate as migrate_redis
-from queen.ledger.sqlite import SqliteLedger
-from queen.ledger.sqlite_open import stored_version
-from queen.ledger.witness.witness import witness_path
+from queen.ledger.redis.layout import Migrated
+from queen.ledger.redis.layout import migrate as migrate_redis
+from queen.ledger.redis.ledger import RedisLedger
+from queen.ledger.redis.script import parse_address
+from queen.ledger.sqlite.ledger import SqliteLedger
+from queen.ledger.sqlite.open import stored_version
+from queen.ledger.witness import witness_path
 
 FORMS = """a path, or sqlite:///PATH (sqlite:////PATH from the root): a file
   redis://HOST:PORT/NUMBER, rediss:// (with TLS), valkey://, valkeys://: a server that several may share

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
 from math import floor
 
 import numpy as np
 
 from queen.core.sensitivity import Floats, query_area
-from queen.ledger.words import Budget, Standing
+from queen.ledger.words import LOW, Budget, Standing
 from queen.options import Limits
 from queen.sentinel.bets import Test
 from queen.sentinel.sketch import Memory
@@ -17,7 +15,6 @@ from queen.sentinel.wealth import Winnings
 
 TESTS = 2  # whose winnings are remembered: while servers change to another calibration, both go on
 OUTLASTED = 16  # tests that may come and go while a richer one is not used; the next takes the place of that one
-LOW = 0.8  # share of a budget after which it is low
 STRIDE = 1 << 26  # squares are numbered column * STRIDE + line, exact for every radius that Limits allows
 
 
@@ -143,7 +140,7 @@ class ScopeState:
         """The notice due after one more extra answer, see `Notice`; "" if none is."""
         if self.extra == limit:
             return "budget spent"
-        return "budget low" if 5 * self.extra >= 4 * limit > 5 * (self.extra - 1) else ""
+        return "budget low" if self.extra >= LOW * limit > self.extra - 1 else ""
 
     def class_mark(self, label: int, before: float, threshold: float) -> str:
         """The notice due after a record in a class that had CQS `before`; "" where another class came there first."""
@@ -193,75 +190,3 @@ class ScopeState:
             self.budget,
             self.coverage(),
         )
-
-
-# Bytes of what a state is made of, as measured on CPython 3.11 to 3.13, a little on the high side.
-STATE_BYTES, CLASS_BYTES, RECORD_BYTES, TEST_BYTES, COUNTS_BYTES = 2200, 500, 600, 700, 350
-
-
-class StateCache:
-    """The states that were used last, by whether they are groups and by name, in about `limit` bytes.
-
-    What a state takes is estimated from what it holds, without looking through it: a batch tells which states gained a
-    record. All states of a batch stay until it is over, whatever they take.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._states: OrderedDict[tuple[bool, str], ScopeState] = OrderedDict()
-        self._records: dict[tuple[bool, str], int] = {}
-        self._bytes: dict[tuple[bool, str], int] = {}
-        self.bytes = 0  # of all
-
-    def __len__(self) -> int:
-        """How many states there are."""
-        return len(self._states)
-
-    def get(self, key: tuple[bool, str]) -> ScopeState | None:
-        """A state, which becomes the one used last; None if it is not here."""
-        state = self._states.get(key)
-        if state is not None:
-            self._states.move_to_end(key)
-        return state
-
-    def add(self, key: tuple[bool, str], state: ScopeState) -> None:
-        """Take in a state that was just read."""
-        self._states[key] = state
-        self._records[key] = sum(len(of_class.records) for of_class in state.classes.values())
-        self._estimate(key)
-
-    def measure(self, keys: Iterable[tuple[bool, str]], recorded: Iterable[ScopeState]) -> None:
-        """Note that these states were used, and which gained a record, each time; then drop what is too much."""
-        gained: dict[int, int] = {}
-        for state in recorded:
-            gained[id(state)] = gained.get(id(state), 0) + 1
-        for key in keys:
-            if gained:
-                self._records[key] += gained.get(id(self._states[key]), 0)
-            self._estimate(key)
-        while self.bytes > self._limit and self._states:
-            key, _ = self._states.popitem(last=False)
-            del self._records[key]
-            self.bytes -= self._bytes.pop(key)
-
-    def _estimate(self, key: tuple[bool, str]) -> None:
-        before = self._bytes.get(key, 0)
-        self._bytes[key] = state_bytes(self._states[key], self._records[key]) + len(key[1])
-        self.bytes += self._bytes[key] - before
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._states.clear()
-        self._records.clear()
-        self._bytes.clear()
-        self.bytes = 0
-
-
-def state_bytes(state: ScopeState, records: int) -> int:
-    """About how many bytes a state takes that has so many records."""
-    memory, classes = state.memory, len(state.classes)
-    arrays = 8 * len(memory.digests) + 4 * len(memory.sketches) + 2 * (len(memory.first) + len(memory.following))
-    size = STATE_BYTES + arrays + CLASS_BYTES * classes + RECORD_BYTES * records
-    for winnings in state.winnings.values():  # two at most
-        size += TEST_BYTES + COUNTS_BYTES * len(winnings.counts)
-    return size

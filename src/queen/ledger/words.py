@@ -14,6 +14,7 @@ from queen.options import Limits
 from queen.types import Verdict
 
 LETTERS = {verdict.value: verdict for verdict in Verdict}
+LOW = 0.8  # share of a budget after which it is low
 NOTICES = ("alarm", "budget low", "budget spent", "class low", "class spent")  # events that queries bring about
 
 
@@ -68,9 +69,9 @@ class Denial:
 class Notice:
     """What a query has brought about, one of `NOTICES`; how the client or group stood then, and the client who asked.
 
-    Under the sentinel a budget is low when 4/5 of the extra answers are used, and spent when all are. A class is low,
-    or spent, when its coverage comes to 4/5 of the threshold, or beyond it; only the first class of a client or group
-    is noted. Each is noted when the mark is passed, so once, unless an operator moves the mark.
+    Under the sentinel a budget is low when the share `LOW` of the extra answers is used, and spent when all are. A
+    class is low, or spent, when its coverage comes to that share of the threshold, or beyond it; only the first class
+    of a client or group is noted. Each is noted when the mark is passed, so once, unless an operator moves the mark.
     """
 
     what: str
@@ -145,6 +146,16 @@ class Standing:
         All other numbers follow from queries, and a pardon alone puts nobody on record.
         """
         return bool(self.queries or self.allowed or self.budget)
+
+    def short_of(self, limits: Limits) -> tuple[str, ...]:
+        """Which budgets are low or spent under these limits, in the words of `NOTICES`; none if it is allowed."""
+        if self.allowed:
+            return ()
+        extra, most, covered = self.extra_answers, limits.extra_answers, max(self.coverage.values(), default=0.0)
+        words = ("budget spent",) if extra >= most else ("budget low",) if extra >= LOW * most else ()
+        if covered > limits.threshold:
+            return (*words, "class spent")
+        return (*words, "class low") if 0 < LOW * limits.threshold <= covered else words
 
 
 def make_event(what: str, standing: Standing, *, client: str = "", actor: str = "") -> Event:

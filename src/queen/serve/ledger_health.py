@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from queen.errors import LedgerError, LostStateError
+from queen.errors import BindingError, LedgerError, LostStateError
 from queen.ledger import Ledger
 from queen.serve.telemetry.log import log
 from queen.serve.telemetry.metrics import Metrics
@@ -47,7 +47,7 @@ class LedgerHealth:
 
     def _log(self, error: LedgerError) -> None:
         """Log the first error of a ledger that worked, and then what only an operator can help with, once each."""
-        if not self._logged or (isinstance(error, LostStateError) and str(error) != self._logged):
+        if not self._logged or (isinstance(error, LostStateError | BindingError) and str(error) != self._logged):
             self._logged = str(error)
             log("ledger failed", level="error", error=self._logged)
 

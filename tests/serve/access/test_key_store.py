@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from queen.errors import ClientError, KeyStoreError, LedgerError, LimitsError, OptionError, SecretError
 from queen.ledger import Budget
-from queen.ledger.redis import RedisLedger
+from queen.ledger.redis.ledger import RedisLedger
 from queen.serve.access.key import Key, budgets, from_plain, new_key, parse, to_plain
 from queen.serve.access.key_store import FileKeys, KeyStore, RedisKeys, open_keys
 from tests.support.key_texts import IDS, SECRETS, URL_SAFE

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from queen.atomic import write_atomically
 from queen.errors import KeyStoreError, LedgerError, OptionError, SecretError
-from queen.ledger.redis_client import RedisServers
+from queen.ledger.redis.client import RedisServers
 from queen.ledger.words import Budget
 from queen.serve.access.key import Key, from_plain, mark_revoked, new_key, to_plain
 

@@ -12,7 +12,6 @@ from typing import Any
 from queen.bundle.bundle import Bundle
 from queen.ledger import Standing
 from queen.ledger.rows import bar_of
-from queen.ledger.state import LOW
 from queen.options import Limits
 
 MAX_ACCOUNTS = 20_000  # that are in memory at once
@@ -108,18 +107,7 @@ def _account(standing: Standing, bundle: Bundle) -> Account:
     limits = limits_of(standing, bundle)
     label, cqs = max(standing.coverage.items(), key=lambda item: item[1], default=(None, 0.0))
     share = 0.0 if label is None else _share(cqs, limits.threshold)
-    return Account(standing, share, label, _budget_words(standing, limits, cqs) if bundle.policy == "sentinel" else ())
-
-
-def _budget_words(standing: Standing, limits: Limits, cqs: float) -> tuple[str, ...]:
-    """Which budgets are low or spent, by the marks of `Notice`; none of who is on the allow-list."""
-    if standing.allowed:
-        return ()
-    extra, most = standing.extra_answers, limits.extra_answers
-    words = ("budget spent",) if extra >= most else ("budget low",) if 5 * extra >= 4 * most else ()
-    if cqs > limits.threshold:
-        return (*words, "class spent")
-    return (*words, "class low") if 0 < LOW * limits.threshold <= cqs else words
+    return Account(standing, share, label, standing.short_of(limits) if bundle.policy == "sentinel" else ())
 
 
 def _share(cqs: float, threshold: float) -> float:

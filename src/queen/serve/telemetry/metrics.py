@@ -63,7 +63,11 @@ class Metrics:
         )
         self._queue = Gauge("queen_queue_rows", "Queries that wait for the model.", registry=registry)
         self._ready = Gauge("queen_ready", "1 while the server is ready to answer.", registry=registry)
-        self._errors = Counter("queen_ledger_errors", "Batches that could not be recorded.", registry=registry)
+        self._errors = Counter(
+            "queen_ledger_errors",
+            "Batches and checks that the ledger failed.",
+            registry=registry,
+        )
         self._recording = Gauge("queen_recording", "1 while the query log takes queries.", registry=registry)
         self._lost = Counter("queen_record_dropped_rows", "Queries missing in the query log.", registry=registry)
         self._unnamed_proxy = Counter(
@@ -110,7 +114,7 @@ class Metrics:
         (self._alarms[kind] if what == "alarm" else self._budgets[what, kind]).inc()
 
     def ledger_error(self) -> None:
-        """Count a batch that could not be recorded and so was not answered."""
+        """Count a failed use of the ledger: a batch, which was not answered, or a check."""
         self._errors.inc()
 
     def set_ready(self, ready: bool) -> None:

@@ -89,7 +89,7 @@ export function meter(share, kind = "") {
 export const wealthShare = (wealth, bar) =>
   !bar || wealth === 0 ? 0 : wealth === null ? 1 : Math.max(0, Math.log10(Math.max(wealth, 1e-9)) / Math.log10(bar));
 
-// As NOTICES of ledger/base.py: what the ledger notes by itself, and an operator marks as seen.
+// As NOTICES of ledger/words.py: what the ledger notes by itself, and an operator marks as seen.
 const NOTICES = ["alarm", "budget low", "budget spent", "class low", "class spent"];
 export const isOpen = (event) => NOTICES.includes(event.what) && !event.acknowledged;
 

@@ -9,9 +9,9 @@ from os.path import realpath
 from pathlib import Path
 
 from queen.errors import LedgerError, LostStateError
-from queen.ledger.sqlite_open import file_at, stored_facts
-from queen.ledger.sqlite_schema import read_fact, write_fact
-from queen.ledger.witness.witness import ACCEPTED, EPOCH, EVERY, ID, Witness, new_id
+from queen.ledger.sqlite.events import read_fact, write_fact
+from queen.ledger.sqlite.open import file_at, stored_facts
+from queen.ledger.witness import ACCEPTED, EPOCH, EVERY, ID, Witness, new_id
 
 WITH_LOG, WITHOUT_LOG = "with log", "without log"  # what a witness remembers the epoch of
 Risen = tuple[str, dict[str, int]]

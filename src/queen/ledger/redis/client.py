@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property
-from importlib import resources
 from math import inf
 from typing import Any
-from urllib.parse import urlsplit
 
 from queen.errors import LedgerError, LostStateError, OptionError
-from queen.ledger.witness.durability import volatile_settings
-from queen.ledger.witness.redis_epochs import RedisEpochs
-from queen.ledger.witness.witness import Witness
+from queen.ledger.redis.durability import volatile_settings
+from queen.ledger.redis.epochs import RedisEpochs
+from queen.ledger.redis.script import Script, ScriptCall, parse_address
+from queen.ledger.witness import Witness
 
-SCHEMES = {"valkey": "redis", "valkeys": "rediss"}
 WORKERS = 16  # servers of a cluster that are asked at the same time
 PAGE = 1000  # keys looked at per SCAN
 REFRESH_PAUSE = 1.0  # least seconds between two readings of a cluster's map of slots
-
-
-@dataclass(frozen=True)
-class Script:
-    """A Lua script in a file of this package."""
-
-    name: str
-
-    @cached_property
-    def text(self) -> str:
-        """The source that the server runs."""
-        return resources.files("queen.ledger").joinpath(self.name).read_text(encoding="utf-8")
-
-    @cached_property
-    def sha(self) -> str:
-        """The name by which the server knows it."""
-        return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-
-
-@dataclass(frozen=True)
-class ScriptCall:
-    """One run of a script; all its keys lie in one slot of a cluster."""
-
-    keys: tuple[str, ...]
-    arguments: tuple[bytes | str | int, ...]
 
 
 def _import_redis() -> Any:
@@ -171,11 +141,14 @@ class RedisServers:
             return None
         if self._cluster is None:
             return self.epochs.parts[0]
-        if not self._counter_of:
+        counter_of = self._counter_of
+        if not counter_of:
+            counter_of = {}  # for other threads to see as a whole or not at all
             for part in reversed(self.epochs.parts):
                 with suppress(*self._errors):
-                    self._counter_of[id(self.client_of(self.epochs.key(part)))] = part
-        return self._counter_of.get(id(client))
+                    counter_of[id(self.client_of(self.epochs.key(part)))] = part
+            self._counter_of = counter_of
+        return counter_of.get(id(client))
 
     def is_error(self, reply: object) -> bool:
         """Whether a reply is an error."""
@@ -293,16 +266,3 @@ class RedisServers:
         if self._pool is not None:
             self._pool.shutdown(wait=False)
         (self._one if self._cluster is None else self._cluster).close()
-
-
-def parse_address(url: str) -> tuple[str, str]:
-    """An address as it may be shown, without a password, and as redis-py takes it."""
-    parts = urlsplit(url)
-    scheme = SCHEMES.get(parts.scheme, parts.scheme)
-    if scheme not in ("redis", "rediss"):
-        raise OptionError(f"expected redis://HOST:PORT/NUMBER, rediss:// or valkey://, got '{parts.scheme}://...'")
-    try:
-        place = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
-    except ValueError as error:
-        raise OptionError(f"expected redis://HOST:PORT/NUMBER: {error}") from error
-    return f"{parts.scheme}://{place}{parts.path}", parts._replace(scheme=scheme).geturl()

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from queen.ledger.redis_admin import RedisAdmin
-from queen.ledger.redis_client import Script, ScriptCall
-from queen.ledger.redis_codec import PackedRows, unpack_coverage
+from queen.ledger.redis.admin import RedisAdmin
+from queen.ledger.redis.codec import PackedRows, unpack_coverage
+from queen.ledger.redis.script import Script, ScriptCall
 from queen.ledger.rows import Rows, Scope, bar_of
 from queen.ledger.words import NOTICES, Denial, Judgement, Notice, Standing, make_event
 

@@ -12,14 +12,16 @@ from pathlib import Path
 
 from queen.core.sensitivity import Floats
 from queen.errors import LedgerError, LostStateError
-from queen.ledger import sqlite_schema as tables
 from queen.ledger.base import BINDING, LedgerBase
 from queen.ledger.decide import Journal, decide
 from queen.ledger.rows import Rows, Scope, check_client
-from queen.ledger.sqlite_open import SCHEMA_VERSION, make_private, prepare
-from queen.ledger.sqlite_schema import Touched, number
-from queen.ledger.state import ScopeState, StateCache
-from queen.ledger.witness.file_watch import FileWatch
+from queen.ledger.sqlite import events
+from queen.ledger.sqlite import schema as tables
+from queen.ledger.sqlite.cache import StateCache
+from queen.ledger.sqlite.open import SCHEMA_VERSION, make_private, prepare
+from queen.ledger.sqlite.schema import Touched, number
+from queen.ledger.sqlite.watch import FileWatch
+from queen.ledger.state import ScopeState
 from queen.ledger.words import Budget, Event, Judgement, Standing, check_event, make_event
 from queen.sentinel.bets import Test
 
@@ -138,7 +140,7 @@ class SqliteLedger(LedgerBase):
     def events(self, *, after: int = 0) -> list[Event]:
         """Notices and what operators did, oldest first."""
         with self._lock, self._named_errors():
-            return tables.read_events(self._db, after)
+            return events.read_events(self._db, after)
 
     def acknowledge(self, event: int, actor: str) -> None:
         """Note that somebody has read an event."""
@@ -164,12 +166,12 @@ class SqliteLedger(LedgerBase):
     def fact(self, name: str) -> str | None:
         """Something that is true of the whole ledger; see `Ledger`."""
         with self._lock, self._named_errors():
-            return tables.read_fact(self._db, name)
+            return events.read_fact(self._db, name)
 
     def set_fact(self, name: str, value: str, *, replace: bool = True) -> str:
         """Say something of the whole ledger, and return what holds."""
         with self._writing():
-            return tables.write_fact(self._db, name, value, replace=replace)
+            return events.write_fact(self._db, name, value, replace=replace)
 
     def rebind(self, binding: str, actor: str, *, name: str, forget_coverage: bool) -> None:
         """Say what the ledger is for from now on, in one transaction; see `Ledger`."""
@@ -178,8 +180,8 @@ class SqliteLedger(LedgerBase):
             if forget_coverage:
                 self._db.execute("DELETE FROM record")
                 self._cache.clear()
-            tables.write_fact(self._db, BINDING, binding, replace=True)
-            tables.write_event(self._db, event)
+            events.write_fact(self._db, BINDING, binding, replace=True)
+            self._log_event(event)
 
     def check(self) -> None:
         """Commit something that changes nothing; raise `LedgerError` if that is not possible."""
@@ -251,7 +253,7 @@ class SqliteLedger(LedgerBase):
 
     def _log_event(self, event: Event) -> None:
         """Log an event in a new epoch, so that no copy from before passes for this state."""
-        tables.write_event(self._db, event)
+        events.write_event(self._db, event)
         self._watch.rise_now()
 
     def _peek(self, name: str, *, group: bool = False) -> ScopeState:

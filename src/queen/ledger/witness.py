@@ -91,7 +91,8 @@ class Witness:
         epoch, when = max(self._epochs.values(), default=0), f" of {self._at}" if self._at else ""
         self.problem = LostStateError(
             f"ledger '{self.name}' {what}, but epoch {epoch}{when} was seen here, so records are lost and nobody is "
-            f"answered: put the newer copy back, or accept the loss: queen accept {self.id} --ledger '{self.name}'"
+            "answered: put the newer copy back, or accept the loss: "
+            f"queen ledger accept {self.id} --ledger '{self.name}'"
         )
         return self.problem
 

@@ -13,7 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from queen.errors import LedgerError, OptionError
-from queen.ledger.redis_client import RedisServers, Script, ScriptCall
+from queen.ledger.redis.client import RedisServers
+from queen.ledger.redis.script import Script, ScriptCall
 from queen.sentinel.sketch import Memory
 
 LAYOUT = 2

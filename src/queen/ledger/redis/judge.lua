@@ -31,8 +31,8 @@ local TEST, POINTS, QUERIES, ENFORCE = ARGV[2], ARGV[4], ARGV[5], ARGV[6]
 local STATE, STATE_SIZE = '<Bdddd', 33
 local SHAPES, LANES, STAKE_1, STAKE_2 = 3, 5, 0.2, 0.6 -- as in sentinel/bets.py
 local MOST = 2 ^ 28 - 1 -- as in sentinel/wealth.py
-local OUTLASTED, LOW, HOMES = 16, 0.8, 16 -- as in ledger/state.py and ledger/rows.py
-local SPENT, DENIED, ALARMED, TRUSTED, REPEATED, CUT_OFF = 4, 8, 16, 32, 64, 128 -- as in ledger/redis.py
+local OUTLASTED, LOW, HOMES = 16, 0.8, 16 -- as in ledger/state.py, ledger/words.py and ledger/rows.py
+local SPENT, DENIED, ALARMED, TRUSTED, REPEATED, CUT_OFF = 4, 8, 16, 32, 64, 128 -- as in ledger/redis/ledger.py
 local POINT, HEAD, CODES = 36, 109, 45 -- bytes per point, per query before its bet, and before its codes to search
 local NUMBERS = 1 + SCORES + 3 * LANES * SCORES
 local ROWS, QUERY = #POINTS / POINT, HEAD + 4 * NUMBERS
@@ -367,7 +367,7 @@ end
 -- Notices: what operators should hear of
 
 local notices, denials = {}, {}
-local ALARM, BUDGET_LOW, BUDGET_SPENT, CLASS_LOW, CLASS_SPENT = 0, 1, 2, 3, 4 -- places in NOTICES of ledger/base.py
+local ALARM, BUDGET_LOW, BUDGET_SPENT, CLASS_LOW, CLASS_SPENT = 0, 1, 2, 3, 4 -- places in NOTICES of ledger/words.py
 
 -- CQS by class.
 local function coverage_now()
@@ -391,7 +391,7 @@ end
 local function note_extra(row)
   if extra == extra_answers then
     note(BUDGET_SPENT, row, 0)
-  elseif 5 * extra >= 4 * extra_answers and 4 * extra_answers > 5 * (extra - 1) then
+  elseif extra >= LOW * extra_answers and LOW * extra_answers > extra - 1 then
     note(BUDGET_LOW, row, 0)
   end
 end

@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from queen.errors import LedgerError, ProtectionWarning
-from queen.ledger.sqlite_schema import FACT, SCHEMA, SCOPE, SENTINEL, number
+from queen.ledger.sqlite.schema import FACT, SCHEMA, SCOPE, SENTINEL, number
 
 SCHEMA_VERSION = 6
 # What each version that we read has and no older one has; the newest comes first.

@@ -1,4 +1,4 @@
-"""What operators read and do in a Redis ledger; judging is in redis.py."""
+"""What operators read and do in a Redis ledger; judging is in ledger.py."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 
 from queen.core.sensitivity import Floats
 from queen.errors import LedgerError, LostStateError
-from queen.ledger import redis_layout
 from queen.ledger.base import BINDING, UNFINISHED, LedgerBase
-from queen.ledger.redis_client import RedisServers, Script, ScriptCall, parse_address
-from queen.ledger.redis_codec import (
+from queen.ledger.redis import layout
+from queen.ledger.redis.client import RedisServers
+from queen.ledger.redis.codec import (
     pack_budget,
     pack_event,
     tag,
@@ -26,15 +26,16 @@ from queen.ledger.redis_codec import (
     unpack_standing,
     unpack_state,
 )
+from queen.ledger.redis.script import Script, ScriptCall, parse_address
 from queen.ledger.rows import check_client
-from queen.ledger.witness.witness import ID, Witness, new_id
+from queen.ledger.witness import ID, Witness, new_id
 from queen.ledger.words import Budget, Event, Standing, check_event, make_event
 from queen.sentinel.bets import Test
 
 OPERATE = Script("operate.lua")
 NUMBER = Script("number.lua")
 GROUP_FLAG, ALLOWED_FLAG = 4, 2
-NOTICE = 3.0  # seconds in which every server notices that its bundle was replaced (`serve.ledger_health`), and stops
+STOP_SECONDS = 3.0  # in which every server notices that its bundle was replaced (`serve.ledger_health`), and stops
 MAX_WAITING = 10_000  # events that wait for a server to come back
 
 
@@ -50,7 +51,7 @@ class RedisAdmin(LedgerBase):
         prefix: str = "queen",
         witness: str | PathLike[str] | None = None,
     ) -> None:
-        self._prefix = redis_layout.check_prefix(prefix)
+        self._prefix = layout.check_prefix(prefix)
         self._allow_volatile = allow_volatile
         self._waiting: list[bytes] = []
         self._numbers: dict[tuple[str, int], int] = {}  # of the tests used so far, by account and id
@@ -59,7 +60,7 @@ class RedisAdmin(LedgerBase):
         known = None if allow_volatile else Witness(parse_address(url)[0], None if witness is None else Path(witness))
         self._servers = RedisServers(url, timeout, prefix=prefix, witness=known)
         try:
-            redis_layout.claim(self._servers, prefix)
+            layout.claim(self._servers, prefix)
             self.check()
         except BaseException:
             self.close()
@@ -101,8 +102,8 @@ class RedisAdmin(LedgerBase):
         event = make_event("rebind", Standing(check_client(name), group=False), actor=check_client(actor))
         if forget_coverage:
             self.set_fact(BINDING, UNFINISHED + binding)
-            time.sleep(NOTICE)  # servers of the old bundle still write
-            redis_layout.forget_coverage(self._servers, self._prefix)
+            time.sleep(STOP_SECONDS)  # servers of the old bundle still write
+            layout.forget_coverage(self._servers, self._prefix)
         self.set_fact(BINDING, binding)
         if not self._log([event]):
             raise LedgerError(f"'{name}' has taken the ledger over, but that could not be logged yet")

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from queen.errors import LedgerError
-from queen.ledger.witness.witness import ACCEPTED, EVERY, ID, Witness
+from queen.ledger.witness import ACCEPTED, EVERY, ID, Witness
 
 SLOTS = 16384
 COUNTERS = 64  # of a cluster: each lies in its own 64th of the slots

@@ -10,9 +10,9 @@ from typing import Any
 
 from queen.errors import LedgerError
 from queen.ledger.decide import Journal
-from queen.ledger.sqlite_codec import BLOCK, pack_block, pack_purses, unpack_block, unpack_purses
+from queen.ledger.sqlite.codec import BLOCK, pack_block, pack_purses, unpack_block, unpack_purses
 from queen.ledger.state import TESTS, ClassState, ScopeState
-from queen.ledger.words import Budget, Event, Standing
+from queen.ledger.words import Budget, Standing
 from queen.sentinel.bets import Test
 from queen.sentinel.sketch import SIZE
 
@@ -262,41 +262,3 @@ def number_test(db: sqlite3.Connection, test: Test, *, claim: bool = True) -> in
         if claim:
             db.execute("INSERT INTO test VALUES (?, ?, ?)", (*key, row[0]))
     return int(row[0])
-
-
-def read_fact(db: sqlite3.Connection, name: str) -> str | None:
-    """Something that is true of the whole ledger; None if nobody has said it."""
-    row: tuple[str] | None = db.execute("SELECT value FROM fact WHERE name = ?", (name,)).fetchone()
-    return row[0] if row else None
-
-
-def write_fact(db: sqlite3.Connection, name: str, value: str, *, replace: bool) -> str:
-    """Store a fact, unless there is one that may not be replaced; returns what holds."""
-    insert = "INSERT OR REPLACE INTO fact VALUES (?, ?)" if replace else "INSERT OR IGNORE INTO fact VALUES (?, ?)"
-    db.execute(insert, (name, value))
-    row: tuple[str] = db.execute("SELECT value FROM fact WHERE name = ?", (name,)).fetchone()
-    return row[0]
-
-
-def write_event(db: sqlite3.Connection, event: Event) -> None:
-    """Log an event; the table numbers it."""
-    e = event
-    db.execute(
-        "INSERT INTO event (what, name, is_group, client, wealth, queries, coverage, actor, at) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (e.what, e.name, e.group, e.client, e.wealth, e.queries, json.dumps(e.coverage), e.actor, e.at),
-    )
-
-
-def read_events(db: sqlite3.Connection, after: int) -> list[Event]:
-    """The events after this number, oldest first."""
-    rows: Iterable[tuple[int, str, str, int, str, float, int, str, str, float, str | None]]
-    rows = db.execute("SELECT * FROM event WHERE id > ? ORDER BY id", (after,)).fetchall()
-    return [
-        Event(i, what, name, bool(group), client, wealth, queries, _coverage(text), actor, at, acknowledged)
-        for i, what, name, group, client, wealth, queries, text, actor, at, acknowledged in rows
-    ]
-
-
-def _coverage(text: str) -> dict[int, float]:
-    return {int(label): cqs for label, cqs in json.loads(text).items()}
