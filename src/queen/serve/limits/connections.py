@@ -16,7 +16,7 @@ from queen.serve.network import TrustedProxies, parse_address
 
 UNKNOWN = "unknown"  # where a connection has no address
 NETWORK_BITS = 64  # of an IPv6 address: a single household has all the rest
-NOTE = Callable[[str, str], None]
+Note = Callable[[str, str], None]
 
 
 class Evictable(Protocol):
@@ -44,7 +44,7 @@ class Connections:
         most_per_address: int,
         *,
         proxies: TrustedProxies | None = None,
-        note: NOTE = lambda reason, address: None,
+        note: Note = lambda reason, address: None,
     ) -> None:
         self._most, self._most_per_address, self._note = most, most_per_address, note
         self._proxies = proxies or TrustedProxies()

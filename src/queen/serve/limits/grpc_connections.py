@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from queen.serve.limits.connections import NOTE, address_of, proxy_of
+from queen.serve.limits.connections import Note, address_of, proxy_of
 from queen.serve.network import TrustedProxies
 
 EVERY = 1.0  # seconds between two looks
@@ -38,7 +38,7 @@ class OpenSocket:
 class GrpcConnections:
     """Watches the connections to a port; `note` hears why some are closed, and of which address."""
 
-    def __init__(self, port: int, most: int, most_per_address: int, *, proxies: TrustedProxies, note: NOTE) -> None:
+    def __init__(self, port: int, most: int, most_per_address: int, *, proxies: TrustedProxies, note: Note) -> None:
         self._port, self._most, self._most_per_address = port, most, most_per_address
         self._proxies, self._note = proxies, note
 
