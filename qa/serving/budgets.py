@@ -192,7 +192,7 @@ def costs_nothing(server: Server, where: str, key: str, answered: list[int], ref
 def survives(folder: Path, ledger: str, kills: int, module: str = "queen", patience: float = PATIENCE) -> list[Check]:
     """Alarms whose delivery fails, each followed by kill -9; then a start at which the receiver is there again."""
     with receiving() as hook:
-        options = {"ledger": ledger, "home": folder / "killed", "module": module, "webhook": hook.url}
+        options = {"ledger": ledger, "home": folder / "killed", "module": module, "webhook": hook.url, **WIDE_DISCS}
         hook.ready = False
         for number in range(kills):
             with started(folder, **options) as server:
