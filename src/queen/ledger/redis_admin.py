@@ -15,7 +15,7 @@ from queen.core.sensitivity import Floats
 from queen.errors import LedgerError, LostStateError
 from queen.ledger import redis_layout
 from queen.ledger.base import BINDING, UNFINISHED, LedgerBase
-from queen.ledger.redis_client import RedisServers, Script, ScriptCall, parse_address
+from queen.ledger.redis_client import PAGE, RedisServers, Script, ScriptCall, parse_address
 from queen.ledger.redis_codec import (
     pack_budget,
     pack_event,
@@ -181,14 +181,26 @@ class RedisAdmin(LedgerBase):
                     pipeline.execute_command(command, key, *arguments)
                 yield from (reply for reply in pipeline.execute() if reply)
 
-    def events(self, *, after: int = 0) -> list[Event]:
-        """Notices and what operators did, oldest first."""
+    def events(self, *, after: int = 0, newest: int | None = None) -> list[Event]:
+        """Notices and what operators did, oldest first; read in pages, so that no script waits long."""
         log, readers = self._log_keys()
+        events: list[Event] = []
         with self._servers.named_errors():
-            acknowledged = self._servers.client_of(readers).hgetall(readers)
-            listed = self._servers.client_of(log).lrange(log, after, -1)
-        names = {int(number): actor.decode() for number, actor in acknowledged.items()}
-        return [unpack_event(number, packed, names.get(number)) for number, packed in enumerate(listed, after + 1)]
+            count = self._servers.client_of(log).llen(log)
+            first = after if newest is None else max(after, count - newest)
+            for start in range(first, count, PAGE):
+                listed = self._servers.client_of(log).lrange(log, start, min(start + PAGE, count) - 1)
+                numbers = range(start + 1, start + 1 + len(listed))
+                names = self._servers.client_of(readers).hmget(readers, list(numbers)) if listed else []
+                events += [unpack_event(*one) for one in zip(numbers, listed, map(_decoded, names), strict=True)]
+        return events
+
+    def acknowledgements(self) -> dict[int, str]:
+        """Who has read which event."""
+        _, readers = self._log_keys()
+        with self._servers.named_errors():
+            stored = self._servers.client_of(readers).hgetall(readers)
+        return {int(number): actor.decode() for number, actor in stored.items()}
 
     def acknowledge(self, event: int, actor: str) -> None:
         """Note that somebody has read an event."""
@@ -242,3 +254,7 @@ class RedisAdmin(LedgerBase):
         if self._servers.epochs:
             self._servers.epochs.witness.save()
         self._servers.close()
+
+
+def _decoded(text: bytes | None) -> str | None:
+    return None if text is None else text.decode()

@@ -84,7 +84,7 @@ class Webhook:
     def begin(self) -> None:
         """Remember where the ledger's events stand, unless somebody has delivered some already."""
         if self._ledger.fact(self._cursor) is None:
-            events = self._ledger.events()
+            events = self._ledger.events(newest=1)
             self._ledger.set_fact(self._cursor, str(events[-1].id if events else 0), replace=False)
 
     async def start(self) -> None:
