@@ -87,15 +87,24 @@ def test_a_damaged_witness_is_refused_by_name(tmp_path: Path, content: str) -> N
         SqliteLedger(tmp_path / "ledger.sqlite", witness=tmp_path / "witness")
 
 
-def test_a_witness_that_cannot_be_written_is_written_later(tmp_path: Path) -> None:
+def test_a_witness_that_cannot_be_written_is_written_later_and_the_log_says_both_once(tmp_path: Path, caplog) -> None:
     (tmp_path / "folder").write_text("not a folder")
     one = Witness("name")
     one.path = tmp_path / "folder" / "witness"
-    one.note(new_id(), {"a": 1})
-    one.save()
+    for epoch in (1, 2):
+        one.note(new_id(), {"a": epoch})
+        one.save()
+    (line,) = caplog.messages
+    assert str(one.path) in line
+    assert "cannot be written" in line
     (tmp_path / "folder").unlink()
-    one.save()
-    assert Witness("name", one.path).epochs() == {"a": 1}
+    for epoch in (3, 4):
+        one.note(None, {"a": epoch})
+        one.save()
+    assert Witness("name", one.path).epochs() == {"a": 4}
+    (_, line) = caplog.messages
+    assert "is written again" in line
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
 def test_no_password_is_in_the_name_or_the_content(tmp_path: Path) -> None:
