@@ -448,6 +448,31 @@ def test_one_that_may_forget_is_not_compared(redis) -> None:
         assert ledger.standing("alice").queries == 1
 
 
+def test_one_whose_settings_are_hidden_is_not_expected_to_forget(redis, tmp_path: Path) -> None:
+    hide_settings(redis)
+    options = {"allow_volatile": True, "witness": tmp_path / "witness"}
+    with closing(RedisLedger(redis.url, **options)) as ledger:
+        judge(ledger)
+        restart_with(redis, None)
+        hide_settings(redis)
+        with pytest.raises(LostStateError, match="is empty"):
+            ledger.check()
+        with pytest.raises(LostStateError, match="is empty"):
+            judge(ledger)
+    with pytest.raises(LostStateError, match="is empty") as caught:
+        RedisLedger(redis.url, **options)
+    with closing(RedisLedger(redis.url, allow_volatile=True)) as ledger:
+        ledger.accept(str(caught.value).split("accept ")[-1].split()[0], "boss")
+    with closing(RedisLedger(redis.url, **options)) as ledger:
+        judge(ledger)
+
+
+def hide_settings(server: RedisServer) -> None:
+    """Forbid CONFIG, as managed services do."""
+    with server.client() as client:
+        client.acl_setuser("default", enabled=True, commands=["-config"])
+
+
 def test_a_killed_writer_never_leaves_a_witness_ahead_of_redis(redis, tmp_path: Path) -> None:
     acknowledged = kill_a_writer(redis.url, tmp_path / "witness", 30)
     redis.kill()

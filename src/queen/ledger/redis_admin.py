@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,9 @@ class RedisAdmin(LedgerBase):
         self._numbers: dict[tuple[str, int], int] = {}  # of the tests used so far, by account and id
         self._lock = threading.Lock()
         self._refusal: LostStateError | None = None  # why nobody may be answered, since `verify` said so
-        known = None if allow_volatile else Witness(parse_address(url)[0], None if witness is None else Path(witness))
+        known = None
+        if not allow_volatile or _hides_settings(url, timeout):
+            known = Witness(parse_address(url)[0], None if witness is None else Path(witness))
         self._servers = RedisServers(url, timeout, prefix=prefix, witness=known)
         try:
             redis_layout.claim(self._servers, prefix)
@@ -258,3 +261,9 @@ class RedisAdmin(LedgerBase):
 
 def _decoded(text: bytes | None) -> str | None:
     return None if text is None else text.decode()
+
+
+def _hides_settings(url: str, timeout: float) -> bool:
+    """Whether the settings of a Redis cannot be read: then it is not known to forget, and what it holds is compared."""
+    with closing(RedisServers(url, timeout)) as servers:
+        return servers.hide_settings()

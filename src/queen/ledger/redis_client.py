@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from queen.errors import LedgerError, LostStateError, OptionError
-from queen.ledger.witness.durability import volatile_settings
+from queen.ledger.witness.durability import hides_settings, volatile_settings
 from queen.ledger.witness.redis_epochs import RedisEpochs
 from queen.ledger.witness.witness import Witness
 
@@ -253,11 +253,11 @@ class RedisServers:
 
         `LedgerError` if no server answers.
         """
-        if allow_volatile:
-            return
         clients, problems, errors = self.clients(), list[str](), list[Exception]()
         if self.epochs:
             self.epochs.verify(clients, self._errors, is_cluster=self.is_cluster)
+        if allow_volatile:
+            return
         for client in clients:
             try:
                 problems.append(volatile_settings(client, self._redis.exceptions.ResponseError))
@@ -268,6 +268,14 @@ class RedisServers:
                 f"ledger '{self.name}' is not durable: {'; '.join(dict.fromkeys(filter(None, problems)))}"
             )
         self._refuse_silence(clients, errors)
+
+    def hide_settings(self) -> bool:
+        """Whether nobody can know how some server is set; one that does not answer is left out."""
+        for client in self.clients():
+            with suppress(*self._errors):
+                if hides_settings(client, self._redis.exceptions.ResponseError):
+                    return True
+        return False
 
     def error(self, error: object) -> LedgerError:
         """The error for a client of the ledger, without the password in the address; what was lost comes first."""

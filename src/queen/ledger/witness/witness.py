@@ -133,7 +133,7 @@ class Witness:
         failed, self._is_failing = self._is_failing, error is not None
         if error is not None and not failed:
             LOGGER.warning(
-                "witness '%s' cannot be written (%s): if the ledger loses records while the server is stopped, that may "
+                "witness '%s' cannot be written (%s): a ledger that loses records while the server is stopped may "
                 "not be noticed. It is tried again all the time",
                 self.path,
                 error.strerror or error,
