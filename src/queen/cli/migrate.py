@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -44,6 +45,10 @@ def migrate(
 def accept(
     lost: Annotated[str, typer.Argument(help="The id that the server's error names.", show_default=False)],
     ledger: Annotated[str, typer.Option(help="A SQLite file, sqlite:///FILE or redis://HOST.", show_default=False)],
+    home: Annotated[
+        Path, typer.Option(envvar="QUEEN_HOME", help="Folder of the server, which remembers the id.")
+    ] = Path(".queen"),
+    force: Annotated[bool, typer.Option("--force", help="Also an id that nothing in that folder expects.")] = False,
     actor: Actor = None,
 ) -> None:
     """Accept that a ledger has lost records, so that its servers answer again; clients may regain what was forgotten.
@@ -53,8 +58,11 @@ def accept(
     """
     from contextlib import closing
 
+    from queen.cli.lost import check_expected
     from queen.ledger import open_ledger
 
+    if not force:
+        check_expected(lost, ledger, home)
     with closing(open_ledger(ledger)) as store:
         new = store.accept(lost, this_actor(actor))
     out.print(f"the loss is accepted: what was {lost} is {new} from now on")

@@ -91,10 +91,12 @@ class Witness:
             raise self._lost(f"went back in time: it is at epoch {epoch}")
 
     def _lost(self, what: str) -> LostStateError:
+        where = f"--home '{self.path.parent}'" if self.path else "--force"
         epoch, when = max(self._epochs.values(), default=0), f" of {self._at}" if self._at else ""
         self.problem = LostStateError(
             f"ledger '{self.name}' {what}, but epoch {epoch}{when} was seen here, so records are lost and nobody is "
-            f"answered: put the newer copy back, or accept the loss: queen accept {self.id} --ledger '{self.name}'"
+            "answered: put the newer copy back, or accept the loss: "
+            f"queen accept {self.id} --ledger '{self.name}' {where}"
         )
         return self.problem
 
