@@ -9,12 +9,15 @@ import pytest
 import torch
 
 import queen
-from queen.errors import ProtectionWarning, SecretError
+from queen.errors import BindingError, ProtectionWarning, SecretError
 from queen.ledger import Ledger, MemoryLedger, SqliteLedger
 from queen.secret import new_secret, remember_secret, secret_path, write_secret
+from queen.serve.load import load_guard
+from queen.serve.settings import Settings
 from tests.support.commands import mistake, run
 from tests.support.guards import fitted, queries
 from tests.support.server import run_queen
+from tests.support.serving import retrained_bundle
 
 
 @pytest.fixture
@@ -45,7 +48,6 @@ def test_a_lost_secret_is_refused_where_the_ledger_has_been_used(bundle):
 def test_so_is_one_of_a_ledger_that_remembers_no_secret_yet(bundle):
     ledger = MemoryLedger()
     queen.Guard(fitted(policy="strict").bundle, ledger=ledger).answer(queries()[:1], client="alice")
-    assert ledger.fact("secret") is None
     secret_path(bundle).unlink()
     with pytest.raises(SecretError, match="this ledger has been used"):
         queen.load(bundle, ledger=ledger)
@@ -73,8 +75,22 @@ def test_another_bundle_has_its_own_secret(bundle):
     ledger = used(bundle)
     for identity in ("a" * 64, "b" * 64):
         remember_secret(ledger, identity, np.random.default_rng(0).bytes(32))
+    for identity in ("a" * 64, "b" * 64):
         with pytest.raises(SecretError):
             remember_secret(ledger, identity, np.random.default_rng(1).bytes(32))
+
+
+def test_another_bundle_that_is_refused_leaves_nothing_in_the_ledger(bundle):
+    ledger, other = used(bundle), retrained_bundle()
+    before = dict(ledger._facts)
+    for options in ({}, {"new_secret": True}):
+        with pytest.raises(BindingError):
+            queen.load(other, ledger=ledger, policy="strict", **options).bind()
+    load_guard(Settings(bundle=other, policy="none"), ledger=ledger)  # which asks the ledger nothing
+    assert ledger._facts == before
+    write_secret(secret_path(bundle), new_secret())
+    with pytest.raises(SecretError, match="not the one that this ledger was used with"):
+        queen.load(bundle, ledger=ledger)
 
 
 def test_the_ledger_does_not_hold_the_secret(bundle, tmp_path):

@@ -234,8 +234,8 @@ def accepted_at_start(folder: Path, home: Path, url: str) -> Check:
 
 def accept(error: str, url: str) -> str:
     """Do what the error says."""
-    [lost] = re.findall(r"queen ledger accept ([0-9a-f]{16})", error)
-    done = CliRunner().invoke(cli.app, ["ledger", "accept", lost, "--ledger", url, "--actor", "qa"])
+    [(lost, home)] = re.findall(r"queen ledger accept ([0-9a-f]{16}) .*--home '([^']*)'", error)
+    done = CliRunner().invoke(cli.app, ["ledger", "accept", lost, "--ledger", url, "--home", home, "--actor", "qa"])
     return " ".join((done.output or repr(done.exception)).split())
 
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from queen.bundle.binding import Binding, bind, binding_of
+from queen.bundle.binding import Binding, bind, binding_of, is_open_to
 from queen.bundle.bundle import Bundle
 from queen.bundle.model import Model
 from queen.bundle.store import load_bundle, save_bundle
@@ -258,11 +258,11 @@ def load(
     bundle = load_bundle(path, model, device=device, **changes)
     if secret is None:
         if ledger is not None and not new_secret:
-            check_not_lost(path, ledger)
+            check_not_lost(path, ledger, bundle.identity)
         secret = secret_for(path)
     elif not isinstance(secret, bytes):
         secret = read_secret(Path(secret))
     guard = Guard(bundle, ledger=ledger, secret=secret)
-    if ledger is not None:
+    if ledger is not None and is_open_to(ledger, bundle.identity):  # else it is refused when first used
         remember_secret(ledger, bundle.identity, secret, replace=new_secret)
     return guard

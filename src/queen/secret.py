@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from queen.ledger import Ledger
 
 SECRET_BYTES = 32
-FACT = "secret"  # by what a ledger remembers with which secret it was used
+FACT = "secret"  # "secret IDENTITY" is by what a ledger remembers with which secret of a bundle it was used
 WAYS_OUT = (
     "repeats of old queries would not be recognised, and decoys would change. Put back the file that was beside the "
     "bundle (chmod 600), or accept a new secret: queen serve --new-secret, or queen.load(..., new_secret=True)"
@@ -142,24 +142,21 @@ def secret_for(bundle: str | os.PathLike[str]) -> bytes:
     return secret
 
 
-def check_not_lost(bundle: str | os.PathLike[str], ledger: Ledger) -> None:
+def check_not_lost(bundle: str | os.PathLike[str], ledger: Ledger, identity: str) -> None:
     """Raise if the bundle has no secret though the ledger has been used, so that a new one would change answers."""
     path = secret_path(bundle)
     if path.exists():
         return
-    if ledger.fact(FACT) is not None or next(iter(ledger.each_standing()), None) is not None:
+    if ledger.fact(f"{FACT} {identity}") is not None or next(iter(ledger.each_standing()), None) is not None:
         raise SecretError(f"no secret '{path}', and this ledger has been used with one: {WAYS_OUT}")
 
 
 def remember_secret(ledger: Ledger, identity: str, secret: bytes, *, replace: bool = False) -> None:
     """Have the ledger remember the secret of the bundle with this identity, by a digest that does not reveal it.
 
-    Raises if it remembers another one of the same bundle, unless that may be replaced. To serve another bundle on a
-    ledger is a question of its own, and that bundle has its own secret.
+    Raises if it remembers another one of the same bundle, unless that may be replaced. Every bundle has a place of its
+    own, so that one that is served by mistake does not make the ledger forget the secret of another.
     """
-    own = f"{identity} {derive(secret, 'a ledger remembers this secret').hex()[:32]}"
-    holds = ledger.set_fact(FACT, own, replace=replace)
-    if holds.partition(" ")[0] != identity:
-        holds = ledger.set_fact(FACT, own)
-    if holds != own:
+    own = derive(secret, "a ledger remembers this secret").hex()[:32]
+    if ledger.set_fact(f"{FACT} {identity}", own, replace=replace) != own:
         raise SecretError(f"the secret of this bundle is not the one that this ledger was used with: {WAYS_OUT}")

@@ -23,7 +23,7 @@ def ledger(tmp_path) -> str:
 
 
 def test_a_bundle_takes_over_and_the_log_says_who_did_it(ledger):
-    text = run("ledger", "rebind", retrained_bundle(), "--ledger", ledger, "--actor", "olga").output
+    text = run("ledger", "rebind", retrained_bundle(), "--ledger", ledger, "--actor", "olga", "--force").output
     assert "now for bundle" in text
     assert "forgotten" in text
     with closing(open_ledger(ledger)) as opened:
@@ -51,27 +51,31 @@ def test_a_ledger_that_a_server_uses_or_nobody_has_made_is_refused(ledger, tmp_p
     with acquire(ledger, "http://127.0.0.1:1"):
         assert "stop it first" in mistake("ledger", "rebind", retrained_bundle(), "--ledger", ledger)
     assert "no ledger" in mistake("ledger", "rebind", small_bundle(), "--ledger", str(tmp_path / "none.sqlite"))
-    assert "no option 'prefix'" in mistake("ledger", "rebind", small_bundle(), "--ledger", ledger, "--prefix", "shop")
+    assert "no option 'prefix'" in mistake(
+        "ledger", "rebind", small_bundle(), "--ledger", ledger, "--prefix", "shop", "--force"
+    )
 
 
 def test_the_environment_may_name_the_ledger(ledger, monkeypatch):
     monkeypatch.setenv("QUEEN_LEDGER", ledger)
     assert as_json("ledger", "rebind", retrained_bundle())["changed"]
-    assert "the loss is accepted" in run("ledger", "accept", "0" * 16).output
+    assert "the loss is accepted" in run("ledger", "accept", "0" * 16, "--force").output
 
 
 def test_a_loss_is_accepted_and_the_log_says_who_did_it(ledger):
-    text = run("ledger", "accept", "0" * 16, "--ledger", ledger, "--actor", "olga").output
+    text = run("ledger", "accept", "0" * 16, "--ledger", ledger, "--actor", "olga", "--force").output
     assert "what was 0000000000000000 is" in text
     assert "no file" not in text
     with closing(open_ledger(ledger)) as opened:
         assert f"is {opened.fact('id')} from now on" in text
         assert [(event.what, event.actor) for event in opened.events()] == [("accept", "olga")]
-    assert "the id that the error names" in mistake("ledger", "accept", "x", "--ledger", ledger)
-    assert "no option 'prefix'" in mistake("ledger", "accept", "0" * 16, "--ledger", ledger, "--prefix", "shop")
+    assert "the id that the error names" in mistake("ledger", "accept", "x", "--ledger", ledger, "--force")
+    assert "no option 'prefix'" in mistake(
+        "ledger", "accept", "0" * 16, "--ledger", ledger, "--prefix", "shop", "--force"
+    )
 
 
 def test_where_the_file_is_gone_a_new_one_is_made_and_said_so(tmp_path):
     gone = tmp_path / "gone.sqlite"
-    assert "there was no file" in run("ledger", "accept", "0" * 16, "--ledger", f"sqlite:///{gone}").output
+    assert "there was no file" in run("ledger", "accept", "0" * 16, "--ledger", f"sqlite:///{gone}", "--force").output
     assert gone.is_file()

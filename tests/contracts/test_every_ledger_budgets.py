@@ -116,6 +116,9 @@ def test_events_can_be_read_from_where_one_has_stopped(ledger):
     assert [event.id for event in everything] == [1, 2, 3]
     for after in range(5):
         assert ledger.events(after=after) == everything[after:]
+        for newest in range(5):
+            left = everything[after:]
+            assert ledger.events(after=after, newest=newest) == left[max(0, len(left) - newest) :]
 
 
 def test_a_row_that_is_refused_costs_nothing_and_the_others_are_free_from_then_on(ledger):

@@ -90,12 +90,15 @@ def test_an_allowed_client_is_neither_counted_nor_cut_off(ledger):
 def test_an_event_can_be_acknowledged(ledger):
     accuse(ledger)
     accuse(ledger, "b")
+    assert ledger.acknowledgements() == {}
     ledger.acknowledge(2, "alice")
+    assert ledger.acknowledgements() == {2: "alice"}
     assert [e.acknowledged for e in ledger.events()] == [None, "alice"]
     ledger.acknowledge(2, "bob")
     ledger.acknowledge(1, "bob")
     assert [e.acknowledged for e in ledger.events()] == ["bob", "bob"]
     assert [e.id for e in ledger.events()] == [1, 2]
+    assert ledger.acknowledgements() == {1: "bob", 2: "bob"}
 
 
 @pytest.mark.parametrize("number", [0, -1, 2, 2**40])

@@ -37,6 +37,22 @@ def state(ledger, client: str = "a") -> tuple:
     return list(ledger.clients()), ledger.coverage(client), {k: v.tolist() for k, v in ledger.records(client).items()}
 
 
+def test_events_are_read_while_somebody_judges(tmp_path):
+    with closing(SqliteLedger(tmp_path / "ledger.sqlite")) as ledger:
+        ledger.pardon("a", "boss")
+        ledger.acknowledge(1, "olga")
+        results: list[object] = []
+
+        def read() -> None:
+            results.extend([*ledger.events(), ledger.acknowledgements()])
+
+        with ledger._writing():  # as a batch does that is being judged
+            reading = threading.Thread(target=read, daemon=True)
+            reading.start()
+            reading.join(10)
+            assert [getattr(one, "id", one) for one in results] == [1, {1: "olga"}]
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.db"

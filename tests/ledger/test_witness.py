@@ -87,15 +87,24 @@ def test_a_damaged_witness_is_refused_by_name(tmp_path: Path, content: str) -> N
         SqliteLedger(tmp_path / "ledger.sqlite", witness=tmp_path / "witness")
 
 
-def test_a_witness_that_cannot_be_written_is_written_later(tmp_path: Path) -> None:
+def test_a_witness_that_cannot_be_written_is_written_later_and_the_log_says_both_once(tmp_path: Path, caplog) -> None:
     (tmp_path / "folder").write_text("not a folder")
     one = Witness("name")
     one.path = tmp_path / "folder" / "witness"
-    one.note(new_id(), {"a": 1})
-    one.save()
+    for epoch in (1, 2):
+        one.note(new_id(), {"a": epoch})
+        one.save()
+    (line,) = caplog.messages
+    assert str(one.path) in line
+    assert "cannot be written" in line
     (tmp_path / "folder").unlink()
-    one.save()
-    assert Witness("name", one.path).epochs() == {"a": 1}
+    for epoch in (3, 4):
+        one.note(None, {"a": epoch})
+        one.save()
+    assert Witness("name", one.path).epochs() == {"a": 4}
+    (_, line) = caplog.messages
+    assert "is written again" in line
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
 def test_no_password_is_in_the_name_or_the_content(tmp_path: Path) -> None:
@@ -472,6 +481,31 @@ def test_one_that_may_forget_is_not_compared(redis) -> None:
         ledger.check()
         judge(ledger)
         assert ledger.standing("alice").queries == 1
+
+
+def test_one_whose_settings_are_hidden_is_not_expected_to_forget(redis, tmp_path: Path) -> None:
+    hide_settings(redis)
+    options = {"allow_volatile": True, "witness": tmp_path / "witness"}
+    with closing(RedisLedger(redis.url, **options)) as ledger:
+        judge(ledger)
+        restart_with(redis, None)
+        hide_settings(redis)
+        with pytest.raises(LostStateError, match="is empty"):
+            ledger.check()
+        with pytest.raises(LostStateError, match="is empty"):
+            judge(ledger)
+    with pytest.raises(LostStateError, match="is empty") as caught:
+        RedisLedger(redis.url, **options)
+    with closing(RedisLedger(redis.url, allow_volatile=True)) as ledger:
+        ledger.accept(str(caught.value).split("accept ")[-1].split()[0], "boss")
+    with closing(RedisLedger(redis.url, **options)) as ledger:
+        judge(ledger)
+
+
+def hide_settings(server: RedisServer) -> None:
+    """Forbid CONFIG, as managed services do."""
+    with server.client() as client:
+        client.acl_setuser("default", enabled=True, commands=["-config"])
 
 
 def test_a_killed_writer_never_leaves_a_witness_ahead_of_redis(redis, tmp_path: Path) -> None:

@@ -51,7 +51,10 @@ def test_an_emptied_redis_turns_every_server_red_until_that_is_accepted(tmp_path
                 wait_until(server, 503)
                 assert server.infer(digits()[:1])[0] == 503
             known = one.service.guard.ledger._servers.epochs.witness
-            done = CliRunner().invoke(cli.app, ["ledger", "accept", known.id, "--ledger", redis.url, "--actor", "boss"])
+            home = ("--home", str(homes[0]))
+            done = CliRunner().invoke(
+                cli.app, ["ledger", "accept", known.id, "--ledger", redis.url, *home, "--actor", "boss"]
+            )
             assert "the loss is accepted" in done.output
             for server in (one, two):
                 wait_until(server, 200)

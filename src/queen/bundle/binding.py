@@ -88,6 +88,15 @@ def bind(ledger: Ledger, binding: Binding) -> bool:
     return is_new
 
 
+def is_open_to(ledger: Ledger, identity: str) -> bool:
+    """Whether a ledger is not bound yet, or to a bundle of this identity, whatever its radii; writes nothing."""
+    text = ledger.fact(BINDING)
+    try:
+        return text is None or any(one.bundle == identity for one in _from_text(text))
+    except BindingError:
+        return False
+
+
 def _refuse_another(text: str, binding: Binding) -> None:
     accepted = _from_text(text)
     if not any(one.accepts(binding) for one in accepted):

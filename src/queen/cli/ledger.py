@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -74,6 +75,10 @@ def rebind(
 def accept(
     lost: Annotated[str, typer.Argument(metavar="ID", help="The id that the server's error names.")],
     url: Url,
+    home: Annotated[
+        Path, typer.Option(envvar="QUEEN_HOME", help="Folder of the server, which remembers the id.")
+    ] = Path(".queen"),
+    force: Annotated[bool, typer.Option("--force", help="Also an id that nothing in that folder expects.")] = False,
     prefix: Prefix = None,
     allow_volatile: AllowVolatile = False,
     actor: Actor = None,
@@ -84,9 +89,12 @@ def accept(
     itself is gone, a new and empty one is made, and said so. Running servers know within a second (of a file that was
     replaced: when they are started again).
     """
+    from queen.cli.lost import check_expected
     from queen.ledger import open_ledger
     from queen.serve.lease import lease_path
 
+    if not force:
+        check_expected(lost, url, home)
     beside = lease_path(url)
     made = beside is not None and not beside.with_suffix("").is_file()
     with closing(open_ledger(url, **_options(prefix, allow_volatile))) as store:

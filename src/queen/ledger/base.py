@@ -69,8 +69,15 @@ class Ledger(Protocol):
         """
         ...
 
-    def events(self, *, after: int = 0) -> list[Event]:
-        """Notices and what operators did, oldest first; those with a higher number than `after`."""
+    def events(self, *, after: int = 0, newest: int | None = None) -> list[Event]:
+        """Notices and what operators did, oldest first; those with a higher number than `after`.
+
+        Of those, at most so many of the `newest`. Judging goes on meanwhile, however many there are.
+        """
+        ...
+
+    def acknowledgements(self) -> dict[int, str]:
+        """Who has read which event, by its number; for who has read the events before."""
         ...
 
     def acknowledge(self, event: int, actor: str) -> None:

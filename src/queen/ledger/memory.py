@@ -86,10 +86,15 @@ class MemoryLedger(LedgerBase):
                 page = [s.standing(name, group=group) for (group, name), s in states[first : first + PAGE]]
             yield from (standing for standing in page if standing.on_record)
 
-    def events(self, *, after: int = 0) -> list[Event]:
+    def events(self, *, after: int = 0, newest: int | None = None) -> list[Event]:
         """Notices and what operators did, oldest first."""
         with self._lock:
-            return self._events[after:]
+            return self._events[after if newest is None else max(after, len(self._events) - newest) :]
+
+    def acknowledgements(self) -> dict[int, str]:
+        """Who has read which event."""
+        with self._lock:
+            return {event.id: event.acknowledged for event in self._events if event.acknowledged is not None}
 
     def acknowledge(self, event: int, actor: str) -> None:
         """Note that somebody has read an event."""

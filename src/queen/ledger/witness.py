@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import secrets
 import threading
@@ -23,6 +24,7 @@ from queen.atomic import write_atomically
 from queen.errors import LedgerError, LostStateError
 
 ID, EPOCH, ACCEPTED = "id", "epoch", "accepted"  # facts of a ledger: its id, how far it has come, ids it came after
+LOGGER = logging.getLogger(__name__)
 EVERY = 1.0  # seconds between two rises of a file's epoch, and between two writings of a witness
 
 
@@ -55,6 +57,7 @@ class Witness:
         self._epochs: dict[str, int] = {}
         self._at = ""  # when it was written
         self.is_new, self._written = False, time.monotonic()
+        self._is_failing = False  # whether the file could not be written last time
         self._lock = threading.Lock()
         if path is not None:
             self.id, self._epochs, self._at = _read(path)
@@ -88,11 +91,12 @@ class Witness:
             raise self._lost(f"went back in time: it is at epoch {epoch}")
 
     def _lost(self, what: str) -> LostStateError:
+        where = f"--home '{self.path.parent}'" if self.path else "--force"
         epoch, when = max(self._epochs.values(), default=0), f" of {self._at}" if self._at else ""
         self.problem = LostStateError(
             f"ledger '{self.name}' {what}, but epoch {epoch}{when} was seen here, so records are lost and nobody is "
             "answered: put the newer copy back, or accept the loss: "
-            f"queen ledger accept {self.id} --ledger '{self.name}'"
+            f"queen ledger accept {self.id} --ledger '{self.name}' {where}"
         )
         return self.problem
 
@@ -108,7 +112,8 @@ class Witness:
     def save(self, *, every: float = 0.0) -> None:
         """Write the file if there is something new, and `every` so many seconds at most.
 
-        A file that cannot be written now is written later: one that is behind is still right, only less strict.
+        A file that cannot be written now is written later: one that is behind is still right, only less strict. The log
+        says so, and when it is written again.
         """
         if self.path is None or not self.is_new or time.monotonic() < self._written + every:
             return
@@ -119,8 +124,24 @@ class Witness:
         try:
             write_atomically(self.path, json.dumps(content, indent=1) + "\n", private=True)
             self._at = at
-        except OSError:
+        except OSError as error:
             self.is_new = True
+            self._log_failure(error)
+        else:
+            self._log_failure(None)
+
+    def _log_failure(self, error: OSError | None) -> None:
+        """Log that the file cannot be written, and that it can be again, once each."""
+        failed, self._is_failing = self._is_failing, error is not None
+        if error is not None and not failed:
+            LOGGER.warning(
+                "witness '%s' cannot be written (%s): a ledger that loses records while the server is stopped may "
+                "not be noticed. It is tried again all the time",
+                self.path,
+                error.strerror or error,
+            )
+        elif failed and error is None:
+            LOGGER.warning("witness '%s' is written again", self.path)
 
     def _highest(self) -> dict[str, int]:
         """Our epochs, or those in the file where another process has written higher ones."""

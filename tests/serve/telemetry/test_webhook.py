@@ -203,13 +203,31 @@ def test_a_server_that_is_down_gets_everything_in_order_when_it_is_back():
     assert counted(metrics, "failed") == 0
 
 
-@pytest.mark.parametrize("status", [301, 302, 307, 308, 400, 401, 404, 410])
-def test_redirects_and_refusals_are_final_and_the_next_is_tried(status):
+@pytest.mark.parametrize("status", [400, 401, 404, 410, 499])
+def test_refusals_are_final_and_the_next_is_tried(status):
     metrics = Metrics()
     with receiver(status, 200) as server:
         send(server.url, alarm(), alarm(), pause=0.0, metrics=metrics, wait=lambda: counted(metrics, "sent") == 1)
-    assert server.paths == ["/hook?x=1"] * 2  # and nothing at /elsewhere
     assert (server.ids, counted(metrics, "failed")) == ([1, 2], 1)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308, 408, 425, 429, 500, 501, 505, 507, 520, 530, 599, 600])
+def test_what_may_pass_or_be_set_right_is_tried_again(status):
+    metrics = Metrics()
+    with receiver(status, status, 200) as server:
+        send(server.url, alarm(), alarm(), pause=0.0, metrics=metrics, wait=lambda: counted(metrics, "sent") == 2)
+    assert server.paths == ["/hook?x=1"] * 4  # and nothing at /elsewhere
+    assert (server.ids, counted(metrics, "failed")) == ([1, 1, 1, 2], 0)
+
+
+def test_a_redirect_is_logged_as_what_an_operator_must_set_right(monkeypatch):
+    lines = []
+    monkeypatch.setattr("queen.serve.telemetry.webhook.log", lambda event, **fields: lines.append(fields))
+    with receiver(308, 200) as server:
+        send(server.url, alarm(), pause=0.0, wait=lambda: len(server.posts) == 2)
+    [line] = lines
+    assert (line["level"], line["final"], line["id"]) == ("error", False, 1)
+    assert "redirects are not followed" in line["why"]
 
 
 def test_a_server_that_is_not_there_is_tried_again(monkeypatch):
@@ -359,7 +377,7 @@ def test_the_log_says_what_failed_but_not_the_whole_url(monkeypatch):
         send(server.url, alarm(), secret=SECRET, wait=lambda: lines)
     [(event, fields)] = lines
     assert event == "webhook_failed"
-    assert (fields["status"], fields["attempt"], fields["final"]) == (404, 1, True)
+    assert (fields["status"], fields["attempt"], fields["final"], fields["id"]) == (404, 1, True, 1)
     assert "hook" not in str(fields)
     assert SECRET not in str(fields)
 

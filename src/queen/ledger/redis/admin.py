@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from queen.core.sensitivity import Floats
 from queen.errors import LedgerError, LostStateError
 from queen.ledger.base import BINDING, UNFINISHED, LedgerBase
 from queen.ledger.redis import layout
-from queen.ledger.redis.client import RedisServers
+from queen.ledger.redis.client import PAGE, RedisServers
 from queen.ledger.redis.codec import (
     pack_budget,
     pack_event,
@@ -57,7 +58,9 @@ class RedisAdmin(LedgerBase):
         self._numbers: dict[tuple[str, int], int] = {}  # of the tests used so far, by account and id
         self._lock = threading.Lock()
         self._refusal: LostStateError | None = None  # why nobody may be answered, since `verify` said so
-        known = None if allow_volatile else Witness(parse_address(url)[0], None if witness is None else Path(witness))
+        known = None
+        if not allow_volatile or _hides_settings(url, timeout):
+            known = Witness(parse_address(url)[0], None if witness is None else Path(witness))
         self._servers = RedisServers(url, timeout, prefix=prefix, witness=known)
         try:
             layout.claim(self._servers, prefix)
@@ -182,14 +185,26 @@ class RedisAdmin(LedgerBase):
                     pipeline.execute_command(command, key, *arguments)
                 yield from (reply for reply in pipeline.execute() if reply)
 
-    def events(self, *, after: int = 0) -> list[Event]:
-        """Notices and what operators did, oldest first."""
+    def events(self, *, after: int = 0, newest: int | None = None) -> list[Event]:
+        """Notices and what operators did, oldest first; read in pages, so that no script waits long."""
         log, readers = self._log_keys()
+        events: list[Event] = []
         with self._servers.named_errors():
-            acknowledged = self._servers.client_of(readers).hgetall(readers)
-            listed = self._servers.client_of(log).lrange(log, after, -1)
-        names = {int(number): actor.decode() for number, actor in acknowledged.items()}
-        return [unpack_event(number, packed, names.get(number)) for number, packed in enumerate(listed, after + 1)]
+            count = self._servers.client_of(log).llen(log)
+            first = after if newest is None else max(after, count - newest)
+            for start in range(first, count, PAGE):
+                listed = self._servers.client_of(log).lrange(log, start, min(start + PAGE, count) - 1)
+                numbers = range(start + 1, start + 1 + len(listed))
+                names = self._servers.client_of(readers).hmget(readers, list(numbers)) if listed else []
+                events += [unpack_event(*one) for one in zip(numbers, listed, map(_decoded, names), strict=True)]
+        return events
+
+    def acknowledgements(self) -> dict[int, str]:
+        """Who has read which event."""
+        _, readers = self._log_keys()
+        with self._servers.named_errors():
+            stored = self._servers.client_of(readers).hgetall(readers)
+        return {int(number): actor.decode() for number, actor in stored.items()}
 
     def acknowledge(self, event: int, actor: str) -> None:
         """Note that somebody has read an event."""
@@ -243,3 +258,13 @@ class RedisAdmin(LedgerBase):
         if self._servers.epochs:
             self._servers.epochs.witness.save()
         self._servers.close()
+
+
+def _decoded(text: bytes | None) -> str | None:
+    return None if text is None else text.decode()
+
+
+def _hides_settings(url: str, timeout: float) -> bool:
+    """Whether the settings of a Redis cannot be read: then it is not known to forget, and what it holds is compared."""
+    with closing(RedisServers(url, timeout)) as servers:
+        return servers.hide_settings()

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from queen.errors import LedgerError, LostStateError, OptionError
-from queen.ledger.redis.durability import volatile_settings
+from queen.ledger.redis.durability import hides_settings, volatile_settings
 from queen.ledger.redis.epochs import RedisEpochs
 from queen.ledger.redis.script import Script, ScriptCall, parse_address
 from queen.ledger.witness import Witness
@@ -226,11 +226,11 @@ class RedisServers:
 
         `LedgerError` if no server answers.
         """
-        if allow_volatile:
-            return
         clients, problems, errors = self.clients(), list[str](), list[Exception]()
         if self.epochs:
             self.epochs.verify(clients, self._errors, is_cluster=self.is_cluster)
+        if allow_volatile:
+            return
         for client in clients:
             try:
                 problems.append(volatile_settings(client, self._redis.exceptions.ResponseError))
@@ -241,6 +241,14 @@ class RedisServers:
                 f"ledger '{self.name}' is not durable: {'; '.join(dict.fromkeys(filter(None, problems)))}"
             )
         self._refuse_silence(clients, errors)
+
+    def hide_settings(self) -> bool:
+        """Whether nobody can know how some server is set; one that does not answer is left out."""
+        for client in self.clients():
+            with suppress(*self._errors):
+                if hides_settings(client, self._redis.exceptions.ResponseError):
+                    return True
+        return False
 
     def error(self, error: object) -> LedgerError:
         """The error for a client of the ledger, without the password in the address; what was lost comes first."""

@@ -11,6 +11,15 @@ DURABLE = {
 }
 
 
+def hides_settings(client: Any, forbidden: type[Exception]) -> bool:
+    """Whether a server forbids to read its settings, as managed services do; `forbidden` is as below."""
+    try:
+        client.config_get(next(iter(DURABLE)))
+    except forbidden:
+        return True
+    return False
+
+
 def volatile_settings(client: Any, forbidden: type[Exception]) -> str:
     """What is wrong with a server's settings, and how to set them right; "" if nothing is.
 

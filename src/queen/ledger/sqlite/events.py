@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
 
 from queen.ledger.words import Event
 
@@ -33,14 +32,20 @@ def write_event(db: sqlite3.Connection, event: Event) -> None:
     )
 
 
-def read_events(db: sqlite3.Connection, after: int) -> list[Event]:
-    """The events after this number, oldest first."""
-    rows: Iterable[tuple[int, str, str, int, str, float, int, str, str, float, str | None]]
-    rows = db.execute("SELECT * FROM event WHERE id > ? ORDER BY id", (after,)).fetchall()
+def read_events(db: sqlite3.Connection, after: int, newest: int | None) -> list[Event]:
+    """The events after this number, oldest first, at most so many of the `newest`."""
+    rows: list[tuple[int, str, str, int, str, float, int, str, str, float, str | None]]
+    most = -1 if newest is None else newest  # to SQLite -1 is no limit
+    rows = db.execute("SELECT * FROM event WHERE id > ? ORDER BY id DESC LIMIT ?", (after, most)).fetchall()
     return [
         Event(i, what, name, bool(group), client, wealth, queries, _coverage(text), actor, at, acknowledged)
-        for i, what, name, group, client, wealth, queries, text, actor, at, acknowledged in rows
+        for i, what, name, group, client, wealth, queries, text, actor, at, acknowledged in reversed(rows)
     ]
+
+
+def read_acknowledgements(db: sqlite3.Connection) -> dict[int, str]:
+    """Who has read which event."""
+    return dict(db.execute("SELECT id, acknowledged FROM event WHERE acknowledged IS NOT NULL"))
 
 
 def _coverage(text: str) -> dict[int, float]:

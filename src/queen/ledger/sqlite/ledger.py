@@ -128,19 +128,23 @@ class SqliteLedger(LedgerBase):
 
         A file is read over a separate connection, so that judging goes on meanwhile.
         """
-        with self._named_errors():
-            if self.path in ("", ":memory:"):
-                with self._lock:
-                    standings = list(tables.each_standing(self._db))
-                yield from standings
-                return
-            with closing(self._connect_to_read()) as db:
-                yield from tables.each_standing(db)
+        if self.path in ("", ":memory:"):  # a caller that stops halfway must not keep the lock
+            with self._reading() as db:
+                standings = list(tables.each_standing(db))
+            yield from standings
+            return
+        with self._reading() as db:
+            yield from tables.each_standing(db)
 
-    def events(self, *, after: int = 0) -> list[Event]:
-        """Notices and what operators did, oldest first."""
-        with self._lock, self._named_errors():
-            return events.read_events(self._db, after)
+    def events(self, *, after: int = 0, newest: int | None = None) -> list[Event]:
+        """Notices and what operators did, oldest first; read as `each_standing` does."""
+        with self._reading() as db:
+            return events.read_events(db, after, newest)
+
+    def acknowledgements(self) -> dict[int, str]:
+        """Who has read which event."""
+        with self._reading() as db:
+            return events.read_acknowledgements(db)
 
     def acknowledge(self, event: int, actor: str) -> None:
         """Note that somebody has read an event."""
@@ -232,6 +236,17 @@ class SqliteLedger(LedgerBase):
                     self._db.execute("ROLLBACK")
                 self._watch.fold_log(self._db)
                 raise
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """A separate connection, so that judging goes on meanwhile; in memory there is only one, and it is locked."""
+        with self._named_errors():
+            if self.path in ("", ":memory:"):
+                with self._lock:
+                    yield self._db
+            else:
+                with closing(self._connect_to_read()) as db:
+                    yield db
 
     def _connect_to_read(self) -> sqlite3.Connection:
         uri = f"{Path(self.path).absolute().as_uri()}?mode=ro"

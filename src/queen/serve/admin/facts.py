@@ -10,7 +10,6 @@ from typing import Any
 import queen
 from queen.guard import Guard
 from queen.ledger import Event, Ledger
-from queen.ledger.words import NOTICES
 from queen.options import Limits
 from queen.serve.access.key import Key
 from queen.serve.types import ModelSpec
@@ -58,21 +57,6 @@ def server_facts(ledger: Ledger, *, ready: bool, started: float, advice: Sequenc
     kind = type(ledger).__name__.removesuffix("Ledger").lower()
     facts = {"version": queen.__version__, "now": now, "uptime": now - started, "ledger": kind, "ready": ready}
     return facts | {"advice": list(advice)}
-
-
-class History:
-    """All events, oldest first, and how many notices nobody has acknowledged yet."""
-
-    def __init__(self, events: Sequence[Event]) -> None:
-        self.events = events
-        self.unacknowledged = sum(1 for event in events if event.what in NOTICES and event.acknowledged is None)
-        self._about: dict[tuple[bool, str], list[Event]] = defaultdict(list)
-        for event in events:
-            self._about[event.group, event.name].append(event)
-
-    def about(self, name: str, *, group: bool) -> list[Event]:
-        """The events about one client or group, oldest first."""
-        return self._about.get((group, name), [])
 
 
 def event_facts(event: Event) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from queen.ledger.rows import check_client
 from queen.serve.access.key_store import KeyStore
 from queen.serve.admin.accounts import ORDERS, Accounts, account_facts, coverage_facts, limits_of, radius_of
 from queen.serve.admin.background import BackgroundValue
-from queen.serve.admin.facts import History, bundle_facts, event_facts, keys_by_name, server_facts
+from queen.serve.admin.facts import bundle_facts, event_facts, keys_by_name, server_facts
+from queen.serve.admin.history import History
 from queen.serve.admin.parameters import read_body, read_flag, read_number, read_text
 from queen.serve.telemetry.series import Series
 from queen.serve.types import Caller, ModelSpec, ServeError
@@ -110,7 +111,7 @@ class AdminApi:
         self._bundle, self._ledger = self._guard.bundle, self._guard.ledger
         self._threads = asyncio.Semaphore(MAX_THREADS)
         self._accounts = BackgroundValue(partial(self._in_thread, self._read_accounts))
-        self._history = BackgroundValue(partial(self._in_thread, lambda: History(self._ledger.events())))
+        self._history = BackgroundValue(partial(self._in_thread, History(self._ledger).refresh))
         self._keys = BackgroundValue(partial(self._in_thread, lambda: keys_by_name(service.keys.keys())))
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:

@@ -33,13 +33,14 @@ DRAIN = 2.0  # seconds at shutdown to send what still waits
 LOOK_EVERY = 30.0  # seconds after which to look for what other servers could not deliver
 MAX_PAUSE = 30.0  # seconds between two attempts
 LATE_ATTEMPTS = 6  # attempts after which a failure is an error in the log, no longer a warning
-RETRIED = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses after which another attempt may succeed
+PASSING = frozenset((408, 425, 429))  # refusals (4xx) that may pass; all others are final
 
 
 @dataclass(frozen=True)
 class Notification:
-    """One event as it is sent: its idempotency key and the JSON body."""
+    """One event as it is sent: its number, its idempotency key and the JSON body."""
 
+    id: int
     key: str
     body: bytes
 
@@ -49,7 +50,7 @@ class Webhook:
 
     The pauses between attempts grow up to half a minute. Where nothing was ever posted to this URL, what is in the
     ledger at the start is old news and is not sent. `secret` signs every body: X-Queen-Signature holds "sha256=" and
-    the HMAC-SHA256 in hexadecimal. Redirects are not followed.
+    the HMAC-SHA256 in hexadecimal. Redirects are not followed: the log says so until the URL is set right.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Webhook:
     def begin(self) -> None:
         """Remember where the ledger's events stand, unless somebody has delivered some already."""
         if self._ledger.fact(self._cursor) is None:
-            events = self._ledger.events()
+            events = self._ledger.events(newest=1)
             self._ledger.set_fact(self._cursor, str(events[-1].id if events else 0), replace=False)
 
     async def start(self) -> None:
@@ -139,16 +140,22 @@ class Webhook:
             status = self._attempt(notification)
             if isinstance(status, int) and 200 <= status < 300:
                 return "sent"
-            final = isinstance(status, int) and status not in RETRIED
+            final = isinstance(status, int) and 400 <= status < 500 and status not in PASSING
             attempt += 1
-            level = "error" if final or attempt >= LATE_ATTEMPTS else "warning"
-            log("webhook_failed", level=level, host=self.host, attempt=attempt, final=final, status=status)
+            self._log_failure(notification.id, attempt, status, final=final)
             if final:
                 return "failed"
             if self._is_late() or (self._closing and attempt >= LATE_ATTEMPTS):
                 return None
             with self._changed:  # at shutdown there is no time for pauses
                 self._changed.wait_for(lambda: self._closing, min(self._pause * 2 ** min(attempt - 1, 20), MAX_PAUSE))
+
+    def _log_failure(self, number: int, attempt: int, status: int | str, *, final: bool) -> None:
+        is_redirect = isinstance(status, int) and 300 <= status < 400  # it stays until somebody corrects the URL
+        level = "error" if final or is_redirect or attempt >= LATE_ATTEMPTS else "warning"
+        why = {"why": "redirects are not followed: set the webhook to where it leads"} if is_redirect else {}
+        about = {"id": number, "attempt": attempt, "final": final, "status": status}
+        log("webhook_failed", level=level, host=self.host, **about, **why)
 
     def _attempt(self, notification: Notification) -> int | str:
         """The HTTP status of one attempt, or a description of the error."""
@@ -190,7 +197,7 @@ def make_notification(event: Event, server: str) -> Notification:
         "server": server,
         "idempotency_key": key,
     }
-    return Notification(key, json.dumps(content, separators=(",", ":")).encode())
+    return Notification(event.id, key, json.dumps(content, separators=(",", ":")).encode())
 
 
 def sign(secret: str, body: bytes) -> str:
