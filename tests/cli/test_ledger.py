@@ -23,7 +23,7 @@ def ledger(tmp_path) -> str:
 
 
 def test_a_bundle_takes_over_and_the_log_says_who_did_it(ledger):
-    text = run("ledger", "rebind", retrained_bundle(), "--ledger", ledger, "--actor", "olga", "--force").output
+    text = run("ledger", "rebind", retrained_bundle(), "--ledger", ledger, "--actor", "olga").output
     assert "now for bundle" in text
     assert "forgotten" in text
     with closing(open_ledger(ledger)) as opened:
@@ -51,9 +51,7 @@ def test_a_ledger_that_a_server_uses_or_nobody_has_made_is_refused(ledger, tmp_p
     with acquire(ledger, "http://127.0.0.1:1"):
         assert "stop it first" in mistake("ledger", "rebind", retrained_bundle(), "--ledger", ledger)
     assert "no ledger" in mistake("ledger", "rebind", small_bundle(), "--ledger", str(tmp_path / "none.sqlite"))
-    assert "no option 'prefix'" in mistake(
-        "ledger", "rebind", small_bundle(), "--ledger", ledger, "--prefix", "shop", "--force"
-    )
+    assert "no option 'prefix'" in mistake("ledger", "rebind", small_bundle(), "--ledger", ledger, "--prefix", "shop")
 
 
 def test_the_environment_may_name_the_ledger(ledger, monkeypatch):
