@@ -147,7 +147,9 @@ def _handlers(service: Service) -> Any:
             reservation.close()
             raise
         # a client that goes away frees nothing yet: what it has sent is still parsed, or waits for the model
-        return await asyncio.shield(_answer(call, raw, reservation, service))
+        answer = asyncio.ensure_future(_answer(call, raw, reservation, service))
+        answer.add_done_callback(_read_error)
+        return await asyncio.shield(answer)
 
     methods: dict[str, Method] = {
         "ServerLive": live,
@@ -203,6 +205,12 @@ async def _answer(call: GrpcCall, raw: bytes, reservation: Reservation, service:
         query = call.query = await service.door.parse(caller.client, parse, len(raw), memory)
         reservation.resize(WINDOW + len(raw) + query_memory(query, spec))  # gRPC holds the message until the end
         return write_message(query, await service.infer(query, caller), spec)
+
+
+def _read_error(answer: asyncio.Future[Any]) -> None:
+    """Take note of an error, or asyncio would write a traceback of it where the client has gone away."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 async def _caller(service: Service, context: Any) -> Caller:
