@@ -18,8 +18,9 @@ from starlette.routing import Route
 from queen.errors import QueenError
 from queen.serve.admin.routes import admin_routes
 from queen.serve.admin.static import dashboard_routes
-from queen.serve.http import ONE_PACKET, read_body
-from queen.serve.limits.intake import Reservation, parse_memory, query_memory
+from queen.serve.http import ONE_PACKET
+from queen.serve.limits.bodies import parse_memory, query_memory, read_body
+from queen.serve.limits.intake import Reservation
 from queen.serve.protocol.headers import HEADER_LENGTH, addresses, read_headers
 from queen.serve.protocol.inflate import inflate
 from queen.serve.protocol.openapi import openapi
@@ -144,7 +145,7 @@ class App:
         weight = LARGE if encoding else size  # who knows what a packed body holds
         query = await service.door.parse(reservation.client, parse, weight, memory)
         if (memory := query_memory(query, spec)) > reservation.size or size >= LARGE:
-            reservation.resize(memory)
+            await reservation.claim(memory)
         return query
 
 

@@ -18,7 +18,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from queen.errors import OptionError
-from queen.serve.limits.intake import body_memory, parse_memory, query_memory
+from queen.serve.limits.bodies import body_memory, parse_memory, query_memory
+from queen.serve.limits.connections import address_of
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.protocol.grpc_messages import check_model, model_message, read_message, server_message, write_message
 from queen.serve.protocol.rest_read import BYTES_PER_VALUE
@@ -46,7 +47,8 @@ CODES = {
 MAX_STREAMS = 256  # calls at a time on one connection; further ones wait in the client
 WINDOW = 1 << 16  # bytes of a call that gRPC takes before it is asked for them
 MAX_SMALL = 4096  # bytes of a message that only names a model
-STRANGER = ""  # the name, in the account of bytes, of all who have no valid key
+STRANGER = "stranger:"  # before the address of who has no valid key, in the account of bytes
+STRANGERS_HASTE = 16  # times as fast as others they must send their messages, which are small
 IDLE = 30.0  # seconds after which a connection without calls is closed; clients open a new one by themselves
 
 
@@ -124,15 +126,16 @@ def _handlers(service: Service) -> Any:
 
     async def model_ready(call: GrpcCall) -> oip.ModelReadyResponse:
         client, seconds = await _find_client(service, call.context), service.settings.request_timeout
-        with service.intake.reserve(client, WINDOW) as reservation:
-            raw = await _read(call, service, reservation, seconds if client != STRANGER else seconds / 4)
+        with service.intake.reserve(client) as reservation:
+            is_stranger = client.startswith(STRANGER)
+            raw = await _read(call, service, reservation, seconds / STRANGERS_HASTE if is_stranger else seconds)
         request = _parse(oip.ModelReadyRequest, raw)
         check_model(service.spec, request.name, request.version)
         return oip.ModelReadyResponse(ready=service.ready)
 
     async def model_metadata(call: GrpcCall) -> oip.ModelMetadataResponse:
         caller = await _caller(service, call.context)
-        with service.intake.reserve(caller.client, WINDOW) as reservation:
+        with service.intake.reserve(caller.client) as reservation:
             request = _parse(oip.ModelMetadataRequest, await _read(call, service, reservation))
         check_model(service.spec, request.name, request.version)
         return model_message(service.spec)
@@ -140,7 +143,7 @@ def _handlers(service: Service) -> Any:
     async def infer(call: GrpcCall) -> oip.ModelInferResponse:
         call.caller = await _caller(service, call.context)
         await service.door.admit(call.caller.client)
-        reservation = service.intake.reserve(call.caller.client, WINDOW)
+        reservation = service.intake.reserve(call.caller.client)
         try:
             raw = await _read(call, service, reservation)
         except BaseException:
@@ -203,7 +206,7 @@ async def _answer(call: GrpcCall, raw: bytes, reservation: Reservation, service:
         parse = partial(read_message, raw, spec, **limits)
         memory = parse_memory(len(raw), None, is_packed=False, most=settings.work_bytes)
         query = call.query = await service.door.parse(caller.client, parse, len(raw), memory)
-        reservation.resize(WINDOW + len(raw) + query_memory(query, spec))  # gRPC holds the message until the end
+        await reservation.claim(WINDOW + len(raw) + query_memory(query, spec))  # gRPC holds the message until the end
         return write_message(query, await service.infer(query, caller), spec)
 
 
@@ -228,13 +231,14 @@ async def _caller(service: Service, context: Any) -> Caller:
 
 
 async def _find_client(service: Service, context: Any) -> str:
-    """The client that calls, for the account of its bytes; all who have no valid key are one."""
+    """The client that calls, for the account of its bytes; all at one address who have no valid key are one."""
+    stranger = STRANGER + address_of(peer_host(context.peer()))
     if "authorization" not in dict(context.invocation_metadata() or ()):
-        return STRANGER
+        return stranger
     try:
         return (await _caller(service, context)).client
     except ServeError:
-        return STRANGER
+        return stranger
 
 
 def peer_host(peer: str) -> str | None:
@@ -250,28 +254,40 @@ async def _read(call: GrpcCall, service: Service, reservation: Reservation, limi
 
     gRPC does not say how large it is, and takes all of it once it is asked: so the largest one is reserved meanwhile.
     Messages of one client that find no room wait, up to `WINDOW` bytes of each in the server, the rest in the client.
+    All the while the call may have to leave for a client that has less.
     """
     limit, start = limit or service.settings.request_timeout, time.monotonic()
+    try:
+        async with asyncio.timeout(None) as interruption:
+            with reservation.arriving(lambda: interruption.reschedule(0)):
+                await reservation.claim(WINDOW)
+                await _reserve_largest(service, reservation)
+                interruption.reschedule(asyncio.get_running_loop().time() + limit)
+                raw = await anext(call.requests)
+        reservation.resize(WINDOW + body_memory(len(raw)))
+        return raw
+    except TimeoutError:
+        reservation.check()
+        raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
+    except StopAsyncIteration:
+        reservation.check()
+        if time.monotonic() - start >= limit:  # gRPC may also end the stream when the time is up
+            raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
+        raise ServeError(400, "expected a message, got none, or one beyond the limits") from None
+
+
+async def _reserve_largest(service: Service, reservation: Reservation) -> None:
+    """Wait for room for the largest message."""
+    limit = service.settings.request_timeout
     largest = min(WINDOW + body_memory(service.settings.max_body), service.intake.largest)
     has_share = service.intake.has_share(reservation.client, largest - reservation.size)
     try:
-        async with asyncio.timeout(service.settings.request_timeout):
+        async with asyncio.timeout(limit):
             await reservation.grow(largest)
     except TimeoutError:
         if has_share:
             service.intake.refuse(reservation.client)
         raise ServeError(408, f"other messages of this client were in front of this one for {limit:g} s") from None
-    try:
-        async with asyncio.timeout(limit):
-            raw = await anext(call.requests)
-        reservation.resize(WINDOW + body_memory(len(raw)))
-        return raw
-    except TimeoutError:
-        raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
-    except StopAsyncIteration:
-        if time.monotonic() - start >= limit:  # gRPC may also end the stream when the time is up
-            raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
-        raise ServeError(400, "expected a message, got none, or one beyond the limits") from None
 
 
 def _parse(kind: Any, raw: bytes) -> Any:

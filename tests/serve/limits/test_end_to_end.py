@@ -12,9 +12,10 @@ import pytest
 
 from qa.serving.withheld import GrpcSender, half_sent
 from queen.serve.limits import grpc_connections
+from queen.serve.limits.bodies import body_memory
 from queen.serve.limits.connections import Proxies
 from queen.serve.limits.grpc_connections import GrpcConnections
-from queen.serve.limits.intake import Intake, body_memory
+from queen.serve.limits.intake import Intake
 from queen.serve.protocol import oip_pb2 as oip
 from tests.support.grpc_stub import MAX_BYTES, Stub, call, message
 from tests.support.grpc_stub import talk as talk_grpc

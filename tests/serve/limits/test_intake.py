@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queen.serve.limits.intake import Intake, Reservation, body_memory, parse_memory, query_memory
+from queen.serve.limits.bodies import body_memory, parse_memory, query_memory
+from queen.serve.limits.intake import Intake, Reservation
 from queen.serve.types import AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
 
 CLIENTS = ("alice", "bob", "carol")
@@ -35,7 +36,10 @@ def check(intake: Intake, open_ones: list[Reservation]) -> None:
 @given(STEPS)
 def test_the_account_is_what_open_reservations_add_up_to(steps):
     refused: list[str] = []
-    intake, open_ones = Intake(MOST, SHARE, on_refusal=refused.append), list[Reservation]()
+    intake, open_ones = (
+        Intake(MOST, SHARE, on_refusal=lambda client, largest: refused.append(client)),
+        list[Reservation](),
+    )
     for action, client, size in steps:
         before, own = intake.total, intake.by_client.get(client, 0)
         if action == "reserve":
