@@ -68,13 +68,13 @@ def test_one_client_cannot_have_more_than_its_share_and_others_are_answered(serv
     bob, whole = served.new_key("bob"), padded()
     with connected(served) as first, connected(served) as second, connected(served) as third:
         first.sendall(head(served.key, LIMIT) + whole[:-1])
-        wait_for(lambda: served.service.intake.by_client == {"alice": body_memory(LIMIT)})
-        second.sendall(head(served.key, LIMIT))  # and nothing of its body
+        wait_for(lambda: served.service.intake.by_client == {"alice": body_memory(LIMIT - 1)})
+        second.sendall(head(served.key, LIMIT) + whole[:-1])
         status, told = answer(second)
         assert (status, b"retry-after: 1" in told) == (503, True)
         third.sendall(head(bob, LIMIT) + whole)
         assert answer(third)[0] == 200
-        second.sendall(whole + head(served.key, len(body())) + body())  # the refused body is thrown away
+        second.sendall(whole[-1:] + head(served.key, len(body())) + body())  # the refused body is thrown away
         assert answer(second)[0] == 200
         first.sendall(whole[-1:])
         assert answer(first)[0] == 200
@@ -83,7 +83,7 @@ def test_one_client_cannot_have_more_than_its_share_and_others_are_answered(serv
 def test_a_body_in_chunks_is_refused_as_soon_as_it_is_too_much(served):
     with connected(served) as first, connected(served) as second:
         first.sendall(head(served.key, LIMIT) + padded()[:-1])
-        wait_for(lambda: served.service.intake.total == body_memory(LIMIT))
+        wait_for(lambda: served.service.intake.total == body_memory(LIMIT - 1))
         second.sendall(head(served.key, None, "Transfer-Encoding: chunked") + b"7000\r\n" + bytes(0x7000) + b"\r\n")
         assert answer(second)[0] == 503
 

@@ -224,3 +224,109 @@ def test_a_parsed_request_takes_its_tensors_and_its_answer():
     plain, labels = (Query(torch.zeros(4, 3), 4, "", AnswerFormat(classification=k)) for k in (0, 5))
     assert query_memory(plain, spec) == 4 * 3 * 4 + 4 * 10 * 40
     assert query_memory(labels, spec) == query_memory(plain, spec) + 4 * 5 * len("büffel".encode())
+
+
+class Arriving:
+    """A request that arrives: what it has reserved ends when it is evicted, at once or only `later`."""
+
+    def __init__(self, intake: Intake, client: str, *, later: bool) -> None:
+        self.reservation, self.later = intake.reserve(client), later
+        self.block = self.reservation.arriving(self.evict)
+        self.block.__enter__()
+
+    def evict(self) -> None:
+        if self.later:
+            asyncio.get_running_loop().call_soon(self.close)
+        else:
+            self.reservation.resize(0)
+
+    def close(self) -> None:
+        self.block.__exit__(None, None, None)
+        self.reservation.close()
+
+
+ARRIVALS = st.lists(
+    st.tuples(st.sampled_from(["claim", "claim", "arrived", "close"]), st.integers(0, 7), st.integers(1, SHARE)),
+    max_size=60,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(CLIENTS), st.booleans()), min_size=8, max_size=8), ARRIVALS)
+def test_nobody_is_refused_while_somebody_has_more_in_bodies_that_still_arrive(requests, steps):
+    async def main() -> None:
+        named: list[str] = []
+        intake = Intake(MOST, SHARE, on_refusal=lambda client, largest: named.append(largest))
+        arriving = [Arriving(intake, client, later=later) for client, later in requests]
+        whole: list[Reservation] = []
+        for action, number, size in steps:
+            request = arriving[number]
+            reservation, client = request.reservation, request.reservation.client
+            before, is_gone = intake.by_client, reservation.is_evicted
+            if action == "claim" and not reservation._is_closed:
+                others: Counter[str] = Counter()
+                for other in arriving:
+                    if other.reservation not in whole:
+                        others[other.reservation.client] += other.reservation.size
+                own = before.get(client, 0) - reservation.size + size
+                try:
+                    await reservation.claim(size)
+                    assert reservation.size == size
+                except ServeError:
+                    assert is_gone or own > SHARE or all(held <= own for held in others.values())
+                    assert is_gone or before[named[-1]] == max(before.values()) or len(named) > 1
+                for other in arriving:
+                    if other.reservation.is_evicted and other.reservation.client == client:
+                        assert other.reservation is not reservation or is_gone
+            elif action == "arrived" and reservation not in whole and not is_gone:
+                request.block.__exit__(None, None, None)
+                whole.append(reservation)
+            elif action == "close":
+                request.close()
+                arriving[number] = Arriving(intake, client, later=request.later)
+            assert intake.total == sum(intake.by_client.values()) <= MOST
+            assert max(intake.by_client.values(), default=0) <= SHARE
+            assert not any(one.is_evicted for one in whole)  # what is whole is never thrown away
+        for request in arriving:
+            request.close()
+        assert (intake.total, intake._leaving, intake._arriving) == (0, 0, {})
+
+    asyncio.run(main())
+
+
+def test_the_newest_request_of_the_largest_holder_makes_room():
+    async def main() -> None:
+        named: list[tuple[str, str]] = []
+        intake = Intake(MOST, SHARE, on_refusal=lambda *names: named.append(names))
+        requests = [Arriving(intake, client, later=True) for client in ("alice", "alice", "bob")]
+        for request, size in zip(requests, (30, 25, 45), strict=True):
+            await request.reservation.claim(size)
+        with intake.reserve("carol") as polite:
+            await polite.claim(5)
+            assert [request.reservation.is_evicted for request in requests] == [False, True, False]
+            assert named == [("alice", "alice")]
+            with pytest.raises(ServeError):
+                await polite.claim(56)  # she would have more than anybody else
+        for request in requests:
+            request.close()
+
+    asyncio.run(main())
+
+
+def test_a_waiter_that_has_less_displaces_what_arrives_of_the_largest_holder():
+    async def main() -> None:
+        intake = Intake(MOST, SHARE)
+        flood = [Arriving(intake, client, later=True) for client in ("alice", "bob") for _ in range(2)]
+        for request in flood:
+            await request.reservation.claim(25)
+        more = [asyncio.create_task(intake.wait("alice", 10)) for _ in range(3)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            (await intake.wait("polite", 20)).close()
+        for request in flood:
+            request.close()
+        for task in more:
+            (await task).close()
+        assert (intake.total, intake._leaving, intake._queues) == (0, 0, {})
+
+    asyncio.run(main())
