@@ -62,6 +62,14 @@ class Sender(threading.Thread):
         return part
 
 
+class HeadSender(Sender):
+    """A head, and nothing of the body that it announces."""
+
+    def send_all(self) -> None:
+        """Send the head."""
+        self.wire.sendall(head("POST", INFER, *self.headers(), length=self.length()))
+
+
 class ChunkedSender(Sender):
     """The same in chunks, so that the server does not know how many will come."""
 
@@ -141,6 +149,7 @@ class GrpcSender(Sender):
             self.wire.sendall(frame(PING, ACK, 0, payload))
 
 
+HEADS: Mapping[str, type[Sender]] = {"heads alone": HeadSender}
 FORMS: Mapping[str, type[Sender]] = {
     "REST": Sender,
     "REST in chunks": ChunkedSender,
@@ -153,7 +162,7 @@ FORMS: Mapping[str, type[Sender]] = {
 @contextmanager
 def withholding(form: str, port: int, keys: Sequence[str], count: int, size: int) -> Iterator[list[Sender]]:
     """So many connections with a request each, the keys in turns, as far as the server takes them."""
-    senders = [FORMS[form](port, keys[i % len(keys)], size) for i in range(count)]
+    senders = [{**FORMS, **HEADS}[form](port, keys[i % len(keys)], size) for i in range(count)]
     for sender in senders:
         sender.start()
     before, since = -1, time.monotonic()

@@ -22,10 +22,11 @@ from queen.serve.http import ONE_PACKET
 from queen.serve.limits.bodies import parse_memory, query_memory, read_body
 from queen.serve.limits.intake import Reservation
 from queen.serve.protocol.headers import HEADER_LENGTH, addresses, read_headers
-from queen.serve.protocol.inflate import inflate
+from queen.serve.protocol.inflate import inflate, inflate_little
 from queen.serve.protocol.openapi import openapi
 from queen.serve.protocol.rest_read import BYTES_PER_VALUE, read_query
 from queen.serve.protocol.rest_write import error_body, model_metadata, server_metadata, to_json, write_answer
+from queen.serve.queue.door import MEDIUM
 from queen.serve.service import Service
 from queen.serve.telemetry.log import log
 from queen.serve.types import LARGE, Caller, ModelSpec, Query, ServeError
@@ -130,19 +131,22 @@ class App:
         """The query in a request's body, parsed in the caller's turn; what it takes from then on is reserved."""
         service, settings, spec = self._service, self._service.settings, self._service.spec
         bodies = [await read_body(headers, receive, settings.max_body, reservation)]
-        size, length, encoding = len(bodies[0]), _header_length(headers), headers.get(b"content-encoding")
+        length, encoding = _header_length(headers), headers.get(b"content-encoding", b"").decode("latin-1")
+        if encoding and (body := inflate_little(bodies[0], encoding, MEDIUM)) is not None:
+            bodies, encoding = [body], ""
+        size = len(bodies[0])
 
         def parse() -> Query:
             # The last reference: the compressed body is freed as soon as it is inflated.
             body: bytes | bytearray = bodies.pop()
             if encoding:
-                body = inflate(body, encoding.decode("latin-1"), settings.max_body)
+                body = inflate(body, encoding, settings.max_body)
             return read_query(
                 body, length, spec, max_rows=settings.max_rows, max_values=settings.max_body // BYTES_PER_VALUE
             )
 
         memory = parse_memory(size, length, is_packed=bool(encoding), most=settings.work_bytes)
-        weight = LARGE if encoding else size  # who knows what a packed body holds
+        weight = LARGE if encoding else size  # who knows what such a body holds
         query = await service.door.parse(reservation.client, parse, weight, memory)
         if (memory := query_memory(query, spec)) > reservation.size or size >= LARGE:
             await reservation.claim(memory)

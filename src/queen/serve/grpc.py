@@ -48,7 +48,7 @@ MAX_STREAMS = 256  # calls at a time on one connection; further ones wait in the
 WINDOW = 1 << 16  # bytes of a call that gRPC takes before it is asked for them
 MAX_SMALL = 4096  # bytes of a message that only names a model
 STRANGER = "stranger:"  # before the address of who has no valid key, in the account of bytes
-STRANGERS_HASTE = 16  # times as fast as others they must send their messages, which are small
+STRANGERS_HASTE = 32  # times as fast as others they must send their messages, which are small
 IDLE = 30.0  # seconds after which a connection without calls is closed; clients open a new one by themselves
 
 

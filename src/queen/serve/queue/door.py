@@ -17,7 +17,7 @@ from queen.serve.limits.intake import Intake
 from queen.serve.queue.request_queue import RequestQueue
 from queen.serve.types import LARGE, Query, ServeError
 
-MAX_PARSES = 16  # large requests that may wait for a thread
+MAX_PARSES = 16  # large requests that may wait for a thread, except that every client may have one
 MAX_CLIENT_PARSES = 8  # those of one client
 MEDIUM = 1 << 14  # bytes of a request that takes a good part of a millisecond to parse
 PATIENCE = 1.0  # seconds, about, that a request waits for room before it is refused
@@ -51,7 +51,7 @@ class Door:
         waits for its own requests occupies none of them.
 
         Raises `ServeError` 503 before it is parsed if the client has no room in the queue any more, or if too many
-        large requests wait for a thread.
+        large requests wait for a thread and one of them is the client's own.
         """
         if size < MEDIUM:
             self._queue.check_room(client)
@@ -68,7 +68,9 @@ class Door:
 
     def _check_large(self, client: str) -> None:
         parses = self._parses.get(client)
-        if parses is not None and parses.large >= MAX_CLIENT_PARSES:
+        if parses is None or not parses.large:  # its first one is never refused because of others
+            return
+        if parses.large >= MAX_CLIENT_PARSES:
             message = (
                 f"this client has {parses.large} large requests waiting and may have {MAX_CLIENT_PARSES}; try again"
             )
