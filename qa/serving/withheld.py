@@ -25,7 +25,8 @@ class Sender(threading.Thread):
 
     def __init__(self, port: int, key: str, size: int) -> None:
         super().__init__(daemon=True)
-        self.wire = socket.create_connection((HOST, port))
+        self.address = HOST, port
+        self.wire = socket.create_connection(self.address)
         self.key, self.size, self.sent, self.reply = key, size, 0, b""
 
     def run(self) -> None:
@@ -63,11 +64,18 @@ class Sender(threading.Thread):
 
 
 class HeadSender(Sender):
-    """A head, and nothing of the body that it announces."""
+    """A head, and nothing of the body that it announces; where it is refused, one of half as much."""
 
     def send_all(self) -> None:
-        """Send the head."""
-        self.wire.sendall(head("POST", INFER, *self.headers(), length=self.length()))
+        """Send heads until one is taken."""
+        while self.size:
+            self.wire.sendall(head("POST", INFER, *self.headers(), length=self.size))
+            self.sent += 1
+            if not select.select([self.wire], [], [], 2 * QUIET)[0]:
+                return
+            self.size //= 2
+            self.wire.close()
+            self.wire = socket.create_connection(self.address)
 
 
 class ChunkedSender(Sender):
