@@ -7,7 +7,7 @@ from typing import Any
 
 from queen.cli import main
 from queen.serve import app
-from queen.serve.http import read_body
+from queen.serve.limits.bodies import read_body
 from queen.serve.limits.memory import MemoryAccount, Reservation
 
 

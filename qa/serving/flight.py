@@ -30,22 +30,33 @@ def run(folder: Path, quick: bool) -> list[Check]:
 
 
 def control(folder: Path, quick: bool) -> list[Check]:
-    """The same on a server that takes what comes."""
-    return _checked(folder, quick, "qa.broken.boundless", ("REST", "gRPC"))
+    """The same on a server that takes what comes, and on one that reserves what heads announce for whoever is first."""
+    boundless = _checked(folder, quick, "qa.broken.boundless", ("REST", "gRPC"))
+    count, size, limits = _sizes(quick)
+    with started(folder / "reserving", module="qa.broken.reserving", **limits) as server:
+        return [*boundless, *crowded_out(server, server.new_key("bob"), (count, size))]
 
 
 def _checked(folder: Path, quick: bool, module: str, forms: Sequence[str]) -> list[Check]:
-    count, size, heads = (40, 4 * MIB, 600) if quick else (100, 16 * MIB, 4200)
-    limits = {"max_bytes": 16 * size, "max_connections": 400} if quick else {}
-    bound = limits.get("max_bytes", 24 * size)
-    with started(folder, module=module, max_body=size, request_timeout=30.0, **limits) as server:
+    count, size, limits = _sizes(quick)
+    heads = 600 if quick else 4200
+    bound = int(limits.get("max_bytes", 24 * size))
+    with started(folder, module=module, **limits) as server:
         bob = server.new_key("bob")
         polite(server, bob)
         return [
             *in_flight(server, bob, forms, (count, size), bound),
+            *(crowded_out(server, bob, (count, size)) if module == "queen" else ()),
             *besieged(server, bob, heads),
             *(short_of_files(server, bob) if module == "queen" else ()),
         ]
+
+
+def _sizes(quick: bool) -> tuple[int, int, dict[str, float]]:
+    """Connections, bytes of each one's request, and the server's limits."""
+    count, size = (40, 4 * MIB) if quick else (100, 16 * MIB)
+    limits: dict[str, float] = {"max_bytes": 16 * size, "max_connections": 400} if quick else {}
+    return count, size, {"max_body": size, "request_timeout": 30.0, **limits}
 
 
 def in_flight(server: Server, bob: str, forms: Sequence[str], flood: tuple[int, int], bound: int) -> list[Check]:
@@ -78,6 +89,17 @@ def together(server: Server, flood: tuple[int, int], idle: int, bound: int) -> C
     grown = (most[0] - idle) / MIB
     summary = f"{grown:.0f} MiB above idle, bound {bound / MIB:.0f}; health {status}"
     return Check(f"memory, by {KEYS} keys together", grown <= bound / MIB and status == 200, summary)
+
+
+def crowded_out(server: Server, bob: str, flood: tuple[int, int]) -> list[Check]:
+    """Three keys, whose shares are more than all there is: heads alone, and bodies without their last byte."""
+    keys, files, checks = [server.new_key(f"crowd-{i}") for i in range(3)], open_files(server), []
+    for form, port in (("heads alone", server.rest), ("REST", server.rest), ("gRPC", server.grpc)):
+        with withholding(form, port, keys, *flood):
+            answers = polite(server, bob)
+        wait_for_files(server, files)
+        checks.append(none_of(f"others not answered beside three keys, {form}", _wrong(answers), 4 * QUESTIONS))
+    return checks
 
 
 def besieged(server: Server, bob: str, count: int) -> list[Check]:

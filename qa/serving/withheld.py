@@ -25,7 +25,8 @@ class Sender(threading.Thread):
 
     def __init__(self, port: int, key: str, size: int) -> None:
         super().__init__(daemon=True)
-        self.wire = socket.create_connection((HOST, port))
+        self.address = HOST, port
+        self.wire = socket.create_connection(self.address)
         self.key, self.size, self.sent, self.reply = key, size, 0, b""
 
     def run(self) -> None:
@@ -60,6 +61,21 @@ class Sender(threading.Thread):
     def wrap(self, part: bytes) -> bytes:
         """A part of it as it travels."""
         return part
+
+
+class HeadSender(Sender):
+    """A head, and nothing of the body that it announces; where it is refused, one of half as much."""
+
+    def send_all(self) -> None:
+        """Send heads until one is taken."""
+        while self.size:
+            self.wire.sendall(head("POST", INFER, *self.headers(), length=self.size))
+            self.sent += 1
+            if not select.select([self.wire], [], [], 2 * QUIET)[0]:
+                return
+            self.size //= 2
+            self.wire.close()
+            self.wire = socket.create_connection(self.address)
 
 
 class ChunkedSender(Sender):
@@ -141,6 +157,7 @@ class GrpcSender(Sender):
             self.wire.sendall(frame(PING, ACK, 0, payload))
 
 
+HEADS: Mapping[str, type[Sender]] = {"heads alone": HeadSender}
 FORMS: Mapping[str, type[Sender]] = {
     "REST": Sender,
     "REST in chunks": ChunkedSender,
@@ -153,7 +170,7 @@ FORMS: Mapping[str, type[Sender]] = {
 @contextmanager
 def withholding(form: str, port: int, keys: Sequence[str], count: int, size: int) -> Iterator[list[Sender]]:
     """So many connections with a request each, the keys in turns, as far as the server takes them."""
-    senders = [FORMS[form](port, keys[i % len(keys)], size) for i in range(count)]
+    senders = [{**FORMS, **HEADS}[form](port, keys[i % len(keys)], size) for i in range(count)]
     for sender in senders:
         sender.start()
     before, since = -1, time.monotonic()

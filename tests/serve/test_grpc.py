@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import shutil
 import socket
@@ -255,6 +256,33 @@ def test_a_client_that_goes_away_is_counted() -> None:
 
     talk(stub, client)
     assert stub.counted == [(499, True)]
+
+
+def test_what_fails_after_its_client_went_away_writes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    stub = Stub()
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def fail_late(query: Query, caller: Caller) -> NDArray[np.float32]:
+        asked.set()
+        await go.wait()
+        raise ServeError(429, "no")
+
+    stub.infer = fail_late  # type: ignore[method-assign]
+
+    async def client(channel: grpc.aio.Channel, port: int) -> None:
+        pending = channel.unary_unary(PATH + "ModelInfer")(message().SerializeToString(), metadata=KEY)
+        async with asyncio.timeout(60):
+            await asked.wait()
+            pending.cancel()
+            while not stub.counted:
+                await asyncio.sleep(0.01)
+            go.set()
+            while stub.request_memory.total:
+                await asyncio.sleep(0.01)
+        gc.collect()  # asyncio complains of an error that nobody has read when the task is deleted
+
+    talk(stub, client)
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 def test_a_taken_port_is_an_error_for_the_operator() -> None:

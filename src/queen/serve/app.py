@@ -19,13 +19,15 @@ from starlette.routing import Route
 from queen.errors import QueenError
 from queen.serve.admin.routes import admin_routes
 from queen.serve.admin.static import dashboard_routes
-from queen.serve.http import ONE_PACKET, read_body
-from queen.serve.limits.memory import Reservation, memory_of_query, memory_to_parse
+from queen.serve.http import ONE_PACKET
+from queen.serve.limits.bodies import memory_of_query, memory_to_parse, read_body
+from queen.serve.limits.memory import Reservation
 from queen.serve.protocol.headers import HEADER_LENGTH, addresses, read_headers
-from queen.serve.protocol.inflate import inflate
+from queen.serve.protocol.inflate import inflate, inflate_little
 from queen.serve.protocol.openapi import openapi
 from queen.serve.protocol.rest_read import BYTES_PER_VALUE, read_query
 from queen.serve.protocol.rest_write import error_body, model_metadata, server_metadata, to_json, write_answer
+from queen.serve.queue.admission import MEDIUM_BYTES
 from queen.serve.service import Service
 from queen.serve.telemetry.log import log
 from queen.serve.types import LARGE_BYTES, Caller, ModelSpec, Query, ServeError
@@ -122,22 +124,25 @@ class App:
         """The query in a request's body, parsed in the caller's turn; what it takes from then on is reserved."""
         service, settings, spec = self._service, self._service.settings, self._service.spec
         bodies = [await read_body(headers, receive, settings.max_body, reservation)]
-        size, length, encoding = len(bodies[0]), _header_length(headers), headers.get(b"content-encoding")
+        length, encoding = _header_length(headers), headers.get(b"content-encoding", b"").decode("latin-1")
+        if encoding and (body := inflate_little(bodies[0], encoding, MEDIUM_BYTES)) is not None:
+            bodies, encoding = [body], ""
+        size = len(bodies[0])
 
         def parse() -> Query:
             # The last reference: the compressed body is freed as soon as it is inflated.
             body: bytes | bytearray = bodies.pop()
             if encoding:
-                body = inflate(body, encoding.decode("latin-1"), settings.max_body)
+                body = inflate(body, encoding, settings.max_body)
             return read_query(
                 body, length, spec, max_rows=settings.max_rows, max_values=settings.max_body // BYTES_PER_VALUE
             )
 
         memory = memory_to_parse(size, length, is_packed=bool(encoding), most=settings.parse_bytes)
-        weight = LARGE_BYTES if encoding else size  # who knows what a packed body holds
+        weight = LARGE_BYTES if encoding else size  # who knows what such a body holds
         query = await service.admission.parse(reservation.client, parse, weight, memory)
         if (memory := memory_of_query(query, spec)) > reservation.size or size >= LARGE_BYTES:
-            reservation.resize(memory)
+            await reservation.claim(memory)
         return query
 
 

@@ -18,7 +18,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from queen.errors import OptionError
-from queen.serve.limits.memory import memory_of_body, memory_of_query, memory_to_parse
+from queen.serve.limits.bodies import memory_of_body, memory_of_query, memory_to_parse
+from queen.serve.limits.connections import address_of
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.protocol.grpc_messages import check_model, model_message, read_message, server_message, write_message
 from queen.serve.protocol.rest_read import BYTES_PER_VALUE
@@ -49,7 +50,8 @@ CODES = {
 MAX_STREAMS = 256  # calls at a time on one connection; further ones wait in the client
 WINDOW_BYTES = 1 << 16  # bytes of a call that gRPC takes before it is asked for them
 MAX_SMALL = 4096  # bytes of a message that only names a model
-STRANGER = ""  # the name, in the account of bytes, of all who have no valid key
+STRANGER = "stranger:"  # before the address of who has no valid key, in the account of bytes
+STRANGERS_HASTE = 32  # times as fast as others they must send their messages, which are small
 IDLE = 30.0  # seconds after which a connection without calls is closed; clients open a new one by themselves
 
 
@@ -127,15 +129,16 @@ def _handlers(service: Service) -> Any:
 
     async def model_ready(call: GrpcCall) -> bytes:
         client, seconds = await _find_client(service, call.context), service.settings.request_timeout
-        with service.request_memory.reserve(client, WINDOW_BYTES) as reservation:
-            raw = await _read(call, service, reservation, seconds if client != STRANGER else seconds / 4)
+        with service.request_memory.reserve(client) as reservation:
+            is_stranger = client.startswith(STRANGER)
+            raw = await _read(call, service, reservation, seconds / STRANGERS_HASTE if is_stranger else seconds)
         request = _parse(oip.ModelReadyRequest, raw)
         check_model(service.spec, request.name, request.version)
         return _encode(oip.ModelReadyResponse(ready=service.ready))
 
     async def model_metadata(call: GrpcCall) -> bytes:
         caller = await _caller(service, call.context)
-        with service.request_memory.reserve(caller.client, WINDOW_BYTES) as reservation:
+        with service.request_memory.reserve(caller.client) as reservation:
             request = _parse(oip.ModelMetadataRequest, await _read(call, service, reservation))
         check_model(service.spec, request.name, request.version)
         return _encode(model_message(service.spec))
@@ -143,14 +146,16 @@ def _handlers(service: Service) -> Any:
     async def infer(call: GrpcCall) -> bytes:
         call.caller = await _caller(service, call.context)
         await service.admission.admit(call.caller.client)
-        reservation = service.request_memory.reserve(call.caller.client, WINDOW_BYTES)
+        reservation = service.request_memory.reserve(call.caller.client)
         try:
             raw = await _read(call, service, reservation)
         except BaseException:
             reservation.close()
             raise
         # a client that goes away frees nothing yet: what it has sent is still parsed, or waits for the model
-        return await asyncio.shield(_answer(call, raw, reservation, service))
+        answer = asyncio.ensure_future(_answer(call, raw, reservation, service))
+        answer.add_done_callback(_read_error)
+        return await asyncio.shield(answer)
 
     methods: dict[str, Method] = {
         "ServerLive": live,
@@ -204,15 +209,19 @@ async def _answer(call: GrpcCall, raw: bytes, reservation: Reservation, service:
         parse = partial(read_message, raw, spec, **limits)
         memory = memory_to_parse(len(raw), None, is_packed=False, most=settings.parse_bytes)
         query = call.query = await service.admission.parse(caller.client, parse, len(raw), memory)
-        reservation.resize(
-            WINDOW_BYTES + len(raw) + memory_of_query(query, spec)
-        )  # gRPC holds the message until the end
+        await reservation.claim(WINDOW_BYTES + len(raw) + memory_of_query(query, spec))  # gRPC holds the message
         answers = await service.infer(query, caller)
         return await service.admission.write(caller.client, partial(_write, query, answers, spec), answers.size)
 
 
 def _write(query: Query, answers: NDArray[np.float32], spec: ModelSpec) -> bytes:
     return _encode(write_message(query, answers, spec))
+
+
+def _read_error(answer: asyncio.Future[Any]) -> None:
+    """Take note of an error, or asyncio would write a traceback of it where the client has gone away."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 async def _caller(service: Service, context: Any) -> Caller:
@@ -230,13 +239,14 @@ async def _caller(service: Service, context: Any) -> Caller:
 
 
 async def _find_client(service: Service, context: Any) -> str:
-    """The client that calls, for the account of its bytes; all who have no valid key are one."""
+    """The client that calls, for the account of its bytes; all at one address who have no valid key are one."""
+    stranger = STRANGER + address_of(peer_host(context.peer()))
     if "authorization" not in dict(context.invocation_metadata() or ()):
-        return STRANGER
+        return stranger
     try:
         return (await _caller(service, context)).client
     except ServeError:
-        return STRANGER
+        return stranger
 
 
 def peer_host(peer: str) -> str | None:
@@ -252,24 +262,27 @@ async def _read(call: GrpcCall, service: Service, reservation: Reservation, limi
 
     gRPC does not say how large it is, and takes all of it once it is asked: so the largest one is reserved meanwhile.
     Messages of one client that find no room wait, up to `WINDOW_BYTES` of each in the server, the rest in the client;
-    that wait is part of the time.
+    that wait is part of the time. All the while the call may have to leave for a client that has less.
     """
-    limit = limit or service.settings.request_timeout
-    largest = min(WINDOW_BYTES + memory_of_body(service.settings.max_body), service.request_memory.largest)
-    has_share = service.request_memory.has_share(reservation.client, largest - reservation.size)
-    has_room = False
+    limit, account = limit or service.settings.request_timeout, service.request_memory
+    largest = min(WINDOW_BYTES + memory_of_body(service.settings.max_body), account.largest)
+    has_share, has_room = account.has_share(reservation.client, largest - reservation.size), False
+    end = asyncio.get_running_loop().time() + limit
     try:
-        async with asyncio.timeout(limit) as deadline:
-            await reservation.grow(largest)
-            has_room = True
-            raw = await anext(call.requests)
+        async with asyncio.timeout_at(end) as deadline:
+            with reservation.arriving(lambda: deadline.reschedule(0)):
+                await reservation.claim(WINDOW_BYTES)
+                await reservation.grow(largest)
+                has_room = True
+                raw = await anext(call.requests)
     except (TimeoutError, StopAsyncIteration):  # gRPC may also end the stream when the time is up
+        reservation.check()
         if not deadline.expired():
             raise ServeError(400, "expected a message, got none, or one beyond the limits") from None
         if has_room:
             raise ServeError(408, f"the request did not arrive within {limit:g} s") from None
         if has_share:
-            service.request_memory.refuse(reservation.client)
+            account.refuse(reservation.client)
         raise ServeError(408, f"other messages of this client were in front of this one for {limit:g} s") from None
     reservation.resize(WINDOW_BYTES + memory_of_body(len(raw)))
     return raw

@@ -7,7 +7,6 @@ and clients that do not read their answers are disconnected. Besides, an answer 
 from __future__ import annotations
 
 import asyncio
-import mmap
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,12 +15,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from queen.serve.limits.connections import Connections, Crowd, address_of
 from queen.serve.limits.files import SPARE, file_limit
-from queen.serve.limits.memory import Reservation, memory_of_body
 from queen.serve.limits.refusal_log import RefusalLog
 from queen.serve.network import TrustedProxies
 from queen.serve.protocol.rest_write import error_body
 from queen.serve.settings import Settings
-from queen.serve.types import ServeError
 
 STATUS = {
     400: b"400 Bad Request",
@@ -264,32 +261,3 @@ async def send_in_one_packet(
     cycle.scope.pop("extensions", None)  # it refers to the cycle: both would wait for the garbage collector
     if cycle.flow.write_paused:  # what the client has not read yet takes memory: the request is not over
         await cycle.flow.drain()
-
-
-async def read_body(headers: dict[bytes, bytes], receive: Any, limit: int, reservation: Reservation) -> bytes:
-    """A request's body, refused as soon as it is known to be too large, or its memory is not to be had."""
-    try:
-        declared = int(headers.get(CONTENT_LENGTH, b"0"))
-    except ValueError as error:
-        raise ServeError(400, "content-length must be a number") from error
-    if declared > limit:
-        raise ServeError(413, f"a request body may have {limit} bytes, got {declared}")
-    reservation.resize(memory_of_body(declared))
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body", False) and len(message["body"]) <= limit:
-        reservation.resize(memory_of_body(len(message["body"])))
-        return bytes(message["body"])
-    # pages of its own, which are taken as they are filled and given back at once: the heap would keep them for later
-    with mmap.mmap(-1, declared or limit, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as store:
-        while message["type"] != "http.disconnect":
-            part: bytes = message.get("body", b"")
-            size = store.tell() + len(part)
-            if size > limit:
-                raise ServeError(413, f"a request body may have {limit} bytes, got more")
-            if size > declared:  # in chunks
-                reservation.resize(memory_of_body(size))
-            store.write(part)
-            if not message.get("more_body", False):
-                return store[:size]
-            message = await receive()
-    raise ConnectionResetError

@@ -14,8 +14,9 @@ from qa.serving.withheld import GrpcSender, half_sent
 from queen.serve import grpc
 from queen.serve.grpc import GrpcCall
 from queen.serve.limits import grpc_connections
+from queen.serve.limits.bodies import memory_of_body
 from queen.serve.limits.grpc_connections import GrpcConnections
-from queen.serve.limits.memory import MemoryAccount, memory_of_body
+from queen.serve.limits.memory import MemoryAccount
 from queen.serve.network import TrustedProxies
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.types import ServeError
@@ -78,13 +79,13 @@ def test_one_client_cannot_have_more_than_its_share_and_others_are_answered(serv
     bob, whole = served.new_key("bob"), padded()
     with connected(served) as first, connected(served) as second, connected(served) as third:
         first.sendall(head(served.key, LIMIT) + whole[:-1])
-        wait_for(lambda: served.service.request_memory.by_client == {"alice": memory_of_body(LIMIT)})
-        second.sendall(head(served.key, LIMIT))  # and nothing of its body
+        wait_for(lambda: served.service.request_memory.by_client == {"alice": memory_of_body(LIMIT - 1)})
+        second.sendall(head(served.key, LIMIT) + whole[:-1])
         status, told = answer(second)
         assert (status, b"retry-after: 1" in told) == (503, True)
         third.sendall(head(bob, LIMIT) + whole)
         assert answer(third)[0] == 200
-        second.sendall(whole + head(served.key, len(body())) + body())  # the refused body is thrown away
+        second.sendall(whole[-1:] + head(served.key, len(body())) + body())  # the refused body is thrown away
         assert answer(second)[0] == 200
         first.sendall(whole[-1:])
         assert answer(first)[0] == 200
@@ -93,7 +94,7 @@ def test_one_client_cannot_have_more_than_its_share_and_others_are_answered(serv
 def test_a_body_in_chunks_is_refused_as_soon_as_it_is_too_much(served):
     with connected(served) as first, connected(served) as second:
         first.sendall(head(served.key, LIMIT) + padded()[:-1])
-        wait_for(lambda: served.service.request_memory.total == memory_of_body(LIMIT))
+        wait_for(lambda: served.service.request_memory.total == memory_of_body(LIMIT - 1))
         second.sendall(head(served.key, None, "Transfer-Encoding: chunked") + b"7000\r\n" + bytes(0x7000) + b"\r\n")
         assert answer(second)[0] == 503
 
@@ -224,7 +225,7 @@ def read_message(stub: Stub, messages: AsyncIterator[bytes], *, wait_for_room: f
         loop = asyncio.get_running_loop()
         clock, skipped = loop.time, 0.0
         loop.time = lambda: clock() + skipped * stub.settings.request_timeout  # type: ignore[method-assign]
-        holder = stub.request_memory.reserve("bob", stub.request_memory.largest)
+        holder = stub.request_memory.reserve("bob", stub.request_memory.largest - grpc.WINDOW_BYTES)
         with stub.request_memory.reserve("alice") as reservation:
             task = asyncio.ensure_future(grpc._read(GrpcCall(messages, None), stub, reservation))  # type: ignore[arg-type]
             await asyncio.sleep(0.01)

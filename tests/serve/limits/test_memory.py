@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queen.serve.limits.memory import MemoryAccount, Reservation, memory_of_body, memory_of_query, memory_to_parse
+from queen.serve.limits.bodies import memory_of_body, memory_of_query, memory_to_parse
+from queen.serve.limits.memory import MemoryAccount, Reservation
 from queen.serve.types import AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
 
 CLIENTS = ("alice", "bob", "carol")
@@ -35,7 +36,10 @@ def check(account: MemoryAccount, open_ones: list[Reservation]) -> None:
 @given(STEPS)
 def test_the_account_is_what_open_reservations_add_up_to(steps):
     refused: list[str] = []
-    account, open_ones = MemoryAccount(MOST, SHARE, on_refusal=refused.append), list[Reservation]()
+    account, open_ones = (
+        MemoryAccount(MOST, SHARE, on_refusal=lambda client, largest: refused.append(client)),
+        list[Reservation](),
+    )
     for action, client, size in steps:
         before, own = account.total, account.by_client.get(client, 0)
         if action == "reserve":
@@ -204,3 +208,109 @@ def test_a_parsed_request_takes_its_tensors_and_its_answer():
     plain, labels = (Query(torch.zeros(4, 3), 4, "", AnswerFormat(classification=k)) for k in (0, 5))
     assert memory_of_query(plain, spec) == 4 * 3 * 4 + 4 * 10 * 40
     assert memory_of_query(labels, spec) == memory_of_query(plain, spec) + 4 * 5 * len("büffel".encode())
+
+
+class Arriving:
+    """A request that arrives: what it has reserved ends when it is evicted, at once or only `later`."""
+
+    def __init__(self, account: MemoryAccount, client: str, *, later: bool) -> None:
+        self.reservation, self.later = account.reserve(client), later
+        self.block = self.reservation.arriving(self.evict)
+        self.block.__enter__()
+
+    def evict(self) -> None:
+        if self.later:
+            asyncio.get_running_loop().call_soon(self.close)
+        else:
+            self.reservation.resize(0)
+
+    def close(self) -> None:
+        self.block.__exit__(None, None, None)
+        self.reservation.close()
+
+
+ARRIVALS = st.lists(
+    st.tuples(st.sampled_from(["claim", "claim", "arrived", "close"]), st.integers(0, 7), st.integers(1, SHARE)),
+    max_size=60,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(CLIENTS), st.booleans()), min_size=8, max_size=8), ARRIVALS)
+def test_nobody_is_refused_while_somebody_has_more_in_bodies_that_still_arrive(requests, steps):
+    async def main() -> None:
+        named: list[str] = []
+        account = MemoryAccount(MOST, SHARE, on_refusal=lambda client, largest: named.append(largest))
+        arriving = [Arriving(account, client, later=later) for client, later in requests]
+        whole: list[Reservation] = []
+        for action, number, size in steps:
+            request = arriving[number]
+            reservation, client = request.reservation, request.reservation.client
+            before, is_gone = account.by_client, reservation.is_evicted
+            if action == "claim" and not reservation._is_closed:
+                others: Counter[str] = Counter()
+                for other in arriving:
+                    if other.reservation not in whole:
+                        others[other.reservation.client] += other.reservation.size
+                own = before.get(client, 0) - reservation.size + size
+                try:
+                    await reservation.claim(size)
+                    assert reservation.size == size
+                except ServeError:
+                    assert is_gone or own > SHARE or all(held <= own for held in others.values())
+                    assert is_gone or before[named[-1]] == max(before.values()) or len(named) > 1
+                for other in arriving:
+                    if other.reservation.is_evicted and other.reservation.client == client:
+                        assert other.reservation is not reservation or is_gone
+            elif action == "arrived" and reservation not in whole and not is_gone:
+                request.block.__exit__(None, None, None)
+                whole.append(reservation)
+            elif action == "close":
+                request.close()
+                arriving[number] = Arriving(account, client, later=request.later)
+            assert account.total == sum(account.by_client.values()) <= MOST
+            assert max(account.by_client.values(), default=0) <= SHARE
+            assert not any(one.is_evicted for one in whole)  # what is whole is never thrown away
+        for request in arriving:
+            request.close()
+        assert (account.total, account._leaving, account._arriving) == (0, 0, {})
+
+    asyncio.run(main())
+
+
+def test_the_newest_request_of_the_largest_holder_makes_room():
+    async def main() -> None:
+        named: list[tuple[str, str]] = []
+        account = MemoryAccount(MOST, SHARE, on_refusal=lambda *names: named.append(names))
+        requests = [Arriving(account, client, later=True) for client in ("alice", "alice", "bob")]
+        for request, size in zip(requests, (30, 25, 45), strict=True):
+            await request.reservation.claim(size)
+        with account.reserve("carol") as polite:
+            await polite.claim(5)
+            assert [request.reservation.is_evicted for request in requests] == [False, True, False]
+            assert named == [("alice", "alice")]
+            with pytest.raises(ServeError):
+                await polite.claim(56)  # she would have more than anybody else
+        for request in requests:
+            request.close()
+
+    asyncio.run(main())
+
+
+def test_a_waiter_that_has_less_displaces_what_arrives_of_the_largest_holder():
+    async def main() -> None:
+        account = MemoryAccount(MOST, SHARE)
+        flood = [Arriving(account, client, later=True) for client in ("alice", "bob") for _ in range(2)]
+        for request in flood:
+            await request.reservation.claim(25)
+        more = [asyncio.create_task(account.wait("alice", 10)) for _ in range(3)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            (await account.wait("polite", 20)).close()
+        for request in flood:
+            request.close()
+        for task in more:
+            (await task).close()
+        assert (account.total, account._leaving, account._queues) == (0, 0, {})
+
+    asyncio.run(main())

@@ -18,7 +18,7 @@ def test_the_first_is_logged_at_once_and_the_others_together(monkeypatch):
         log.note("full", "a")
         assert len(lines) == 1
         for i in range(100):
-            log.note("full" if i % 2 else "late", "b" if i else "a")
+            log.note("full" if i % 2 else "late", "b" if i else "a", "c")
         assert len(lines) == 1
         while len(lines) == 1:
             await asyncio.sleep(0.001)
@@ -29,3 +29,4 @@ def test_the_first_is_logged_at_once_and_the_others_together(monkeypatch):
     asyncio.run(main())
     assert [line["count"] for line in lines] == [1, 100]
     assert (lines[1]["reasons"], lines[1]["most_from"]) == ({"full": 50, "late": 50}, "b")
+    assert [line.get("largest") for line in lines] == [None, "c"]

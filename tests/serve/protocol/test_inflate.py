@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from queen.serve.protocol.inflate import inflate
+from queen.serve.protocol.inflate import inflate, inflate_little
 from queen.serve.types import ServeError
 from tests.support.rest_bodies import ask, growth
 
@@ -87,3 +87,14 @@ def test_a_bomb_stays_small(names: tuple[str, str], pack: Any) -> None:
     assert growth(open_it) < 4 * MIB
     assert found == [413]
     assert growth(lambda: zlib.decompress(bomb, 47 if names[1] != "raw" else -15)) > 16 * MIB
+
+
+def test_a_little_is_inflated_and_more_is_left_alone() -> None:
+    assert inflate_little(gzip.compress(bytes(100)), "gzip", 100) == bytes(100)
+    assert inflate_little(gzip.compress(bytes(101)), "gzip", 100) is None
+    assert inflate_little(bytes(101), "gzip", 100) is None  # however much it holds
+    assert inflate_little(b"abc", "identity", 100) == b"abc"
+    for body, name, status in ((b"abc", "gzip", 400), (b"abc", "br", 415)):
+        with pytest.raises(ServeError) as caught:
+            inflate_little(body, name, 100)
+        assert caught.value.status == status

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queen.serve.queue.fair_queue import FairQueue
+from queen.serve.queue.fair_queue import SPARE, FairQueue
 
 TURN, LIMIT = 8, 20
 NAMES = st.sampled_from("abcdef")
@@ -87,7 +87,7 @@ class Model:
         if accused := self.accused & set(waiting):
             assert client in accused
         rivals = [other for other in waiting if (other in self.accused) == (client in self.accused)]
-        assert 2 * self.rows(client) > max(map(self.rows, rivals))
+        assert self.rows(client) == max(map(self.rows, rivals))
         newest = self.lines[client][-1].request
         assert removed == [piece for piece in self.lines[client] if piece.request == newest]
         self.lines[client] = [piece for piece in self.lines[client] if piece.request != newest]
@@ -121,7 +121,7 @@ def test_whatever_happens_the_order_is_kept_nobody_starves_and_rows_are_exact(st
     assert model.queue.rows == 0
     assert not model.queue._lines
     assert not model.queue._ring
-    assert not any(lines for lengths in model.queue._by_length.values() for lines in lengths)
+    assert [lengths.longest() for lengths in model.queue._lengths.values()] == [None, None]
 
 
 @given(st.dictionaries(NAMES, st.lists(st.integers(1, TURN), min_size=30, max_size=30), min_size=2))
@@ -154,3 +154,20 @@ def test_a_small_request_waits_for_one_turn_of_a_flood():
     queue.push("polite", [Piece("polite", 1, 0, 1)])
     assert queue.rows_ahead("somebody else") == 2 * TURN
     assert {queue.pop().client for _ in range(2)} == {"flood", "polite"}
+
+
+def test_nobody_loses_a_request_to_a_longer_line():
+    queue: FairQueue[Piece] = FairQueue(turn=16, max_client_rows=1024)
+    for client, rows in (("a", 1020), ("b", 1021), ("c", 1020), ("polite", 512)):
+        queue.push(client, [Piece(client, 0, 0, rows)])
+    assert {piece.client for piece in queue.shed()} == {"b"}
+    assert {piece.client for _ in range(2) for piece in queue.shed()} == {"a", "c"}
+    assert queue.rows_of("polite") == 512
+
+
+def test_lines_that_come_and_go_leave_nothing_behind():
+    queue: FairQueue[Piece] = FairQueue(turn=TURN, max_client_rows=LIMIT)
+    for number in range(1000):
+        queue.push(f"client {number}", [Piece("", number, 0, 1)])
+        queue.pop()
+    assert all(len(lengths._heap) <= SPARE + 1 for lengths in queue._lengths.values())

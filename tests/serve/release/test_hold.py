@@ -9,7 +9,7 @@ import pytest
 import queen.serve.release.hold
 from queen.cli import serve as command
 from queen.serve.release.clock import ReleaseClock
-from queen.serve.release.hold import HEADROOM, MOST, WINDOW_BATCHES, Hold
+from queen.serve.release.hold import ENOUGH, HEADROOM, MOST, SECONDS, WINDOW_BATCHES, Hold
 from queen.serve.release.measure import WorkTime
 from queen.serve.settings import read_settings
 from queen.serve.types import Caller, Query, ServeError
@@ -90,6 +90,31 @@ def test_a_slower_server_holds_answers_back_for_longer_in_coarse_steps_and_a_fas
 
 
 @pytest.mark.usefixtures("measured")
+def test_a_server_with_little_to_do_becomes_faster_by_time(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(queen.serve.release.hold, "monotonic", lambda: now[0])
+    hold = started()
+    at_first = hold.seconds(1)
+
+    def work(seconds, batches):
+        for _ in range(batches):
+            hold.note_batch(1, seconds)
+        return hold.seconds(1) / at_first
+
+    assert work(2 * at_first, WINDOW_BATCHES) == 2
+    now[0] += SECONDS
+    assert work(at_first / 100, ENOUGH - 1) == 2  # no few batches show
+    assert work(at_first / 100, 1) == 1
+    assert work(at_first / 100, WINDOW_BATCHES - 1) == 1  # it is too soon
+    now[0] += SECONDS
+    assert work(at_first / 100, 1) == WORK.median / WORK.one_row
+    now[0] += SECONDS
+    assert work(2 * at_first, WINDOW_BATCHES - 1) == WORK.median / WORK.one_row  # it becomes slower by batches alone,
+    now[0] += SECONDS
+    assert work(2 * at_first, 1) == 2 * WORK.median / WORK.one_row  # however long they take
+
+
+@pytest.mark.usefixtures("measured")
 def test_one_late_batch_of_twenty_changes_nothing():
     hold = started()
     before = hold.seconds(1)
@@ -102,7 +127,7 @@ def test_one_late_batch_of_twenty_changes_nothing():
 def test_nothing_is_counted_without_a_clock():
     hold = started("0")
     hold.note_batch(1, 1.0)
-    assert hold._batches == 0
+    assert hold._window.batches == 0
 
 
 @pytest.mark.parametrize("refuses", [False, True])
@@ -148,7 +173,7 @@ def test_a_server_measures_itself_and_says_what_it_costs(tmp_path, caplog, capsy
     [line] = [record for record in caplog.records if record.message == "release clock"]
     assert set(line.fields) == {"period_ms", "hold_ms", "p50_cost_ms", "p99_ms"}
     assert hold.advice in capsys.readouterr().err.replace("\n", "")
-    assert hold._batches == 1
+    assert hold._window.batches == 1
 
 
 @pytest.mark.usefixtures("measured")

@@ -7,6 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
+import queen.serve.release.measure
 from queen.ledger import MemoryLedger
 from queen.options import Group, Limits
 from queen.serve.release.measure import JITTER, RECORD, WorkTime, measure_work
@@ -44,6 +45,16 @@ def test_groups_and_refusals_are_measured_too():
     no_answers = Limits(threshold=0.0, extra_answers=0)  # every row is refused
     assert measured(small_guard(limits=no_answers, groups={"tenant": Group(limits=no_answers)})).median > 0
     assert measured(Unprotected(small_guard().bundle)).median > 0
+
+
+def test_the_quietest_round_counts(monkeypatch):
+    rounds = iter([WorkTime(0.01, 0.04, 0.001), WorkTime(0.001, 0.002, 0.0002), *[WorkTime(0.002, 0.008, 0.0001)] * 8])
+
+    async def round_of(batcher, guard, number):
+        return next(rounds)
+
+    monkeypatch.setattr(queen.serve.release.measure, "_measure_round", round_of)
+    assert measured(small_guard()) == WorkTime(0.001, 0.002, 0.0002)
 
 
 @given(st.integers(1, 1024), st.integers(1, 1024))

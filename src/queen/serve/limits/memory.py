@@ -1,53 +1,31 @@
 """An account of the memory that requests in flight take: so many bytes in all, and so many for each client.
 
-A request reserves what its body will take before the body is read, and gives it back when the answer has left. So a
-client that sends much, or sends and never ends, can fill no more than its share.
+A request reserves bytes as they arrive, and gives them back when its answer has left. A client that sends much, or
+sends and never ends, can fill no more than its share. And when several have filled all there is, room is made for who
+has less: the client that has most loses its newest request that is still arriving.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn
 
-from queen.core import inputs
-from queen.serve.types import LARGE_BYTES, ModelSpec, Query, ServeError
+from queen.serve.types import LARGE_BYTES, ServeError
 
-BUFFER = 1 << 17  # bytes of a body that wait in the connection's buffer, beside those that were read already
-NUMBER = 40  # bytes of one number of an answer, with the text that it becomes
+PATIENCE = 1.0  # seconds in which the bytes of an evicted request are free
 TOO_MANY = "too many bytes are in flight, of this client or of all; try again"
-
-
-def memory_of_body(size: int) -> int:
-    """What a body of so many bytes takes while it arrives: itself, an eighth to grow into, and a buffer."""
-    return size + size // 8 + min(size, BUFFER)
-
-
-def memory_to_parse(size: int, header_length: int | None, *, is_packed: bool, most: int) -> int:
-    """What reading a body into tensors takes besides: 32 times its JSON and 8 times its raw tensors, `most` at most.
-
-    What a packed body becomes is not known before. (Measured: 30 times for `[],[],...`, 8 for UINT8 as INT64.)
-    """
-    if is_packed:
-        return most
-    text = size if header_length is None else min(header_length, size)
-    return min(32 * text + 8 * (size - text), most)
-
-
-def memory_of_query(query: Query, spec: ModelSpec) -> int:
-    """What a parsed request takes until its answer has left: its tensors, and the answer as numbers and as text."""
-    tensors = sum(tensor.nbytes for tensor in inputs.tensors(query.inputs).values())
-    return tensors + query.rows * (spec.classes * NUMBER + query.answer_format.classification * spec.longest_name)
 
 
 class MemoryAccount:
     """Bytes that are reserved, in all and by client, on one event loop.
 
-    Those who wait leave a `spare` part of each limit to those who cannot wait. `on_refusal` is called with a client
-    that is turned away.
+    Those who wait leave a `spare` part of each limit to those who cannot wait. `max_waiting` are the requests of one
+    client that may wait; `on_refusal` is called with a client that is turned away, and the one that has most bytes.
     """
 
     def __init__(
@@ -56,14 +34,18 @@ class MemoryAccount:
         most_per_client: int,
         *,
         spare: int = 0,
-        on_refusal: Callable[[str], None] = lambda client: None,
+        max_waiting: int | None = None,
+        on_refusal: Callable[[str, str], None] = lambda client, largest: None,
     ) -> None:
         self._most, self._most_per_client, self._spare = most, most_per_client, spare
         self._on_refusal = on_refusal
         self._total = 0
         self.given_back = 0  # bytes that large requests have given back so far
         self._by_client: dict[str, int] = {}
-        self._queues: dict[str, deque[_Waiter]] = {}  # of clients that wait; the first one's turn is next
+        self._queues: dict[str, deque[_Waiter]] = {}  # of clients that wait; of equals the first one's turn is next
+        self._arriving: dict[str, dict[Reservation, Callable[[], None]]] = {}  # by client, the newest last
+        self._leaving = 0  # bytes of evicted requests that are not free yet
+        self._freed: set[asyncio.Future[None]] = set()  # of those who wait for such bytes
 
     @property
     def total(self) -> int:
@@ -99,8 +81,11 @@ class MemoryAccount:
 
     def refuse(self, client: str) -> NoReturn:
         """Tell a client to come again."""
-        self._on_refusal(client)
+        self._note_refusal(client)
         raise ServeError(503, TOO_MANY, retry_after=1)
+
+    def _note_refusal(self, client: str) -> None:
+        self._on_refusal(client, max(self._by_client, key=self._by_client.__getitem__, default=client))
 
     def _has_room(self, client: str, more: int) -> bool:
         return self._total + more <= self._most and self.has_share(client, more)
@@ -118,33 +103,59 @@ class MemoryAccount:
             self._by_client.pop(client, None)
         if more <= -LARGE_BYTES:
             self.given_back -= more
-        if more < 0 and self._queues:
-            self._serve_queues()
+        if more < 0:
+            while self._freed:
+                _wake(self._freed.pop())
+            if self._queues:
+                self._serve_queues()
+
+    def _make_room(self, client: str, more: int) -> bool:
+        """Whether so many more will be free for a client, once evicted requests are gone; evicts some if need be.
+
+        Only clients lose something that have more than this one would have then, the one with most first.
+        """
+        if not self.has_share(client, more):
+            return False
+        own = self._by_client.get(client, 0) + more
+        while self._total - self._leaving + more > self._most:
+            largest = max(self._arriving, key=lambda one: self._by_client.get(one, 0), default=client)
+            if self._by_client.get(largest, 0) <= own:
+                return False
+            self._evict(next(reversed(self._arriving[largest])))
+        return True
+
+    def _evict(self, reservation: Reservation) -> None:
+        """Refuse a request that is still arriving; its bytes count until they are free."""
+        free_now = self._arriving[reservation.client][reservation]
+        reservation._arrived()
+        reservation.is_evicted = True
+        self._leaving += reservation.size
+        self._note_refusal(reservation.client)
+        free_now()
 
     def _serve_queues(self) -> None:
-        """Give to those who wait: clients in turns, each one's in order.
+        """Give to those who wait: first to the client that has least, of equals in turns, and to each in order.
 
         Who has no share left is passed over. Who only waits for room is not, or small ones would starve a large one.
         """
-        passed_over = 0
-        while passed_over < len(self._queues):
-            client, queue = next(iter(self._queues.items()))
-            waiter = queue[0]
-            more = waiter.size - waiter.reservation.size + self._spare
-            if waiter.turn.done():  # cancelled a moment ago
-                queue.popleft()
-            elif not self.has_share(client, more):
-                passed_over += 1
-            elif self._has_room(client, more):
-                queue.popleft()
+        while waiter := self._next_waiter():
+            client, more = waiter.reservation.client, waiter.more
+            if not (waiter.turn.done() or waiter.reservation.is_evicted):  # else it goes
+                if not self._has_room(client, more):
+                    self._make_room(client, more)
+                    return
                 waiter.reservation.resize(waiter.size)
                 waiter.turn.set_result(None)
-                passed_over = 0
-            else:
-                return
-            del self._queues[client]
+            queue = self._queues.pop(client)
+            queue.popleft()
             if queue:
                 self._queues[client] = queue  # behind all others
+
+    def _next_waiter(self) -> _Waiter | None:
+        """The first one of the client with fewest bytes, of those that have a share left."""
+        firsts = (queue[0] for queue in self._queues.values())
+        ready = (first for first in firsts if first.turn.done() or self.has_share(first.reservation.client, first.more))
+        return min(ready, key=lambda first: self._by_client.get(first.reservation.client, 0), default=None)
 
     def _enqueue(self, waiter: _Waiter) -> None:
         client = waiter.reservation.client
@@ -165,10 +176,10 @@ class MemoryAccount:
 class Reservation:
     """Bytes reserved for one request, until it is closed: `with account.reserve(...) as reservation`."""
 
-    __slots__ = ("_account", "_is_closed", "client", "size")
+    __slots__ = ("_account", "_is_closed", "client", "is_evicted", "size")
 
     def __init__(self, account: MemoryAccount, client: str) -> None:
-        self._account, self._is_closed = account, False
+        self._account, self._is_closed, self.is_evicted = account, False, False
         self.client, self.size = client, 0
 
     def __enter__(self) -> Reservation:
@@ -186,9 +197,56 @@ class Reservation:
             raise RuntimeError("this reservation was given back")
         if more > 0 and not account._has_room(self.client, more):
             account.refuse(self.client)
-        if more:
+        self._set(size)
+
+    async def claim(self, size: int) -> None:
+        """The same, but if all clients together have too many, room is made: who has most loses what still arrives."""
+        more, account = size - self.size, self._account
+        if more > 0 and not account._has_room(self.client, more):
+            await self._wait_for_room(more)
+        self.check()
+        self._set(size)
+
+    def check(self) -> None:
+        """Raise `ServeError` 503 if the request had to leave for another one."""
+        if self.is_evicted:
+            raise ServeError(503, TOO_MANY, retry_after=1)
+
+    async def _wait_for_room(self, more: int) -> None:
+        account = self._account
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while account._make_room(self.client, more):
+                    if account._has_room(self.client, more):
+                        return
+                    freed = asyncio.get_running_loop().create_future()
+                    account._freed.add(freed)
+                    await freed
+        account.refuse(self.client)
+
+    @contextmanager
+    def arriving(self, evict: Callable[[], None]) -> Iterator[None]:
+        """While the block lasts, the request may have to leave for that of a client that has less.
+
+        Then `evict` is called, which frees what it can at once (and says so by `resize`), and makes the block end.
+        """
+        self._account._arriving.setdefault(self.client, {})[self] = evict
+        try:
+            yield
+        finally:
+            self._arrived()
+
+    def _arrived(self) -> None:
+        requests = self._account._arriving.get(self.client)
+        if requests is not None and requests.pop(self, None) is not None and not requests:
+            del self._account._arriving[self.client]
+
+    def _set(self, size: int) -> None:
+        if more := size - self.size:
             self.size = size
-            account._change(self.client, more)
+            if self.is_evicted:
+                self._account._leaving += more
+            self._account._change(self.client, more)
 
     async def grow(self, size: int) -> None:
         """The same, but wait until there are as many, which may be `largest` at most."""
@@ -207,9 +265,8 @@ class Reservation:
         """Give everything back; a second time changes nothing."""
         if not self._is_closed:
             self._is_closed = True
-            if self.size:
-                self.size, size = 0, self.size
-                self._account._change(self.client, -size)
+            self._arrived()
+            self._set(0)
 
 
 @dataclass(eq=False, frozen=True)
@@ -219,3 +276,14 @@ class _Waiter:
     reservation: Reservation
     size: int
     turn: asyncio.Future[None]
+
+    @property
+    def more(self) -> int:
+        """Bytes that must be free for it."""
+        reservation = self.reservation
+        return self.size - reservation.size + reservation._account._spare
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

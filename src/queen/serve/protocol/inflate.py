@@ -25,6 +25,18 @@ def inflate(body: bytes | bytearray, encoding: str, limit: int) -> bytes | bytea
         raise ServeError(400, f"the body is not {name}: {error}") from None
 
 
+def inflate_little(body: bytes, encoding: str, limit: int) -> bytes | None:
+    """A small body as it was before, or None if it has more than `limit` bytes, packed or not."""
+    if len(body) > limit:
+        return None
+    try:
+        return bytes(inflate(body, encoding, limit))
+    except ServeError as error:
+        if error.status == 413:
+            return None
+        raise
+
+
 def _inflate(body: memoryview, form: int, limit: int) -> bytes:
     pieces: list[bytes] = []
     size = position = members = 0

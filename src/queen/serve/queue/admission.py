@@ -19,7 +19,7 @@ from queen.serve.queue.request_queue import RequestQueue
 from queen.serve.types import LARGE_BYTES, Query, ServeError
 
 Written = TypeVar("Written")
-MAX_PARSES = 16  # large requests that may wait for a thread
+MAX_PARSES = 16  # large requests that may wait for a thread, except that every client may have one
 MAX_CLIENT_PARSES = 8  # those of one client
 MEDIUM_BYTES = 1 << 14  # bytes of a request that takes a good part of a millisecond to parse
 MANY_NUMBERS = 1 << 11  # numbers of an answer that takes a good part of a millisecond to write
@@ -66,7 +66,7 @@ class Admission:
         waits for its own requests occupies none of them.
 
         Raises `ServeError` 503 before it is parsed if the client has no room in the queue any more, or if too many
-        large requests wait for a thread.
+        large requests wait for a thread and one of them is the client's own.
         """
         if size < MEDIUM_BYTES:
             self._queue.check_room(client)
@@ -97,7 +97,9 @@ class Admission:
 
     def _check_large(self, client: str) -> None:
         parses = self._parses.get(client)
-        if parses is not None and parses.large >= MAX_CLIENT_PARSES:
+        if parses is None or not parses.large:  # its first one is never refused because of others
+            return
+        if parses.large >= MAX_CLIENT_PARSES:
             message = (
                 f"this client has {parses.large} large requests waiting and may have {MAX_CLIENT_PARSES}; try again"
             )

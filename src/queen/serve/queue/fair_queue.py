@@ -4,7 +4,7 @@ Every client has a line of its own, first come first served, and the lines take 
 and Varghese 1995): in its turn a line may give up `turn` rows, and what it could not use it may use in its next turn. A
 client therefore waits for less than two turns of each other line, however long those are. Clients who stand accused
 have one turn together. When room must be made, the longest line loses its newest request, the accused before all
-others. All of it takes the same time however many clients there are.
+others. A turn takes the same time however many clients there are, and to make room takes hardly more.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 
@@ -26,6 +28,8 @@ class HasRows(Protocol):
 
 Part = TypeVar("Part", bound=HasRows)
 ACCUSED_LINE = ""  # stands for all accused clients in the ring of lines; no client has this name
+SPARE = 64  # entries that count no more, beyond as many as there are lines, before they are swept out
+_entry_numbers = count(1)  # a line that changes from one heap to the other must not find an old entry of its own
 
 
 @dataclass(slots=True)
@@ -38,6 +42,52 @@ class Line(Generic[Part]):
     rows: int = 0
     credit: int = 0  # rows that it may still give up
     in_turn: bool = False
+    entry: int = 0  # number of its entry among the lengths
+
+
+class Lengths(Generic[Part]):
+    """Which of some lines is the longest: a heap that hears at once of lines that grow, and looks when asked at others.
+
+    Every line has one entry that counts, with at least as many rows as the line has; those it had before are skipped.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Line[Part]]] = []  # minus its rows, number of the entry, line
+        self._lines = 0
+
+    def add(self, line: Line[Part]) -> None:
+        """Look after one more line."""
+        self._lines += 1
+        if line.rows:
+            self.note_longer(line)
+
+    def remove(self, line: Line[Part]) -> None:
+        """Look after it no more."""
+        self._lines -= 1
+        line.entry = 0
+
+    def note_longer(self, line: Line[Part]) -> None:
+        """A line has more rows than before."""
+        heappush(self._heap, self._entry(line))
+        if len(self._heap) > 2 * self._lines + SPARE:
+            self._heap = [self._entry(line) for _, entry, line in self._heap if line.entry == entry]
+            heapify(self._heap)
+
+    def longest(self) -> Line[Part] | None:
+        """The line with most rows; None if there are no lines."""
+        while self._heap:
+            rows, entry, line = self._heap[0]
+            if line.entry != entry:
+                heappop(self._heap)
+            elif line.rows < -rows:
+                heapreplace(self._heap, self._entry(line))
+            else:
+                return line
+        return None
+
+    def _entry(self, line: Line[Part]) -> tuple[int, int, Line[Part]]:
+        line.entry = next(_entry_numbers)
+        return -line.rows, line.entry, line
 
 
 class FairQueue(Generic[Part]):
@@ -52,7 +102,7 @@ class FairQueue(Generic[Part]):
         self._lines: dict[str, Line[Part]] = {}
         self._ring: OrderedDict[str, Line[Part]] = OrderedDict()  # who is first has its turn
         self._accused_ring: OrderedDict[str, Line[Part]] = OrderedDict()  # the same for the turn of the accused
-        self._by_length: dict[bool, list[dict[str, Line[Part]]]] = {False: [], True: []}  # by accused, bits of rows
+        self._lengths: dict[bool, Lengths[Part]] = {False: Lengths(), True: Lengths()}  # by accused
 
     def rows_of(self, client: str) -> int:
         """How many rows of a client wait."""
@@ -97,15 +147,9 @@ class FairQueue(Generic[Part]):
         return part
 
     def shed(self) -> list[Part]:
-        """Remove the newest request of the longest line, the accused first, and return what was left of it.
-
-        A line counts as the longest if none is twice as long; among equals the one that grew last loses.
-        """
-        for lengths in (self._by_length[True], self._by_length[False]):
-            for lines in reversed(lengths):
-                if lines:
-                    return self._shed_newest(next(reversed(lines.values())))
-        return []
+        """Remove the newest request of the longest line, the accused first, and return what was left of it."""
+        line = self._lengths[True].longest() or self._lengths[False].longest()
+        return [] if line is None else self._shed_newest(line)
 
     def set_accused(self, client: str, accused: bool) -> None:
         """Serve a client among the accused from now on, or among the others; what it waits for keeps its order."""
@@ -143,21 +187,17 @@ class FairQueue(Generic[Part]):
 
     def _resize(self, line: Line[Part], rows: int) -> None:
         """Note that a line has become longer, or shorter; an empty one is forgotten, and its credit with it."""
-        before, after = line.rows.bit_length(), (line.rows + rows).bit_length()
         line.rows += rows
         self.rows += rows
-        if before != after:
-            lengths = self._by_length[line.accused]
-            lengths[before].pop(line.client)
-            if line.rows:
-                self._file(line)
+        if rows > 0:
+            self._lengths[line.accused].note_longer(line)
         if not line.rows:
             self._leave(line)
             del self._lines[line.client]
 
     def _enter(self, line: Line[Part]) -> None:
         """Give a line the last place in its ring, and the accused one among the others if they had none."""
-        self._file(line)
+        self._lengths[line.accused].add(line)
         if not line.accused:
             self._ring[line.client] = line
             return
@@ -166,7 +206,7 @@ class FairQueue(Generic[Part]):
         self._accused_ring[line.client] = line
 
     def _leave(self, line: Line[Part]) -> None:
-        self._by_length[line.accused][line.rows.bit_length()].pop(line.client, None)
+        self._lengths[line.accused].remove(line)
         if not line.accused:
             del self._ring[line.client]
             return
@@ -175,9 +215,3 @@ class FairQueue(Generic[Part]):
             del self._ring[ACCUSED_LINE]
         elif line.in_turn:  # the turn of the accused ends with it
             self._ring.move_to_end(ACCUSED_LINE)
-
-    def _file(self, line: Line[Part]) -> None:
-        lengths, bits = self._by_length[line.accused], line.rows.bit_length()
-        while len(lengths) <= bits:
-            lengths.append({})
-        lengths[bits][line.client] = line

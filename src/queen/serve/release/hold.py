@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from time import monotonic
+
 from queen.guard import Guard
 from queen.serve.release.clock import ReleaseClock
 from queen.serve.release.measure import WorkTime, measure_work
@@ -12,15 +15,43 @@ HEADROOM = 1.5  # an answer is held back so many times as long as 99 of 100 take
 TICKS = 4  # for one such time, if the server may choose: more would cost work, fewer would cost time
 SHORTEST = 0.001  # seconds between two ticks
 WINDOW_BATCHES = 1000  # batches between two looks at whether the server has become slower or faster
-LATE_BATCHES = WINDOW_BATCHES // 20  # of them that may be late: a busy machine delays some whatever the verdict
+SECONDS, ENOUGH = 10.0, 100  # after which it may have become faster, if there were so many batches
+LATE_SHARE = 20  # one of so many batches may be late: a busy machine delays some whatever the verdict
 MOST = 16.0  # times as long as at the start
+
+
+@dataclass
+class Pace:
+    """Batches since a moment, how many of them took longer than answers are held back, and how many a quarter of it."""
+
+    since: float = 0.0
+    batches: int = 0
+    late: int = 0
+    far_from_late: int = 0
+
+    def note(self, seconds: float, limit: float) -> None:
+        """Count one that took so long, where answers are held back for `limit` seconds."""
+        self.batches += 1
+        self.late += seconds > limit
+        self.far_from_late += seconds < limit / 4
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether too many were late."""
+        return self.late * LATE_SHARE > self.batches
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether nearly all were far from late."""
+        return (self.batches - self.far_from_late) * LATE_SHARE <= self.batches
 
 
 class Hold:
     """Lets answers go at the ticks of a clock, and lengthens or shortens the wait when the server's pace changes.
 
     The wait depends on a request's rows alone. It is doubled if one batch of twenty takes longer, and halved if a
-    quarter would do, after a thousand batches at a time, so that no single request can be seen in it.
+    quarter would do, after a thousand batches at a time, so that no single request can be seen in it. Where there is
+    little to do, it is also halved after a hundred batches in ten seconds, so that a busy hour is not felt for long.
     """
 
     def __init__(self, settings: Settings, guard: Guard) -> None:
@@ -28,7 +59,7 @@ class Hold:
         self._clock = ReleaseClock(0.0)
         self._work: WorkTime | None = None  # None while answers leave at once
         self._factor = HEADROOM
-        self._batches = self._late = self._far_from_late = 0
+        self._window, self._lately = Pace(), Pace(monotonic())  # for both directions, and for the way down alone
         self.advice = ""  # one line for the operator
 
     async def start(self) -> None:
@@ -71,25 +102,27 @@ class Hold:
         if self._work is None:
             return
         limit = self.seconds(rows)
-        self._batches += 1
-        self._late += seconds > limit
-        self._far_from_late += seconds < limit / 4
-        if self._batches == WINDOW_BATCHES:
-            self._adapt(self._work)
-            self._batches = self._late = self._far_from_late = 0
+        self._lately.note(seconds, limit)
+        self._window.note(seconds, limit)
+        if self._window.batches == WINDOW_BATCHES:
+            self._adapt(self._work, self._window)
+            self._window = Pace()
+        elif self._lately.batches >= ENOUGH and monotonic() - self._lately.since >= SECONDS:
+            if self._lately.is_fast:
+                self._adapt(self._work, self._lately)
+                self._window = Pace()
+            self._lately = Pace(monotonic())
 
-    def _adapt(self, work: WorkTime) -> None:
+    def _adapt(self, work: WorkTime, pace: Pace) -> None:
         before = self._factor
-        if self._late > LATE_BATCHES:
+        if pace.is_slow:
             self._factor = min(2 * before, MOST * HEADROOM)
-        elif WINDOW_BATCHES - self._far_from_late <= LATE_BATCHES:  # but batches are not all that a request waits for
+        elif pace.is_fast:  # but batches are not all that a request waits for
             self._factor = max(before / 2, HEADROOM * work.median / work.one_row)
         if self._factor != before:
-            log(
-                "release clock",
-                hold_ms=_in_ms(self.seconds(1)),
-                why=f"{self._late} of {WINDOW_BATCHES} batches were late",
-            )
+            why = f"{pace.late} of {pace.batches} batches were late"
+            log("release clock", hold_ms=_in_ms(self.seconds(1)), why=why)
+            self._lately = Pace(monotonic())
 
 
 def _why_not(every: float | str, guard: Guard) -> str:
