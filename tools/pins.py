@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import sysconfig
 import urllib.request
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import Distribution, PackageNotFoundError, requires
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -106,11 +107,13 @@ def find_faults(pins: Mapping[str, str], needs: Needs, hashes: Needs, locked: Ma
 
 
 def _installed(name: str) -> str | None:
-    """The version without the label of a build ("+cpu"), or None."""
-    try:
-        return Version(version(name)).public
-    except PackageNotFoundError:
-        return None
+    """The version without the label of a build ("+cpu"), or None.
+
+    Only what pip has installed counts: some packages put others of their own on the path when they are imported.
+    """
+    places = [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
+    one: Distribution | None = next(iter(Distribution.discover(name=name, path=places)), None)
+    return Version(one.version).public if one else None
 
 
 class _Links(HTMLParser):

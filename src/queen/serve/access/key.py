@@ -20,7 +20,7 @@ from queen.ledger.words import Budget, check_budget
 
 TEXT = re.compile(r"qk_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 ID = re.compile(r"[0-9a-f]{16}")
-RESERVED = ("net:", "anonymous")  # beginnings of the names of clients without a key
+RESERVED = ("net:", "anonymous", "stranger:")  # beginnings of the names of clients without a key
 NETWORK = "net"  # the kind of group that the caller's address decides
 
 
