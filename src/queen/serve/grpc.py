@@ -267,9 +267,8 @@ async def _read(call: GrpcCall, service: Service, reservation: Reservation, limi
     limit, account = limit or service.settings.request_timeout, service.request_memory
     largest = min(WINDOW_BYTES + memory_of_body(service.settings.max_body), account.largest)
     has_share, has_room = account.has_share(reservation.client, largest - reservation.size), False
-    end = asyncio.get_running_loop().time() + limit
     try:
-        async with asyncio.timeout_at(end) as deadline:
+        async with asyncio.timeout(limit) as deadline:
             with reservation.arriving(lambda: deadline.reschedule(0)):
                 await reservation.claim(WINDOW_BYTES)
                 await reservation.grow(largest)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queen.cli.lost import check_expected
+from queen.cli.ledger import check_expected
 from queen.errors import OptionError
 from queen.ledger import SqliteLedger
 from queen.ledger.open import witness_in
