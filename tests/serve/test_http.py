@@ -186,6 +186,17 @@ def test_a_connection_serves_many_requests_and_pipelined_ones_in_order(served):
     assert json.loads(found[3][2]) == {"live": True}
 
 
+def test_a_large_head_behind_another_request_is_refused_too(served):
+    async def both():
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.rest)
+        writer.write(head(served.key, len(body())) + body() + head(served.key, 0, "X-Long: " + "a" * 5000))
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    assert b"431 Request Header Fields Too Large" in asyncio.run(both())
+
+
 def test_a_client_that_leaves_early_harms_nobody(served):
     async def leave():
         for _ in range(20):

@@ -27,7 +27,7 @@ from queen.serve.protocol.inflate import inflate, inflate_little
 from queen.serve.protocol.openapi import openapi
 from queen.serve.protocol.rest_read import BYTES_PER_VALUE, read_query
 from queen.serve.protocol.rest_write import error_body, model_metadata, server_metadata, to_json, write_answer
-from queen.serve.queue.admission import MEDIUM_BYTES
+from queen.serve.queue.admission import MANY_NUMBERS, MEDIUM_BYTES
 from queen.serve.service import Service
 from queen.serve.telemetry.log import log
 from queen.serve.types import LARGE_BYTES, Caller, ModelSpec, Query, ServeError
@@ -81,12 +81,17 @@ class App:
         try:
             headers = read_headers(scope)
             caller = await service.key_watcher.caller(_text(headers.get(b"authorization")), *addresses(scope))
-            await service.admission.admit(caller.client)
+            if not service.admission.has_room(caller.client):
+                await service.admission.admit(caller.client)
             reservation = service.request_memory.reserve(caller.client)
             query = await self._read(headers, receive, reservation)
-            answers = await self._answer(query, caller, receive)
-            write = partial(write_answer, query, answers, service.spec)
-            body, split = await service.admission.write(caller.client, write, answers.size)
+            is_small = query.rows <= service.settings.max_turn
+            answers = await (service.infer(query, caller) if is_small else self._answer(query, caller, receive))
+            if answers.size < MANY_NUMBERS:
+                body, split = write_answer(query, answers, service.spec)
+            else:
+                write = partial(write_answer, query, answers, service.spec)
+                body, split = await service.admission.write(caller.client, write, answers.size)
             if split is not None:
                 content_type, extra = BINARY, [(HEADER_LENGTH, b"%d" % split)]
         except ServeError as error:
@@ -106,9 +111,7 @@ class App:
             service.counter.request("rest", status, seconds, is_query=True, query=query, caller=caller)
 
     async def _answer(self, query: Query, caller: Caller, receive: Receive) -> NDArray[np.float32]:
-        """The probabilities; what is left of a large request is dropped when its client goes away."""
-        if query.rows <= self._service.settings.max_turn:
-            return await self._service.infer(query, caller)
+        """The probabilities for a large request; what is left of it is dropped when its client goes away."""
         answers = asyncio.ensure_future(self._service.infer(query, caller))
         end = asyncio.ensure_future(_wait_for_end(receive))
         try:
@@ -121,29 +124,39 @@ class App:
             end.cancel()
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive, reservation: Reservation) -> Query:
-        """The query in a request's body, parsed in the caller's turn; what it takes from then on is reserved."""
-        service, settings, spec = self._service, self._service.settings, self._service.spec
-        bodies = [await read_body(headers, receive, settings.max_body, reservation)]
-        length, encoding = _header_length(headers), headers.get(b"content-encoding", b"").decode("latin-1")
+        """The query in a request's body; what it takes from then on is reserved."""
+        body = await read_body(headers, receive, self._service.settings.max_body, reservation)
+        size, length, encoding = len(body), _header_length(headers), headers.get(b"content-encoding")
+        if size < MEDIUM_BYTES and not encoding:
+            query = self._parse(body, length)
+        else:
+            bodies = [body]
+            del body  # the list has the last reference: what is packed is freed as soon as it is inflated
+            query = await self._read_in_turn(bodies, length, (encoding or b"").decode("latin-1"), reservation.client)
+        memory = memory_of_query(query, self._service.spec)
+        if memory > reservation.size or size >= LARGE_BYTES:
+            await reservation.claim(memory)
+        return query
+
+    async def _read_in_turn(self, bodies: list[bytes], length: int | None, encoding: str, client: str) -> Query:
+        """The query in the only one of `bodies`, which is taken out; it takes a while to parse, or nobody knows."""
         if encoding and (body := inflate_little(bodies[0], encoding, MEDIUM_BYTES)) is not None:
             bodies, encoding = [body], ""
-        size = len(bodies[0])
+        size, settings = len(bodies[0]), self._service.settings
 
         def parse() -> Query:
-            # The last reference: the compressed body is freed as soon as it is inflated.
             body: bytes | bytearray = bodies.pop()
             if encoding:
                 body = inflate(body, encoding, settings.max_body)
-            return read_query(
-                body, length, spec, max_rows=settings.max_rows, max_values=settings.max_body // BYTES_PER_VALUE
-            )
+            return self._parse(body, length)
 
         memory = memory_to_parse(size, length, is_packed=bool(encoding), most=settings.parse_bytes)
-        weight = LARGE_BYTES if encoding else size  # who knows what such a body holds
-        query = await service.admission.parse(reservation.client, parse, weight, memory)
-        if (memory := memory_of_query(query, spec)) > reservation.size or size >= LARGE_BYTES:
-            await reservation.claim(memory)
-        return query
+        return await self._service.admission.parse(client, parse, LARGE_BYTES if encoding else size, memory)
+
+    def _parse(self, body: bytes | bytearray, length: int | None) -> Query:
+        settings = self._service.settings
+        most = settings.max_body // BYTES_PER_VALUE
+        return read_query(body, length, self._service.spec, max_rows=settings.max_rows, max_values=most)
 
 
 async def _wait_for_end(receive: Receive) -> None:

@@ -26,7 +26,8 @@ STATUS = {
     431: b"431 Request Header Fields Too Large",
     503: b"503 Service Unavailable\r\nretry-after: 1",
 }
-CONTENT_LENGTH, TRANSFER_ENCODING = b"content-length", b"transfer-encoding"
+CONTENT_LENGTH = b"content-length"
+LENGTHS = (CONTENT_LENGTH, b"transfer-encoding")  # headers that say how long a body is
 ONE_PACKET = "queen.one_packet"  # name of the ASGI extension `send_in_one_packet`
 MAX_PIPELINE = 64  # requests that may wait on one connection for the answers to those before them
 MAX_PIPELINE_BYTES = 1 << 16  # of their bodies
@@ -45,9 +46,11 @@ class LimitedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._crowd: Crowd | None = None  # the connections of its address, while it has a place among them
-        self._request_timer: asyncio.TimerHandle | None = None  # until the next request must have arrived
+        self._deadline: float | None = None  # when the next request must have arrived, if one is expected
+        self._request_timer: asyncio.TimerHandle | None = None  # looks at the deadline, now and then
         self._reader_timer: asyncio.TimerHandle | None = None  # until the client must have read its answer
         self._overhead = 0  # bytes that came since the last head or piece of a body, and belong to no body
+        self._longest_head = 0  # no head that ends in what came last can have more bytes
         self._in_head = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -67,7 +70,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Give its place back."""
         self._leave()
-        self._cancel_request_timer()
+        self._deadline = None
+        if self._request_timer is not None:
+            self._request_timer.cancel()
         self._cancel_reader_timer()
         super().connection_lost(exc)
 
@@ -81,12 +86,13 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._overhead += len(data)
+        self._longest_head = self._overhead
         super().data_received(data)
         if self.transport.is_closing():
             return
         if self._overhead > self.settings.max_header:  # also by chunk extensions, and by what follows the last chunk
             self._close(431, f"the head of a request may have {self.settings.max_header} bytes")
-        elif self._is_idle() and self._request_timer is None and self.timeout_keep_alive_task is None:
+        elif self._deadline is None and self.timeout_keep_alive_task is None and self._is_idle():
             self._expect_request()  # it sent the rest of a refused body, or nothing but line ends
 
     def on_message_begin(self) -> None:
@@ -113,7 +119,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is whole: its client waits for the server now."""
-        self._cancel_request_timer()
+        self._deadline = None
         self._in_head, self._overhead = True, 0
         if self.cycle is not None:
             super().on_message_complete()
@@ -162,16 +168,18 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _check_head(self) -> tuple[int, str] | None:
         """Status and message if the head that has just arrived must be refused."""
-        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         limit = self.settings.max_header
-        if size > limit:
+        if self._longest_head > limit and self._head_size() > limit:
             return 431, f"the head of a request may have {limit} bytes"
-        names = [name for name, _ in self.headers]
-        if names.count(CONTENT_LENGTH) > 1 or (CONTENT_LENGTH in names and TRANSFER_ENCODING in names):
+        lengths = [name for name, _ in self.headers if name in LENGTHS]
+        if lengths.count(CONTENT_LENGTH) and len(lengths) > 1:
             return 400, "a request must say the length of its body once"
         if len(self.pipeline) >= MAX_PIPELINE:
             return 400, f"at most {MAX_PIPELINE} requests may wait on one connection"
         return None
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
@@ -182,13 +190,19 @@ class LimitedProtocol(HttpToolsProtocol):
             self._crowd = None
 
     def _expect_request(self) -> None:
-        self._cancel_request_timer()
-        self._request_timer = self.loop.call_later(self.settings.request_timeout, self._refuse_slow_request)
+        """Set the deadline. The timer is not set anew for every request: when it runs out, it looks for the next."""
+        self._deadline = self.loop.time() + self.settings.request_timeout
+        if self._request_timer is None:
+            self._request_timer = self.loop.call_at(self._deadline, self._check_deadline)
 
-    def _cancel_request_timer(self) -> None:
-        if self._request_timer is not None:
-            self._request_timer.cancel()
-            self._request_timer = None
+    def _check_deadline(self) -> None:
+        self._request_timer = None
+        if self._deadline is None:
+            return
+        if self.loop.time() < self._deadline:
+            self._request_timer = self.loop.call_at(self._deadline, self._check_deadline)
+        elif not self.transport.is_closing():
+            self._close(408, f"a request must arrive within {self.settings.request_timeout:g} seconds")
 
     def _expect_reader(self) -> None:
         if self._reader_timer is None:
@@ -199,13 +213,9 @@ class LimitedProtocol(HttpToolsProtocol):
             self._reader_timer.cancel()
             self._reader_timer = None
 
-    def _refuse_slow_request(self) -> None:
-        if not self.transport.is_closing():
-            self._close(408, f"a request must arrive within {self.settings.request_timeout:g} seconds")
-
     def _close(self, status: int, message: str) -> None:
         """Write an error without uvicorn, unless an answer has begun, and hang up."""
-        self._cancel_request_timer()
+        self._deadline = None
         cycle = self.cycle
         if cycle is None or not cycle.response_started or (self._in_head and cycle.response_complete):
             body = error_body(message)

@@ -117,9 +117,8 @@ class Service:
             self.parse_memory,
             on_refusal=partial(refusals.note, "too many large requests"),
         )
-        self.counter = RequestCounter(
-            self.metrics, self.series, waiting=lambda: self.batcher.waiting, access_log=settings.access_log
-        )
+        self.metrics.watch_queue(lambda: self.batcher.waiting)
+        self.counter = RequestCounter(self.metrics, self.series, access_log=settings.access_log)
 
     @classmethod
     def open(cls, settings: Settings) -> Service:
@@ -208,7 +207,8 @@ class Service:
         except OptionError as error:  # a group that has no limits must not be answered as if it were unlimited
             log("group without limits", level="error", client=caller.client, groups=list(caller.groups))
             raise ServeError(503, "the server has no limits for a group of this key; ask the operator") from error
-        await self.hold.wait(arrived, query.rows)
+        if self.hold.is_on:
+            await self.hold.wait(arrived, query.rows)
         return answers
 
     async def admin(self, request: Request) -> Caller:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -50,10 +51,15 @@ class ModelSpec:
     class_names: tuple[str, ...] | None = None
     digits: int | None = None  # decimals of every answer, if they are rounded
 
-    @property
+    @cached_property
     def longest_name(self) -> int:
         """Bytes of the longest class name."""
         return max((len(name.encode()) for name in self.class_names or ()), default=0)
+
+    @cached_property
+    def inputs_by_name(self) -> Mapping[str, TensorSpec]:
+        """The inputs, in order."""
+        return {tensor.name: tensor for tensor in self.inputs}
 
     @property
     def output(self) -> TensorSpec:
@@ -94,6 +100,9 @@ class AnswerFormat:
     classification: int = 0  # 0: the vector itself
 
 
+PLAIN = AnswerFormat()
+
+
 @dataclass(frozen=True)
 class Query:
     """One request: a batch for the model (on the CPU), and how to answer."""
@@ -101,7 +110,7 @@ class Query:
     inputs: Inputs
     rows: int
     id: str = ""
-    answer_format: AnswerFormat = field(default_factory=AnswerFormat)
+    answer_format: AnswerFormat = PLAIN
     partial: bool = False  # whether refused rows are marked, instead of an error for all
 
 

@@ -106,6 +106,7 @@ def test_whole_numbers_are_floats_too() -> None:
         ({"parameters": {"binary_data_output": True}}, AnswerFormat(binary=True)),
         ({"parameters": {"sequence_id": 7, "priority": 1, "timeout": 10, "own": {"a": [1]}}}, AnswerFormat()),
         ({"outputs": [{"name": "probabilities", "parameters": {"binary_data": True}}]}, AnswerFormat(binary=True)),
+        ({"outputs": [{"name": "probabilities", "parameters": {"classification": 3.0}}]}, AnswerFormat(False, 3)),
         (
             {
                 "parameters": {"binary_data_output": True},

@@ -25,7 +25,7 @@ class Counted:
     def __init__(self, *, access_log: bool = False) -> None:
         self.now = 1000.0
         self.metrics, self._series = Metrics(), Series(clock=lambda: self.now)
-        self.counter = RequestCounter(self.metrics, self._series, waiting=lambda: 17, access_log=access_log)
+        self.counter = RequestCounter(self.metrics, self._series, access_log=access_log)
 
     def total(self, name: str) -> float:
         return values(self.metrics)[name]
@@ -42,7 +42,6 @@ def test_a_query_is_in_both_and_other_requests_are_in_the_metrics_alone():
     counted.counter.request("rest", 404, 0.01, is_query=False)
     assert counted.total("queen_requests_total{protocol=rest,status=404}") == 1
     assert counted.total("queen_request_seconds_count{protocol=rest}") == 3
-    assert counted.total("queen_queue_rows") == 17
     second = counted.second()
     assert (second["requests"], second["errors"]) == (2, 1)
 

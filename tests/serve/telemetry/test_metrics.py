@@ -91,7 +91,8 @@ def test_the_rest_is_counted_too():
         metrics.notice(what, kind)
     metrics.ledger_error()
     metrics.set_ready(True)
-    metrics.set_queue(17)
+    waiting = [17]
+    metrics.watch_queue(lambda: waiting[0])
     metrics.set_recording(True)
     metrics.record_dropped(5)
     metrics.webhook("sent")
@@ -104,7 +105,7 @@ def test_the_rest_is_counted_too():
     assert figures["queen_webhook_total{outcome=sent}"] == 1
     assert figures[f"queen_build_info{{model=digits,policy=sentinel,version={queen.__version__}}}"] == 1
     metrics.set_ready(False)
-    metrics.set_queue(0)
+    waiting[0] = 0
     assert (values(metrics)["queen_ready"], values(metrics)["queen_queue_rows"]) == (0, 0)
 
 

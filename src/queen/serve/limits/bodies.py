@@ -6,7 +6,8 @@ import asyncio
 import mmap
 from typing import Any
 
-from queen.core import inputs
+from torch import Tensor
+
 from queen.serve.limits.memory import Reservation
 from queen.serve.types import ModelSpec, Query, ServeError
 
@@ -32,8 +33,9 @@ def memory_to_parse(size: int, header_length: int | None, *, is_packed: bool, mo
 
 def memory_of_query(query: Query, spec: ModelSpec) -> int:
     """What a parsed request takes until its answer has left: its tensors, and the answer as numbers and as text."""
-    tensors = sum(tensor.nbytes for tensor in inputs.tensors(query.inputs).values())
-    return tensors + query.rows * (spec.classes * NUMBER + query.answer_format.classification * spec.longest_name)
+    given, best = query.inputs, query.answer_format.classification
+    tensors = given.nbytes if isinstance(given, Tensor) else sum(tensor.nbytes for tensor in given.values())
+    return tensors + query.rows * (spec.classes * NUMBER + (best * spec.longest_name if best else 0))
 
 
 async def read_body(headers: dict[bytes, bytes], receive: Any, limit: int, reservation: Reservation) -> bytes:
@@ -46,8 +48,10 @@ async def read_body(headers: dict[bytes, bytes], receive: Any, limit: int, reser
         raise ServeError(413, f"a request body may have {limit} bytes, got {declared}")
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False) and len(message["body"]) <= limit:
-        await reservation.claim(memory_of_body(len(message["body"])))
-        return bytes(message["body"])
+        body: bytes = message["body"]
+        if not reservation.claim_at_once(memory_of_body(len(body))):
+            await reservation.claim(memory_of_body(len(body)))
+        return body
     return await read_parts(message, receive, declared or limit, limit, reservation)
 
 

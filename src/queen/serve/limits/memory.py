@@ -199,6 +199,17 @@ class Reservation:
             account.refuse(self.client)
         self._set(size)
 
+    def claim_at_once(self, size: int) -> bool:
+        """Reserve so many bytes, if there are as many; returns whether there were."""
+        account, client, more = self._account, self.client, size - self.size
+        own = account._by_client.get(client, 0) + more
+        if account._total + more > account._most or own > account._most_per_client or more <= 0 or self.is_evicted:
+            return False
+        account._total += more
+        account._by_client[client] = own
+        self.size = size
+        return True
+
     async def claim(self, size: int) -> None:
         """The same, but if all clients together have too many, room is made: who has most loses what still arrives."""
         more, account = size - self.size, self._account
@@ -265,7 +276,8 @@ class Reservation:
         """Give everything back; a second time changes nothing."""
         if not self._is_closed:
             self._is_closed = True
-            self._arrived()
+            if self._account._arriving:
+                self._arrived()
             self._set(0)
 
 

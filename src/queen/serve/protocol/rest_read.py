@@ -41,9 +41,8 @@ def read_query(
     raw = memoryview(body)[len(header) :]
     used = 0
     tensors: dict[str, Tensor] = {}
-    by_name = {tensor.name: tensor for tensor in spec.inputs}
     for entry in entries:
-        tensor = by_name[entry["name"]]
+        tensor = spec.inputs_by_name[entry["name"]]
         size = _binary_size(entry, tensor, has_raw=header_length is not None)
         tensors[tensor.name] = _read_tensor(entry, tensor, raw[used:], size, max_rows, max_values)
         used += size or 0
@@ -51,8 +50,11 @@ def read_query(
         raise ServeError(400, f"expected {used} bytes after the JSON as binary_data_size says, got {len(raw)}")
     inputs, rows = gather(tensors, spec)
     _refuse_repeated_keys(header, request)
+    name = check_id(request.get("id"))
+    if "parameters" not in request and "outputs" not in request:
+        return Query(inputs, rows, name)
     partial = _flag(_parameters(request), "partial", False)
-    return Query(inputs, rows, check_id(request.get("id")), _answer_format(request), partial)
+    return Query(inputs, rows, name, _answer_format(request), partial)
 
 
 def check_id(value: object) -> str:
@@ -74,6 +76,8 @@ def check_classification(value: object) -> int:
     """How many of the best classes are asked for; 0 asks for all probabilities."""
     if value is None:
         return 0
+    if isinstance(value, float) and value.is_integer():  # to JSON, 3.0 is a whole number
+        value = int(value)
     if type(value) is not int or value < 1:
         raise ServeError(400, f"expected classification as a whole number from 1, got {short(value)}")
     return value

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from queen.serve.types import OUTPUT, REFUSED, ModelSpec, Query, ServeError, Ten
 EXTENSIONS = ("binary_tensor_data", "classification")
 PLATFORM = "queen"
 ROWS_AT_A_TIME = 64
+FEW_NUMBERS = 2048  # of an answer that is written at once
 
 
 def write_answer(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> tuple[bytes, int | None]:
@@ -29,14 +31,18 @@ def write_answer(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> 
     Rows that are NaN were refused: they are written as zeros, and a second output of a `partial` query marks them.
     """
     check_answer(query, answer, spec)
+    form = query.answer_format
+    if answer.size <= FEW_NUMBERS and not (query.partial or form.binary or form.classification):  # as most are
+        numbers = (_output_form(*answer.shape, spec.digits) % tuple(answer.ravel().tolist())).encode()
+        return b"%b%b]}" % (_head(query, spec), numbers), None
     answer, refused = split_refused(answer)
-    outputs = [(_write_labels if query.answer_format.classification else _write_numbers)(query, answer, spec)]
+    outputs = [(_write_labels if form.classification else _write_numbers)(query, answer, spec)]
     if query.partial:
         outputs.append(_write_refused(query, refused))
     json = _head(query, spec) + b",".join(output.json for output in outputs) + b"]}"
     json += b" " * sum(output.spaces for output in outputs)
     raw = b"".join(output.raw for output in outputs)
-    return json + raw, len(json) if query.answer_format.binary else None
+    return json + raw, len(json) if form.binary else None
 
 
 class WrittenOutput(NamedTuple):
@@ -115,14 +121,21 @@ def _write_labels(query: Query, answer: NDArray[np.float32], spec: ModelSpec) ->
     return _write_output(name, b"BYTES", b"%d,%d" % shape, data=b",".join(texts), spaces=spaces)
 
 
-def _number(spec: ModelSpec) -> str:
+@lru_cache(maxsize=64)
+def _output_form(rows: int, classes: int, digits: int | None) -> str:
+    """A whole output of so many rows, with a place for each probability."""
+    data = ",".join([_number(digits)] * (rows * classes)).encode()
+    return _write_output(OUTPUT.encode(), b"FP32", b"%d,%d" % (rows, classes), data=data).json.decode()
+
+
+def _number(digits: int | None) -> str:
     """How one probability is written, always in the same number of characters."""
-    return "%.8e" if spec.digits is None else f"%.{spec.digits}f"
+    return "%.8e" if digits is None else f"%.{digits}f"
 
 
 def _numbers(answer: NDArray[np.float32], spec: ModelSpec) -> str:
     """All probabilities as text, some rows at a time, so that other threads have their turn in between."""
-    form, parts = _number(spec), range(0, len(answer), ROWS_AT_A_TIME)
+    form, parts = _number(spec.digits), range(0, len(answer), ROWS_AT_A_TIME)
     texts = (answer[i : i + ROWS_AT_A_TIME].ravel().tolist() for i in parts)
     return ",".join([",".join([form] * len(values)) % tuple(values) for values in texts])
 
@@ -132,7 +145,7 @@ def _best(answer: NDArray[np.float32], best: int, spec: ModelSpec) -> tuple[tupl
     rows, classes = answer.shape
     order = np.argsort(-answer, axis=1, kind="stable")[:, :best]
     scores = np.take_along_axis(answer, order, axis=1)
-    form = f"{_number(spec)}:%0{len(str(classes - 1))}d"
+    form = f"{_number(spec.digits)}:%0{len(str(classes - 1))}d"
     pairs = zip(scores.ravel().tolist(), order.ravel().tolist(), strict=True)
     return (rows, order.shape[1]), [(form % (score, index), index) for score, index in pairs]
 
@@ -140,8 +153,12 @@ def _best(answer: NDArray[np.float32], best: int, spec: ModelSpec) -> tuple[tupl
 def _head(query: Query, spec: ModelSpec) -> bytes:
     """A reply up to its outputs."""
     request = b'"id":%b,' % orjson.dumps(query.id) if query.id else b""
-    name, version = orjson.dumps(spec.name), orjson.dumps(spec.version)
-    return b'{"model_name":%b,"model_version":%b,%b"outputs":[' % (name, version, request)
+    return b'%b%b"outputs":[' % (_model_fields(spec.name, spec.version), request)
+
+
+@lru_cache(maxsize=1)
+def _model_fields(name: str, version: str) -> bytes:
+    return b'{"model_name":%b,"model_version":%b,' % (orjson.dumps(name), orjson.dumps(version))
 
 
 def server_metadata(version: str) -> dict[str, object]:

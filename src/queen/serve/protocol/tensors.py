@@ -43,9 +43,9 @@ def short(value: object) -> str:
 
 def check_names(names: Sequence[object], spec: ModelSpec) -> None:
     """Refuse a request that does not name each input of the model exactly once."""
-    expected = [tensor.name for tensor in spec.inputs]
-    if len(names) != len(expected) or set(names) != set(expected):
-        raise ServeError(400, f"expected inputs {expected}, got {short(list(names))}")
+    expected = spec.inputs_by_name
+    if len(names) != len(expected) or set(names) != expected.keys():
+        raise ServeError(400, f"expected inputs {list(expected)}, got {short(list(names))}")
 
 
 def check_shape(tensor: TensorSpec, shape: object, *, max_rows: int) -> tuple[int, ...]:
@@ -70,7 +70,6 @@ def read_list(tensor: TensorSpec, datatype: object, shape: tuple[int, ...], data
     """A tensor from numbers in a flat list, or in lists nested like its shape."""
     kind = find_dtype(tensor, datatype)
     numbers = _flatten(tensor, data, shape)
-    _check_count(tensor, numbers, shape)
     types = set(map(type, numbers))
     if not types <= ({int, float} if kind[1] == "f" else {int}):
         expected = "numbers" if kind[1] == "f" else "whole numbers from 0 to 2^63 - 1"
@@ -125,11 +124,12 @@ def read_raw(
 
 def gather(tensors: Mapping[str, Tensor], spec: ModelSpec) -> tuple[Inputs, int]:
     """The batch as the model takes it, and its number of rows."""
-    rows = {len(part) for part in tensors.values()}
+    rows = {part.shape[0] for part in tensors.values()}
     if len(rows) != 1:
         raise ServeError(400, f"inputs differ in rows: { {name: len(part) for name, part in tensors.items()} }")
-    single = [tensor.name for tensor in spec.inputs] == [INPUT]
-    return (tensors[INPUT] if single else {tensor.name: tensors[tensor.name] for tensor in spec.inputs}), rows.pop()
+    names = spec.inputs_by_name
+    single = len(names) == 1 and INPUT in names
+    return (tensors[INPUT] if single else {name: tensors[name] for name in names}), rows.pop()
 
 
 def find_dtype(tensor: TensorSpec, datatype: object) -> str:

@@ -55,6 +55,10 @@ class Admission:
         self._parses: dict[str, ClientParses] = {}  # of clients with requests that are not small
         self._large = 0  # requests of all clients that are being parsed in threads, or wait for it
 
+    def has_room(self, client: str) -> bool:
+        """Whether there is room in the queue for a request of a client, so that it need not wait for `admit`."""
+        return self._queue.has_room(client)
+
     async def admit(self, client: str) -> None:
         """Wait for room in the queue before a request is read; if there is none after a while, `ServeError` 503."""
         await _patiently(self._queue.check_room, client)

@@ -10,7 +10,7 @@ others. A turn takes the same time however many clients there are, and to make r
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
@@ -28,7 +28,7 @@ class HasRows(Protocol):
 
 Part = TypeVar("Part", bound=HasRows)
 ACCUSED_LINE = ""  # stands for all accused clients in the ring of lines; no client has this name
-SPARE = 64  # entries that count no more, beyond as many as there are lines, before they are swept out
+SPARE = 64  # entries that count no more, beyond as many as there are lines, before a heap is forgotten
 _entry_numbers = count(1)  # a line that changes from one heap to the other must not find an old entry of its own
 
 
@@ -46,35 +46,32 @@ class Line(Generic[Part]):
 
 
 class Lengths(Generic[Part]):
-    """Which of some lines is the longest: a heap that hears at once of lines that grow, and looks when asked at others.
+    """Which of some lines is the longest: a heap that is made when somebody asks, and forgotten when few do.
 
-    Every line has one entry that counts, with at least as many rows as the line has; those it had before are skipped.
+    While there is one, every line has one entry that counts, with at least as many rows as the line has; the entries it
+    had before are skipped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lines: Mapping[str, Line[Part]]) -> None:
+        self._lines = lines
         self._heap: list[tuple[int, int, Line[Part]]] = []  # minus its rows, number of the entry, line
-        self._lines = 0
-
-    def add(self, line: Line[Part]) -> None:
-        """Look after one more line."""
-        self._lines += 1
-        if line.rows:
-            self.note_longer(line)
-
-    def remove(self, line: Line[Part]) -> None:
-        """Look after it no more."""
-        self._lines -= 1
-        line.entry = 0
 
     def note_longer(self, line: Line[Part]) -> None:
         """A line has more rows than before."""
-        heappush(self._heap, self._entry(line))
-        if len(self._heap) > 2 * self._lines + SPARE:
-            self._heap = [self._entry(line) for _, entry, line in self._heap if line.entry == entry]
-            heapify(self._heap)
+        if self._heap:
+            heappush(self._heap, self._entry(line))
+            if len(self._heap) > 2 * len(self._lines) + SPARE:
+                self._heap.clear()
+
+    def note_gone(self, line: Line[Part]) -> None:
+        """A line is none of these lines any more."""
+        line.entry = 0
 
     def longest(self) -> Line[Part] | None:
         """The line with most rows; None if there are no lines."""
+        if not self._heap:
+            self._heap = [self._entry(line) for line in self._lines.values() if line.rows]
+            heapify(self._heap)
         while self._heap:
             rows, entry, line = self._heap[0]
             if line.entry != entry:
@@ -102,7 +99,8 @@ class FairQueue(Generic[Part]):
         self._lines: dict[str, Line[Part]] = {}
         self._ring: OrderedDict[str, Line[Part]] = OrderedDict()  # who is first has its turn
         self._accused_ring: OrderedDict[str, Line[Part]] = OrderedDict()  # the same for the turn of the accused
-        self._lengths: dict[bool, Lengths[Part]] = {False: Lengths(), True: Lengths()}  # by accused
+        lines = {False: self._ring, True: self._accused_ring}  # by accused
+        self._lengths: dict[bool, Lengths[Part]] = {accused: Lengths(ring) for accused, ring in lines.items()}
 
     def rows_of(self, client: str) -> int:
         """How many rows of a client wait."""
@@ -197,7 +195,8 @@ class FairQueue(Generic[Part]):
 
     def _enter(self, line: Line[Part]) -> None:
         """Give a line the last place in its ring, and the accused one among the others if they had none."""
-        self._lengths[line.accused].add(line)
+        if line.rows:
+            self._lengths[line.accused].note_longer(line)
         if not line.accused:
             self._ring[line.client] = line
             return
@@ -206,7 +205,7 @@ class FairQueue(Generic[Part]):
         self._accused_ring[line.client] = line
 
     def _leave(self, line: Line[Part]) -> None:
-        self._lengths[line.accused].remove(line)
+        self._lengths[line.accused].note_gone(line)
         if not line.accused:
             del self._ring[line.client]
             return

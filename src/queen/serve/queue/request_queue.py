@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from queen.core import inputs
 from queen.options import Group
@@ -97,6 +98,10 @@ class RequestQueue:
             for part in _split_query(query, self._max_turn)
         ]
 
+    def has_room(self, client: str) -> bool:
+        """Whether a client may add a request."""
+        return self._lines.has_room(client)
+
     def check_room(self, client: str) -> None:
         """Raise `ServeError` 503 if a client has so many rows waiting that it may not add a request."""
         if not self._lines.has_room(client):
@@ -154,15 +159,16 @@ class RequestQueue:
         taken: list[PendingRequest] = []
         rows, now = 0, time.monotonic()
         share = self._max_turn if now < self._crowded_until else self._max_batch
-        shares, groups = dict[str, int](), dict[str, tuple[str, ...]]()
+        shares, groups, kind = dict[str, int](), dict[str, tuple[str, ...]](), None
         while (request := self._lines.first()) is not None:
             if not request.dropped:
                 client, rows = request.caller.client, rows + request.rows
                 own = shares.get(client, 0) + request.rows
                 is_full = rows > self._max_batch or own > share
-                if taken and (is_full or not _can_share_batch(request, taken[0], groups)):
-                    break
-                shares[client], groups[client] = own, request.caller.groups
+                own_kind, own_groups = _kind(request.query), request.caller.groups
+                if taken and (is_full or own_kind != kind or groups.get(client, own_groups) != own_groups):
+                    break  # each client must have the same groups in all of a batch
+                shares[client], groups[client], kind = own, own_groups, own_kind
                 taken.append(request)
             self._lines.pop()
         if shares.keys() != self._last_clients:
@@ -188,11 +194,8 @@ def _split_query(query: Query, size: int) -> Sequence[Query]:
     return [Query(inputs.take(query.inputs, slice(i, i + size)), min(size, query.rows - i)) for i in starts]
 
 
-def _can_share_batch(request: PendingRequest, first: PendingRequest, groups: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a request fits to the batch: tensors of the same kind and shape, each client with the same groups."""
-    if groups.get(request.caller.client, request.caller.groups) != request.caller.groups:
-        return False
-    own, other = inputs.tensors(request.query.inputs), inputs.tensors(first.query.inputs)
-    return own.keys() == other.keys() and all(
-        own[name].dtype == t.dtype and own[name].shape[1:] == t.shape[1:] for name, t in other.items()
-    )
+def _kind(query: Query) -> object:
+    """What queries must have in common to go through the model together: types and shapes of their tensors."""
+    if isinstance(query.inputs, Tensor):
+        return query.inputs.dtype, query.inputs.shape[1:]
+    return {name: (tensor.dtype, tensor.shape[1:]) for name, tensor in query.inputs.items()}

@@ -92,6 +92,11 @@ class Hold:
         """How long the answer to so many rows is held back, from the arrival of the request."""
         return 0.0 if self._work is None else self._factor * self._work.of(rows)
 
+    @property
+    def is_on(self) -> bool:
+        """Whether answers are held back at all."""
+        return self._work is not None
+
     async def wait(self, arrived: float, rows: int) -> None:
         """Wait until the answer to a request may leave that arrived at this moment of `time.monotonic`."""
         if self._work is not None:

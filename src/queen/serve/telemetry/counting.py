@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 from queen.ledger import Judgement
 from queen.serve.telemetry.log import access
@@ -14,10 +13,10 @@ from queen.types import Reply
 
 
 class RequestCounter:
-    """Counts finished requests and judged batches; `waiting` says how many rows wait for the model."""
+    """Counts finished requests and judged batches."""
 
-    def __init__(self, metrics: Metrics, series: Series, *, waiting: Callable[[], int], access_log: bool) -> None:
-        self._metrics, self._series, self._waiting, self._access_log = metrics, series, waiting, access_log
+    def __init__(self, metrics: Metrics, series: Series, *, access_log: bool) -> None:
+        self._metrics, self._series, self._access_log = metrics, series, access_log
 
     def request(
         self,
@@ -33,7 +32,6 @@ class RequestCounter:
         self._metrics.observe_request(protocol, status, seconds)
         if is_query:
             self._series.request(seconds, error=status >= 400)
-            self._metrics.set_queue(self._waiting())
         if self._access_log:
             name, rows = (query.id, query.rows) if query else ("", 0)
             key = caller.key if caller else ""

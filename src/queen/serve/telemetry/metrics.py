@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Literal
 
@@ -121,9 +121,9 @@ class Metrics:
         """Set whether the server answers."""
         self._ready.set(ready)
 
-    def set_queue(self, rows: int) -> None:
-        """Set how many rows wait."""
-        self._queue.set(rows)
+    def watch_queue(self, waiting: Callable[[], int]) -> None:
+        """Ask this, whenever figures are read, how many rows wait."""
+        self._queue.set_function(waiting)
 
     def set_recording(self, recording: bool) -> None:
         """Set whether queries are written to the query log."""
