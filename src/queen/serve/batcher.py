@@ -36,6 +36,7 @@ from queen.types import Reply
 
 KNOWN_BY_ANSWER = (Action.REFUSE, Action.LABEL)  # who gets such answers knows that it stands accused
 FORGET = 0.9  # weight of the past in the running mean of the pace
+SHORT_SECONDS = 0.0002  # not worth a wait
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,8 @@ class Batcher:
         )
         self._tells_accused = guard.policy.alarmed in KNOWN_BY_ANSWER and not guard.bundle.observe
         self._measured: queue.Queue[RequestBatch | None] = queue.Queue()
+        self._is_recorded = threading.Event()  # while the ledger has nothing to record
+        self._model_seconds = self._ledger_seconds = 0.0  # that a batch takes them, lately
         self._cores, self._cores_set = torch.get_num_threads(), threading.Event()
         self._threads = [
             threading.Thread(target=self._run_model, name="queen-model", daemon=True),
@@ -151,12 +154,20 @@ class Batcher:
             start = time.perf_counter()
             batches = self._measure(requests)
             seconds = time.perf_counter() - start
+            self._model_seconds = FORGET * self._model_seconds + (1 - FORGET) * seconds
             for part, measured in batches:
                 self._measured.put(RequestBatch(part, measured, seconds / len(batches)))
             self._measured.join()  # what waits is taken as late as possible: in turn, and in larger batches
+            self._wait_for_ledger()
             rows = sum(request.query.rows for request in requests)
             self.queue.pace = FORGET * self.queue.pace + (1 - FORGET) * (time.perf_counter() - start) / rows
         self._measured.put(None)
+
+    def _wait_for_ledger(self) -> None:
+        """Wait until the ledger will be ready about when the model is ready with the next batch."""
+        ahead = self._ledger_seconds - self._model_seconds
+        if ahead > SHORT_SECONDS:
+            self._is_recorded.wait(ahead)
 
     def _measure(self, requests: list[PendingRequest]) -> list[tuple[list[PendingRequest], MeasuredBatch]]:
         """Run the model on all requests at once; if that fails, without those at fault, or else on one at a time."""
@@ -196,7 +207,9 @@ class Batcher:
         _use_cores(1)  # it computes so little that more threads would only spin
         self._cores_set.set()
         while (batch := self._measured.get()) is not None:
+            self._is_recorded.clear()
             self._measured.task_done()  # the model may go on while this one is recorded
+            start = time.perf_counter()
             try:
                 self._answer(batch)
             except LedgerError as error:
@@ -204,6 +217,9 @@ class Batcher:
                 fail(batch.requests, ServeError(503, NOT_RECORDED, retry_after=1))
             except Exception:
                 fail(batch.requests, ServeError(500, "answering this request failed"))
+            seconds = time.perf_counter() - start
+            self._ledger_seconds = FORGET * self._ledger_seconds + (1 - FORGET) * seconds
+            self._is_recorded.set()
 
     def _answer(self, batch: RequestBatch) -> None:
         """Record, commit, answer: never the other way round."""
