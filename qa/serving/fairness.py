@@ -60,7 +60,7 @@ class Polite:
 def run(folder: Path, quick: bool) -> list[Check]:
     """The floods on a server as it is by default, then an accused client on one with a short queue."""
     seconds = 1.0 if quick else 30.0
-    with pinned(folder, ledger=f"sqlite:///{folder / 'ledger.sqlite'}") as server:
+    with pinned(folder, ledger=f"sqlite:///{folder / 'ledger.sqlite'}", release_every="auto") as server:
         checks = besieged(server, seconds, judge_times=not quick)
     with pinned(folder, max_queue=SHORT, home=folder / "short") as server:
         return checks + accused_lose_first(server, seconds)
@@ -74,16 +74,15 @@ def control(folder: Path, quick: bool) -> list[Check]:
 
 @contextmanager
 def pinned(folder: Path, **settings: Any) -> Iterator[Server]:
-    """A server on the last core; this process, and with it all clients, on the first."""
+    """A server on the last core, from its start; this process, and with it all clients, on the first."""
     cores = sorted(os.sched_getaffinity(0))
-    with started(folder, **settings) as server:
-        for thread in Path(f"/proc/{server.process.pid}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), {cores[-1]})
-        os.sched_setaffinity(0, {cores[0]})
-        try:
+    os.sched_setaffinity(0, {cores[-1]})  # the server has this from us, and so computes with one thread
+    try:
+        with started(folder, **settings) as server:
+            os.sched_setaffinity(0, {cores[0]})
             yield server
-        finally:
-            os.sched_setaffinity(0, set(cores))
+    finally:
+        os.sched_setaffinity(0, set(cores))
 
 
 def besieged(server: Server, seconds: float, floods: Sequence[Flood] = FLOODS, *, judge_times: bool) -> list[Check]:

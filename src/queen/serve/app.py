@@ -27,10 +27,10 @@ from queen.serve.protocol.inflate import inflate, inflate_little
 from queen.serve.protocol.openapi import openapi
 from queen.serve.protocol.rest_read import BYTES_PER_VALUE, read_query
 from queen.serve.protocol.rest_write import error_body, model_metadata, server_metadata, to_json, write_answer
-from queen.serve.queue.admission import MANY_NUMBERS, MEDIUM_BYTES
+from queen.serve.queue.admission import MEDIUM_BYTES
 from queen.serve.service import Service
 from queen.serve.telemetry.log import log
-from queen.serve.types import LARGE_BYTES, Caller, ModelSpec, Query, ServeError
+from queen.serve.types import LARGE_BYTES, MANY_NUMBERS, Caller, ModelSpec, Query, ServeError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

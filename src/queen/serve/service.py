@@ -7,6 +7,8 @@ import contextlib
 import errno
 import gc
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 LOG_TIMEOUT = 1.5  # seconds that recorded queries have to reach the disk at the end
+NICENESS = 10  # of threads that parse and write large requests: others come first
 LEDGER_TIMEOUT = 1.0  # seconds to wait for a file that another process has locked, or for an answer of Redis
 
 
@@ -80,7 +83,7 @@ class Service:
             unnamed_proxies=UnnamedProxies(self.metrics.unnamed_proxy),
         )
         self.started = time.time()
-        self._pool = ThreadPoolExecutor(4, thread_name_prefix="queen-blocking")
+        self._pool = ThreadPoolExecutor(4, "queen-blocking", _lower_priority)
         # keys are never behind a large request, nor behind a ledger whose disk hangs
         self._key_pool, self._ledger_pool = (ThreadPoolExecutor(1, f"queen-{of}-watch") for of in ("key", "ledger"))
         self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._key_pool, self._show_ready)
@@ -285,6 +288,13 @@ def _witness(settings: Settings) -> Path | None:
         log("no witness", level="warning", home=str(settings.home), why=why)
         return None
     return witness_in(settings.home, settings.ledger_url)
+
+
+def _lower_priority() -> None:
+    """Let the calling thread run mostly when no other one wants to, where the system can do that for a thread."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def process_name() -> str:

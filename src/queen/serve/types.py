@@ -15,7 +15,8 @@ from queen.types import Inputs
 OUTPUT = "probabilities"
 REFUSED = "refused"  # the output that marks refused rows where a request may be answered in part
 INPUT = "input"  # name of the only input of a model that takes one tensor
-LARGE_BYTES = 1 << 18  # bytes of a request that takes milliseconds to parse
+LARGE_BYTES = 1 << 18  # bytes of a request that takes milliseconds to parse, and is parsed in a thread
+MANY_NUMBERS = 1 << 11  # numbers of an answer that takes a good part of a millisecond, and is written in a thread
 
 DATATYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool,

@@ -10,8 +10,8 @@ import pytest
 
 from queen.serve.limits.memory import MemoryAccount
 from queen.serve.queue import admission as module
-from queen.serve.queue.admission import MANY_NUMBERS, MAX_CLIENT_PARSES, MAX_PARSES, MEDIUM_BYTES, Admission
-from queen.serve.types import LARGE_BYTES, ServeError
+from queen.serve.queue.admission import MAX_CLIENT_PARSES, MAX_PARSES, MEDIUM_BYTES, Admission
+from queen.serve.types import LARGE_BYTES, MANY_NUMBERS, ServeError
 
 
 class Room:

@@ -10,8 +10,9 @@ from typing import Any
 import orjson
 from torch import Tensor
 
+from queen.serve.protocol.number_lists import cut_lists, read_pieces
 from queen.serve.protocol.tensors import check_names, check_shape, gather, read_list, read_raw, short
-from queen.serve.types import OUTPUT, AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
+from queen.serve.types import LARGE_BYTES, OUTPUT, AnswerFormat, ModelSpec, Query, ServeError, TensorSpec
 
 MAX_ID_LENGTH = 256
 MAX_OTHER_VALUES = 1000  # values in a request besides the numbers of its tensors
@@ -35,7 +36,9 @@ def read_query(
     if header_length is not None and not 0 < header_length <= len(body):
         raise ServeError(400, f"{HEADER} must be from 1 to the length of the body, {len(body)}, got {header_length}")
     header = body if header_length is None else body[:header_length]
-    request = _parse(header, spec, max_rows, max_values)
+    _limit_values(header, spec, max_rows, max_values)
+    text, lists = cut_lists(header) if len(header) >= LARGE_BYTES else (header, {})
+    request = _parse(text)
     entries = _entries(request, "inputs")
     check_names([_name(entry, "inputs") for entry in entries], spec)
     raw = memoryview(body)[len(header) :]
@@ -44,12 +47,14 @@ def read_query(
     for entry in entries:
         tensor = spec.inputs_by_name[entry["name"]]
         size = _binary_size(entry, tensor, has_raw=header_length is not None)
-        tensors[tensor.name] = _read_tensor(entry, tensor, raw[used:], size, max_rows, max_values)
+        tensors[tensor.name] = _read_tensor(entry, tensor, raw[used:], size, lists, max_rows, max_values)
         used += size or 0
     if used != len(raw):
         raise ServeError(400, f"expected {used} bytes after the JSON as binary_data_size says, got {len(raw)}")
     inputs, rows = gather(tensors, spec)
-    _refuse_repeated_keys(header, request)
+    _refuse_repeated_keys(text, request)
+    if lists:  # some were not for the model, and nobody has looked at them
+        _parse(header)
     name = check_id(request.get("id"))
     if "parameters" not in request and "outputs" not in request:
         return Query(inputs, rows, name)
@@ -83,10 +88,9 @@ def check_classification(value: object) -> int:
     return value
 
 
-def _parse(header: bytes | bytearray, spec: ModelSpec, max_rows: int, max_values: int | None) -> dict[str, Any]:
-    _limit_values(header, spec, max_rows, max_values)
+def _parse(text: bytes | bytearray) -> dict[str, Any]:
     try:
-        request = orjson.loads(header)
+        request = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise ServeError(400, f"expected a JSON object: {str(error)[:200]}") from None
     if not isinstance(request, dict):
@@ -157,7 +161,13 @@ def _binary_size(entry: Mapping[str, Any], tensor: TensorSpec, *, has_raw: bool)
 
 
 def _read_tensor(
-    entry: dict[str, Any], tensor: TensorSpec, raw: memoryview, size: int | None, max_rows: int, max_values: int | None
+    entry: dict[str, Any],
+    tensor: TensorSpec,
+    raw: memoryview,
+    size: int | None,
+    lists: dict[str, bytes],
+    max_rows: int,
+    max_values: int | None,
 ) -> Tensor:
     """One input; its numbers are removed from the entry, so that later checks need not walk through them."""
     shape, datatype = check_shape(tensor, entry.get("shape"), max_rows=max_rows), entry.get("datatype")
@@ -165,6 +175,8 @@ def _read_tensor(
         if "data" not in entry:
             raise ServeError(400, f"input '{tensor.name}': expected data, or binary_data_size and bytes after the JSON")
         data, entry["data"] = entry["data"], None
+        if isinstance(data, str) and data in lists:
+            return read_pieces(tensor, datatype, shape, lists.pop(data))
         return read_list(tensor, datatype, shape, data)
     if size > len(raw):
         raise ServeError(400, f"input '{tensor.name}': binary_data_size is {size}, the body has {len(raw)} bytes left")

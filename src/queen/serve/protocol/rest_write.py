@@ -17,12 +17,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from queen.serve.types import OUTPUT, REFUSED, ModelSpec, Query, ServeError, TensorSpec
+from queen.serve.protocol.pause import pause
+from queen.serve.types import MANY_NUMBERS, OUTPUT, REFUSED, ModelSpec, Query, ServeError, TensorSpec
 
 EXTENSIONS = ("binary_tensor_data", "classification")
 PLATFORM = "queen"
 ROWS_AT_A_TIME = 64
-FEW_NUMBERS = 2048  # of an answer that is written at once
 
 
 def write_answer(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> tuple[bytes, int | None]:
@@ -32,7 +32,7 @@ def write_answer(query: Query, answer: NDArray[np.float32], spec: ModelSpec) -> 
     """
     check_answer(query, answer, spec)
     form = query.answer_format
-    if answer.size <= FEW_NUMBERS and not (query.partial or form.binary or form.classification):  # as most are
+    if answer.size < MANY_NUMBERS and not (query.partial or form.binary or form.classification):  # as most are
         numbers = (_output_form(*answer.shape, spec.digits) % tuple(answer.ravel().tolist())).encode()
         return b"%b%b]}" % (_head(query, spec), numbers), None
     answer, refused = split_refused(answer)
@@ -134,10 +134,14 @@ def _number(digits: int | None) -> str:
 
 
 def _numbers(answer: NDArray[np.float32], spec: ModelSpec) -> str:
-    """All probabilities as text, some rows at a time, so that other threads have their turn in between."""
-    form, parts = _number(spec.digits), range(0, len(answer), ROWS_AT_A_TIME)
-    texts = (answer[i : i + ROWS_AT_A_TIME].ravel().tolist() for i in parts)
-    return ",".join([",".join([form] * len(values)) % tuple(values) for values in texts])
+    """All probabilities as text; many of them some rows at a time, so that other threads have their turn in between."""
+    form, texts = _number(spec.digits), list[str]()
+    for start in range(0, len(answer), ROWS_AT_A_TIME):
+        values = answer[start : start + ROWS_AT_A_TIME].ravel().tolist()
+        texts.append(",".join([form] * len(values)) % tuple(values))
+        if answer.size >= MANY_NUMBERS:
+            pause()
+    return ",".join(texts)
 
 
 def _best(answer: NDArray[np.float32], best: int, spec: ModelSpec) -> tuple[tuple[int, int], list[tuple[str, int]]]:

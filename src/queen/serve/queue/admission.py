@@ -16,13 +16,12 @@ from typing import TypeVar
 
 from queen.serve.limits.memory import MemoryAccount
 from queen.serve.queue.request_queue import RequestQueue
-from queen.serve.types import LARGE_BYTES, Query, ServeError
+from queen.serve.types import LARGE_BYTES, MANY_NUMBERS, Query, ServeError
 
 Written = TypeVar("Written")
 MAX_PARSES = 16  # large requests that may wait for a thread, except that every client may have one
 MAX_CLIENT_PARSES = 8  # those of one client
 MEDIUM_BYTES = 1 << 14  # bytes of a request that takes a good part of a millisecond to parse
-MANY_NUMBERS = 1 << 11  # numbers of an answer that takes a good part of a millisecond to write
 WRITING = 100  # bytes that each of them takes meanwhile
 PATIENCE = 1.0  # seconds, about, that a request waits for room before it is refused
 
