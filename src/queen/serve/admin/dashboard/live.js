@@ -115,7 +115,7 @@ export const tile = (name, value, unit, bad = false) =>
   make("div", { class: bad ? "tile bad" : "tile" }, make("dt", {}, name), make("dd", {}, make("b", {}, value), " ", make("span", {}, unit)));
 
 const adviceCard = (texts) =>
-  make("section", { class: "card" }, make("h2", {}, "Advice"), make("ul", { class: "plain" }, ...texts.map((text) => make("li", {}, visible(text)))));
+  make("section", { class: "card advice" }, make("h2", {}, "Advice"), make("ul", { class: "plain" }, ...texts.map((text) => make("li", {}, visible(text)))));
 
 const head = (title, address, text) =>
   make("div", { class: "head" }, make("h2", {}, title), make("a", { href: address }, text));
