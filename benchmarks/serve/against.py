@@ -1,6 +1,6 @@
 """Whether the server has become slower: this checkout against an earlier commit, both asked in turn inside one run.
 
-    python benchmarks/serve/against.py 3336624 [--model digits] [--rounds 7] [--out results/serve/against-3336624.json]
+    python benchmarks/serve/against.py 3336624 [--model digits] [--rounds 7] [--out results/against/3336624-digits.json]
 
 Throughput depends on the machine and the hour, by far more than on most changes; ratios of one run do not. Each server
 is that of its own checkout, with its own bundle of the same model. Figures are medians of the rounds, ratios medians of
