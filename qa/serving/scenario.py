@@ -85,7 +85,8 @@ def main(goal: str, run: Scenario, control: Scenario, arguments: Sequence[str] |
 
 def _without(folder: str, check: Check) -> Check:
     """The same without the name of a folder that is gone."""
-    return replace(check, found=check.found.replace(folder, "FOLDER"))
+    found = check.found.replace(folder, "FOLDER").replace(str(Path(__file__).parents[2]), "REPOSITORY")
+    return replace(check, found=found)
 
 
 def _make(folder: Path) -> Path:
