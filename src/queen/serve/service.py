@@ -7,8 +7,6 @@ import contextlib
 import errno
 import gc
 import os
-import sys
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +39,7 @@ from queen.serve.limits.trim import Trimmer
 from queen.serve.load import load_guard
 from queen.serve.neighbours import refuse_neighbours
 from queen.serve.protocol.headers import addresses
+from queen.serve.protocol.pause import lower_priority
 from queen.serve.querylog.writer import QueryLog
 from queen.serve.queue.admission import Admission
 from queen.serve.release.hold import Hold
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 LOG_TIMEOUT = 1.5  # seconds that recorded queries have to reach the disk at the end
-NICENESS = 10  # of threads that parse and write large requests: others come first
 LEDGER_TIMEOUT = 1.0  # seconds to wait for a file that another process has locked, or for an answer of Redis
 
 
@@ -83,7 +81,7 @@ class Service:
             unnamed_proxies=UnnamedProxies(self.metrics.unnamed_proxy),
         )
         self.started = time.time()
-        self._pool = ThreadPoolExecutor(4, "queen-blocking", _lower_priority)
+        self._pool = ThreadPoolExecutor(4, "queen-blocking", lower_priority)
         # keys are never behind a large request, nor behind a ledger whose disk hangs
         self._key_pool, self._ledger_pool = (ThreadPoolExecutor(1, f"queen-{of}-watch") for of in ("key", "ledger"))
         self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._key_pool, self._show_ready)
@@ -288,13 +286,6 @@ def _witness(settings: Settings) -> Path | None:
         log("no witness", level="warning", home=str(settings.home), why=why)
         return None
     return witness_in(settings.home, settings.ledger_url)
-
-
-def _lower_priority() -> None:
-    """Let the calling thread run mostly when no other one wants to, where the system can do that for a thread."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def process_name() -> str:

@@ -276,8 +276,7 @@ class Reservation:
         """Give everything back; a second time changes nothing."""
         if not self._is_closed:
             self._is_closed = True
-            if self._account._arriving:
-                self._arrived()
+            self._arrived()
             self._set(0)
 
 

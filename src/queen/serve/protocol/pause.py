@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 import time
+from contextlib import suppress
 
 SECONDS = 5e-5
+NICENESS = 10  # of threads that parse and write large requests
 
 
 def pause() -> None:
@@ -13,3 +18,10 @@ def pause() -> None:
     Python by itself changes threads too, but only after one has asked for a while, and then to any other one.
     """
     time.sleep(SECONDS)
+
+
+def lower_priority() -> None:
+    """Let the calling thread run mostly when no other one wants to, where the system can do that for a thread."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
