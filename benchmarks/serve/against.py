@@ -21,12 +21,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from models import Served
 from rich.console import Console
 from rich.table import Table
-from run import COMPARISONS, machine
+from run import COMPARISONS, load_command, machine
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+CONNECTIONS = 32
 console = Console(stderr=True)
 
 
@@ -63,13 +65,8 @@ def hosted(checkout: Path, folder: Path, model: str, server: str) -> Iterator[di
 
 def ask(facts: dict[str, Any], seconds: float, first: int) -> float:
     """Requests per second of a server that is asked for a while."""
-    command = [sys.executable, str(HERE / "load.py"), facts["url"], "--bodies", facts["questions"], "--json"]
-    command += ["--connections", "32", "--seconds", str(seconds), "--warm-up", str(seconds / 4), "--first", str(first)]
-    command += ["--keys", facts["keys"], "--header", "Content-Type: application/json"]
-    for header in facts["headers"]:
-        command += ["--header", header]
-    if facts["body_size"]:
-        command += ["--body-size", str(facts["body_size"])]
+    served = Served(Path(), Path(facts["questions"]), facts["body_size"], tuple(facts["headers"]))
+    command = load_command(facts["url"], Path(facts["keys"]), served, CONNECTIONS, seconds, first)
     done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
     result = json.loads(done.stdout)
     if result["errors"]:

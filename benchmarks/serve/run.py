@@ -146,13 +146,7 @@ def start(
 
 def measure(server: Server, served: Served, connections: int, seconds: float, first: int) -> dict[str, Any]:
     """Ask one server for a while: what the clients saw, what it cost, and what the server counted."""
-    command = [sys.executable, str(HERE / "load.py"), server.url, "--bodies", str(served.questions), "--json"]
-    command += ["--connections", str(connections), "--seconds", str(seconds), "--warm-up", str(seconds / 4)]
-    command += ["--first", str(first), "--header", "Content-Type: application/json"]
-    command += ["--keys", str(server.keys)] if server.keys else []
-    command += ["--body-size", str(served.body_size)] if served.body_size else []
-    for header in served.headers:
-        command += ["--header", header]
+    command = load_command(server.url, server.keys, served, connections, seconds, first)
     before, busy = server.counters(), server.cpu_seconds()
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
@@ -162,6 +156,20 @@ def measure(server: Server, served: Served, connections: int, seconds: float, fi
     if server.metrics:
         result["server"] = scrape.figures(scrape.changes(before, server.counters()))
     return result
+
+
+def load_command(
+    url: str, keys: Path | None, served: Served, connections: int, seconds: float, first: int
+) -> list[str]:
+    """The command that asks a server for so many seconds, from question number `first` on; it prints JSON."""
+    command = [sys.executable, str(HERE / "load.py"), url, "--bodies", str(served.questions), "--json"]
+    command += ["--connections", str(connections), "--seconds", str(seconds), "--warm-up", str(seconds / 4)]
+    command += ["--first", str(first), "--header", "Content-Type: application/json"]
+    command += ["--keys", str(keys)] if keys else []
+    command += ["--body-size", str(served.body_size)] if served.body_size else []
+    for header in served.headers:
+        command += ["--header", header]
+    return command
 
 
 def medians(each: list[dict[str, Any]]) -> dict[str, Any]:
