@@ -108,10 +108,11 @@ def _trickle(port: int) -> None:
     fields = b"".join(
         b"\x00" + bytes([len(key)]) + key.encode() + bytes([len(value)]) + value.encode() for key, value in head.items()
     )
-    settings_frame, ended = _frame(4, 0, 0, b""), threading.Event()
+    # Its own settings, and that it accepts the server's: else the server hangs up at about the time it would cut it off.
+    settings_frames, ended = _frame(4, 0, 0, b"") + _frame(4, 1, 0, b""), threading.Event()
     with socket.create_connection(("127.0.0.1", port)) as wire, wire.makefile("rb") as replies:
         wire.settimeout(PATIENCE)
-        wire.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings_frame + _frame(1, 4, 1, fields))
+        wire.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings_frames + _frame(1, 4, 1, fields))
         wire.sendall(_frame(0, 0, 1, b"\x00" + (1000).to_bytes(4, "big")))
 
         def send() -> None:
