@@ -108,7 +108,7 @@ def _trickle(port: int) -> None:
     fields = b"".join(
         b"\x00" + bytes([len(key)]) + key.encode() + bytes([len(value)]) + value.encode() for key, value in head.items()
     )
-    # Its own settings, and that it accepts the server's: else the server hangs up at about the time it would cut it off.
+    # Its own settings, and that it accepts the server's: else the server hangs up when it should cut off.
     settings_frames, ended = _frame(4, 0, 0, b"") + _frame(4, 1, 0, b""), threading.Event()
     with socket.create_connection(("127.0.0.1", port)) as wire, wire.makefile("rb") as replies:
         wire.settimeout(PATIENCE)
