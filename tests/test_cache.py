@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from queen.bench.datasets import digits
-from queen.cache import Cache, fingerprint
+from queen.cache import Cache, code_version, fingerprint
 from queen.errors import OptionError
 from queen.training import Schedule, train
 from queen.zoo import build, seeded
@@ -236,3 +236,42 @@ def test_parts_do_not_run_into_each_other():
     assert fingerprint(b"ab", b"c") != fingerprint(b"a", b"bc")
     a, b = torch.tensor([1, 2]), torch.tensor([3])
     assert fingerprint(a, b) != fingerprint(torch.tensor([1]), torch.tensor([2, 3]))
+
+
+# Tensors, times and code
+
+
+def test_tensors_are_made_once_and_made_again_where_the_file_is_damaged(tmp_path):
+    made = {"a": torch.arange(6.0).view(2, 3).T, "b": torch.tensor([True, False])}
+    first = Cache(tmp_path).tensors("t", lambda: made)
+    second = Cache(tmp_path).tensors("t", must_not)
+    for name, value in made.items():
+        assert torch.equal(first[name], value)
+        assert torch.equal(second[name], value)
+    (tmp_path / "t.safetensors").write_bytes(b"damaged")
+    assert torch.equal(Cache(tmp_path).tensors("t", lambda: made)["a"], made["a"])
+
+
+def test_what_was_timed_says_who_did_it_and_the_seconds_it_took_then(tmp_path):
+    first = Cache(tmp_path).timed("f", lambda: [1, 2])
+    second = Cache(tmp_path).timed("f", must_not)
+    assert first.value == second.value == [1, 2]
+    assert first.seconds == second.seconds >= 0
+    assert (first.reused, second.reused) == (False, True)
+
+
+def test_a_changed_line_anywhere_in_a_package_is_another_version(tmp_path, monkeypatch):
+    package = tmp_path / "some_package" / "below"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "module.py").write_text("A = 1\n")
+    (tmp_path / "alone.py").write_text("B = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = [code_version.__wrapped__("some_package"), code_version.__wrapped__("alone")]
+    (package / "module.py").write_text("A = 2\n")
+    after = [code_version.__wrapped__("some_package"), code_version.__wrapped__("alone")]
+    assert before[0] != after[0]
+    assert before[1] == after[1]
+    with pytest.raises(ModuleNotFoundError, match="nowhere"):
+        code_version.__wrapped__("nowhere")

@@ -9,6 +9,7 @@ from queen.fit.shadows import ShadowRecipe
 from queen.options import Limits
 from queen.recipe import Recipe
 from queen.sentinel.rounding import round_answers
+from queen.training import ExtraLoss, Schedule, compiled, predict, probabilities, train
 from queen.zoo import build, seeded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -75,3 +76,56 @@ def test_calibrating_with_conditions_on_cuda():
     guard = queen.calibrate(make_guard("cuda"), (x, torch.arange(80) % 4), conditions=["noise", "blur", "jpeg"])
     assert list(guard.report["alarm_rates"]) == ["clean", "noise", "blur", "jpeg"]
     assert guard.bundle.calibration.scores.is_cuda
+
+
+def learn_patterns(**options) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(1030) % 4
+    x = (torch.rand(1030, 3, 32, 32, generator=generator) + torch.rand(4, 3, 1, 1, generator=generator)[y]).cuda() / 2
+    with seeded(torch.Generator().manual_seed(1)):
+        model = build("vgg11_bn", classes=4)
+    schedule = Schedule(epochs=12, batch=128, augment=True)
+    return train(model, x, y.cuda(), schedule, torch.Generator().manual_seed(2), **options), x, y.cuda()
+
+
+@pytest.mark.parametrize("kind", ["plain", "recorded", "compiled"])
+def test_training_on_cuda_learns_alike_step_by_step_recorded_and_compiled(kind, monkeypatch):
+    monkeypatch.setattr(compiled, "COMPILED_FROM", 1 if kind == "compiled" else 10**9)
+    watched = []
+    model, x, y = learn_patterns(record=kind != "plain", on_epoch=lambda model: watched.append(model.training))
+    assert (predict(model, x) == y).double().mean() > 0.95
+    assert watched == [False] * 12
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_outliers_and_an_extra_loss_are_felt_on_cuda(record):
+    noise = torch.rand(500, 3, 32, 32, generator=torch.Generator().manual_seed(5)).cuda()
+    plain, x, y = learn_patterns(record=record)
+    unsure, _, _ = learn_patterns(record=record, outliers=noise)
+    assert (predict(unsure, x) == y).double().mean() > 0.9
+    top = [probabilities(model, noise).amax(1).mean() for model in (plain, unsure)]
+    assert top[1] < 0.5 < top[0]
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_what_an_extra_loss_draws_is_new_in_every_step(record):
+    model = torch.nn.Linear(4, 2).cuda()
+    x, drawn = torch.rand(64, 4, generator=torch.Generator().manual_seed(0)).cuda(), iter(torch.arange(1.0, 100))
+    total = torch.zeros((), device="cuda")
+
+    def loss(number: torch.Tensor) -> torch.Tensor:
+        total.add_(number)
+        return 0 * model.weight.sum()
+
+    extra = ExtraLoss(lambda: (next(drawn).cuda(),), loss)
+    train(model, x, torch.arange(64).cuda() % 2, Schedule(epochs=2, batch=8), torch.Generator().manual_seed(0),
+          extra_loss=extra, record=record)  # fmt: skip
+    assert total.item() == sum(range(1, 17))
+
+
+def test_a_training_that_blows_up_does_so_recorded_or_not():
+    x, y = torch.rand(64, 4, generator=torch.Generator().manual_seed(0)).cuda(), torch.arange(64).cuda() % 2
+    wild = Schedule(epochs=30, batch=8, lr=1e20, clip=None)
+    for record in (False, True):
+        model = train(torch.nn.Linear(4, 2), 1e9 * x, y, wild, torch.Generator().manual_seed(0), record=record)
+        assert not probabilities(model, 1e9 * x).isfinite().all()

@@ -1,10 +1,13 @@
+from collections import Counter
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from queen.errors import OptionError
-from queen.training import Schedule, augmented, collapsed, predict, probabilities, train
+from queen.training import ExtraLoss, Schedule, augmented, collapsed, compiled, predict, probabilities, train
+from queen.training.repeated_step import RepeatedStep
 from queen.zoo import build, seeded
 
 
@@ -104,12 +107,16 @@ def test_a_schedule_that_makes_no_sense_is_refused(wrong):
 def test_every_epoch_is_shown_in_eval_mode_and_an_extra_loss_is_felt():
     x, y = separable()
     seen = []
-    generator = torch.Generator().manual_seed(0)
+    model = make_model()
+    factors = iter(torch.ones(12))  # one per step
     heavy = train(
-        make_model(), x, y, Schedule(epochs=3), generator,
+        model, x, y, Schedule(epochs=3), torch.Generator().manual_seed(0),
         on_epoch=lambda model: seen.append(model.training),
-        extra_loss=lambda model: sum(p.square().sum() for p in model.parameters()),
+        extra_loss=ExtraLoss(
+            lambda: (next(factors),), lambda factor: factor * sum(p.square().sum() for p in model.parameters())
+        ),
     )  # fmt: skip
+    assert next(factors, None) is None
     plain = train(make_model(), x, y, Schedule(epochs=3), torch.Generator().manual_seed(0))
     assert seen == [False] * 3
     assert sum(p.square().sum() for p in heavy.parameters()) < 0.5 * sum(p.square().sum() for p in plain.parameters())
@@ -137,3 +144,26 @@ def test_probabilities_may_enter_autograd_and_sum_to_one():
     found = probabilities(model, x, batch=7)
     assert not found.is_inference()
     assert torch.allclose(found, model(x).softmax(1), atol=1e-6)
+
+
+def test_a_network_is_compiled_once_its_steps_have_cost_as_much(monkeypatch):
+    compiled_losses = []
+    monkeypatch.setattr(torch, "compile", lambda loss, **_: compiled_losses.append(loss) or loss)
+    monkeypatch.setattr(compiled, "_steps_taken", Counter())
+    network, steps = make_model(), compiled.COMPILED_FROM // 2
+
+    def ask(model: nn.Module, shape: tuple[int, ...]) -> int:
+        compiled.compile_if_worth_it(lambda x, y: x.sum(), model, shape, steps)
+        return len(compiled_losses)
+
+    assert [ask(network, (64, 2)), ask(network, (32, 2)), ask(nn.Linear(2, 3), (64, 2))] == [0, 0, 0]
+    assert ask(network, (64, 2)) == 1  # the second training of this network at this shape
+    assert ask(network, (64, 2)) == 2
+
+
+def test_recorded_steps_are_plain_ones_where_there_is_no_gpu():
+    taken = []
+    step = RepeatedStep(lambda *inputs: taken.append([float(given) for given in inputs]))
+    for number in range(6):
+        step(torch.tensor(float(number)), torch.tensor(1.0))
+    assert taken == [[float(number), 1.0] for number in range(6)]

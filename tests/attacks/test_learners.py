@@ -164,9 +164,9 @@ def test_strongly_changed_images_are_images_and_repeat(shape):
 
 
 def test_only_labels_that_the_thief_is_sure_of_count():
-    x, model = knowledge().pool[:32], victim_network()
-    assert consistency.consistency_loss(model, x, 1.1, seed()) == 0
-    every, some = (consistency.consistency_loss(model, x, sure, seed()).item() for sure in (0.0, 0.9))
+    views, model = consistency.weak_and_strong(knowledge().pool[:32], seed()), victim_network()
+    assert consistency.consistency_loss(model, *views, 1.1) == 0
+    every, some = (consistency.consistency_loss(model, *views, sure).item() for sure in (0.0, 0.9))
     assert 0 < some < every
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from queen.attacks import ATTACKS
 from queen.attacks.base import Attack, Transcript
 from queen.attacks.queries.knockoff import knockoff
-from queen.attacks.strategies import ddae, pbayes, repeated_step
+from queen.attacks.strategies import ddae, pbayes
 from queen.attacks.strategies.pairs import Pairs, answers_prior, dirichlet, draw_pairs
 from queen.errors import OptionError
-from queen.training import Schedule, train
+from queen.training import Schedule, repeated_step, train
 from tests.support.attackers import SMALL, clean, counted_oracle, endpoint, knowledge, new_network, seed, squeezed
 from tests.support.guards import digits, images
 

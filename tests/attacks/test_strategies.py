@@ -17,7 +17,7 @@ from queen.attacks.queries.knockoff import knockoff
 from queen.attacks.strategies import cleaning, informed, rotation
 from queen.defenses import emdp
 from queen.errors import ShapeError, SpreadError
-from queen.training import Schedule, train
+from queen.training import ExtraLoss, Schedule, train
 from tests.support.attackers import (
     SMALL,
     clean,
@@ -56,14 +56,13 @@ def test_the_rotation_head_and_the_thief_both_learn():
     before = both.turn_head.weight.clone()
     pool, losses = rotation.batches(known.pool, 32, seed()), []
 
-    def loss(model):
-        assert model is both
+    def loss(images, turns):
         assert both.thief.training
-        value = rotation.turn_loss(both, next(pool))
+        value = rotation.turn_loss(both, images, turns)
         losses.append(value.item())
         return value
 
-    train(both, x, clean(x), LONG, seed(), extra_loss=loss)
+    train(both, x, clean(x), LONG, seed(), extra_loss=ExtraLoss(lambda: rotation.turned(next(pool)), loss))
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
     assert not torch.equal(both.turn_head.weight, before)
     assert (both(x).argmax(1) == clean(x).argmax(1)).double().mean() > 0.5
@@ -93,14 +92,13 @@ def test_images_are_turned_by_the_angle_that_is_learned():
             visited.extend(places)
             return 50 * F.one_hot(torch.tensor([[(0, 1), (2, 0), (3, 2), (1, 3)].index(p) for p in places]), 4).float()
 
-    assert rotation.turn_loss(Oracle(), x) < 1e-6
+    assert rotation.turn_loss(Oracle(), *rotation.turned(x)) < 1e-6
     assert {place: visited.count(place) for place in visited} == {(0, 1): 2, (2, 0): 2, (3, 2): 2, (1, 3): 2}
 
 
 def test_what_cannot_be_turned_is_said():
-    both = rotation.RotationModel(new_network(seed()), torch.zeros(2, 1, 8, 8), seed())
     with pytest.raises(ShapeError, match="square images can be turned, got 8 x 6"):
-        rotation.turn_loss(both, torch.zeros(4, 1, 8, 6))
+        rotation.turned(torch.zeros(4, 1, 8, 6))
     transcript = Transcript(torch.zeros(4, 64), torch.full((4, 10), 0.1))
     with pytest.raises(ShapeError, match=r"needs images .* got \(4, 64\)"):
         ATTACKS["s4l"].steal(transcript, knowledge(), seed())
@@ -108,10 +106,13 @@ def test_what_cannot_be_turned_is_said():
 
 def test_batches_of_the_pool_come_round_and_round():
     x = torch.arange(10.0)[:, None]
-    source = rotation.batches(x, 4, seed())
-    for _ in range(3):
-        epoch = torch.cat([next(source), next(source)]).flatten()
-        assert epoch.sort().values.tolist() == list(range(10))
+    source, visited = rotation.batches(x, 4, seed()), set()
+    for _ in range(6):
+        epoch = torch.cat([next(source), next(source)]).flatten().tolist()  # two images wait for the next order
+        assert len(set(epoch)) == 8
+        visited.update(epoch)
+    assert visited == set(range(10))
+    assert len(next(rotation.batches(x, 64, seed()))) == 10
 
 
 # Several queries an image.

@@ -16,7 +16,7 @@ from queen.attacks.base import Knowledge, Transcript
 from queen.attacks.strategies.requirements import require, require_images
 from queen.attacks.strategies.rotation import batches
 from queen.core.split import run_model
-from queen.training import augmented, train
+from queen.training import ExtraLoss, augmented, train
 
 RATIO = 3  # images without answer per image with one, in a step; published: 7, which takes twice the time
 SURE = 0.95  # probability from which the thief's own label counts, as published
@@ -48,34 +48,38 @@ def learn_consistently(
     copies = transcript.x.repeat(VIEWS, 1, 1, 1)
     images = batches(unlabelled, RATIO * schedule.batch, generator)
 
-    def unlabelled_loss(model: nn.Module) -> Tensor:
-        return consistency_loss(model, next(images), SURE, generator, mirror=sizes.mirror)
+    def draw_views() -> tuple[Tensor, Tensor]:
+        return weak_and_strong(next(images), generator, mirror=sizes.mirror)
 
+    thief = knowledge.make_thief(generator)
     return train(
-        knowledge.make_thief(generator),
+        thief,
         augmented(copies, generator, mirror=sizes.mirror),
         transcript.answers.repeat(VIEWS, 1),
         schedule,
         generator,
         on_epoch=knowledge.on_epoch,
-        extra_loss=unlabelled_loss,
+        extra_loss=ExtraLoss(draw_views, lambda weak, strong: consistency_loss(thief, weak, strong, SURE)),
     )
 
 
-def consistency_loss(
-    model: nn.Module, x: Tensor, sure: float, generator: torch.Generator, *, mirror: bool = True
-) -> Tensor:
-    """Cross-entropy of strongly changed images x (n, C, H, W) with the labels of weakly changed ones.
+def weak_and_strong(x: Tensor, generator: torch.Generator, *, mirror: bool = True) -> tuple[Tensor, Tensor]:
+    """A weakly and a strongly changed copy of images x (n, C, H, W)."""
+    return augmented(x, generator, mirror=mirror), strongly_augmented(x, generator, mirror=mirror)
+
+
+def consistency_loss(model: nn.Module, weak: Tensor, strong: Tensor, sure: float) -> Tensor:
+    """Cross-entropy of strongly changed images (n, C, H, W) with the labels of weakly changed ones.
 
     Only where the label has at least the probability `sure`; the others count as zero. Guesses are first divided by
     their mean over the batch: all classes are as frequent as each other. Otherwise, where the answered images are of
     another kind than these, one class takes all of them, and the thief collapses.
     """
     with torch.no_grad():
-        guess = run_model(model, augmented(x, generator, mirror=mirror)).float().softmax(1)
+        guess = run_model(model, weak).float().softmax(1)
     balanced = guess / guess.mean(0)
     chance, label = (balanced / balanced.sum(1, keepdim=True)).max(1)
-    logits = run_model(model, strongly_augmented(x, generator, mirror=mirror)).float()
+    logits = run_model(model, strong).float()
     return (F.cross_entropy(logits, label, reduction="none") * (chance >= sure)).mean()
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from queen.attacks.base import Believe, Knowledge, Sizes, Transcript
 from queen.attacks.strategies.pairs import Pairs, Prior, draw_pairs, simulate_pairs
-from queen.attacks.strategies.repeated_step import RepeatedStep
 from queen.attacks.strategies.requirements import require
 from queen.cache import fingerprint
 from queen.training import Schedule, probabilities, train
+from queen.training.repeated_step import RepeatedStep
 from queen.zoo import build, seeded
 
 RATE, HALVE_EVERY = 0.01, 100  # the restorer's learning rate, and the epochs after which it is halved

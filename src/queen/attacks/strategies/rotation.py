@@ -17,7 +17,7 @@ from queen.attacks.base import Knowledge, Transcript
 from queen.attacks.strategies.requirements import require_images
 from queen.core.split import find_split, run_model
 from queen.errors import ShapeError
-from queen.training import train
+from queen.training import ExtraLoss, train
 from queen.zoo import seeded
 
 TURNS = 4
@@ -66,24 +66,29 @@ def learn_turns(transcript: Transcript, knowledge: Knowledge, generator: torch.G
         knowledge.schedule,
         generator,
         on_epoch=None if watch is None else lambda _: watch(model.thief),
-        extra_loss=lambda _: turn_loss(model, next(unlabelled)),
+        extra_loss=ExtraLoss(lambda: turned(next(unlabelled)), lambda x, turns: turn_loss(model, x, turns)),
     )
     return model.thief
 
 
-def turn_loss(model: RotationModel, x: Tensor) -> Tensor:
-    """Cross-entropy of the guessed turns of x (n, C, H, W), of which a quarter of the rows is turned by each angle."""
+def turned(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Images x (n, C, H, W), of which a quarter of the rows is turned by each angle, and their quarter turns (n,)."""
     if x.shape[2] != x.shape[3]:
         raise ShapeError(f"only square images can be turned, got {x.shape[2]} x {x.shape[3]}")
     parts = x.tensor_split(TURNS)
-    turned = torch.cat([part.rot90(turns, (2, 3)) for turns, part in enumerate(parts)])
     truth = torch.cat([torch.full((len(part),), turns) for turns, part in enumerate(parts)])
-    return F.cross_entropy(model.turns(turned).float(), truth.to(x.device))
+    return torch.cat([part.rot90(turns, (2, 3)) for turns, part in enumerate(parts)]), truth.to(x.device)
+
+
+def turn_loss(model: RotationModel, x: Tensor, turns: Tensor) -> Tensor:
+    """Cross-entropy of the guessed quarter turns of x (n, C, H, W) with the true ones (n,)."""
+    return F.cross_entropy(model.turns(x).float(), turns)
 
 
 def batches(x: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Random batches of x without end; left-over images are spread over the batches of an epoch."""
+    """Random batches of x without end, all of one size: images left over in an epoch wait for the next one's order."""
+    size = min(size, len(x))
     while True:
         order = torch.randperm(len(x), generator=generator).to(x.device)
-        for rows in order.tensor_split(max(1, len(x) // size)):
+        for rows in order[: len(x) - len(x) % size].split(size):  # type: ignore[no-untyped-call]
             yield x[rows]

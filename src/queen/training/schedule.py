@@ -1,0 +1,51 @@
+"""How long and how fast a network learns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queen.errors import OptionError
+
+DECAYS = ("linear", "step", "constant")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How long and how fast a network learns.
+
+    SGD; the rate falls to zero linearly, halves every `halve_every` epochs (step) or stays. `clip` bounds the norm of
+    a gradient: training on few images blows up now and then. `augment` shifts and mirrors images at random. With few
+    images there are more epochs, until there were `min_steps` steps.
+    """
+
+    epochs: int = 30
+    lr: float = 0.05
+    batch: int = 64
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    decay: str = "linear"
+    halve_every: int = 10
+    clip: float | None = 2.0
+    augment: bool = False
+    min_steps: int = 1
+
+    def __post_init__(self) -> None:
+        if self.decay not in DECAYS:
+            raise OptionError(f"no decay '{self.decay}'; known: {', '.join(DECAYS)}")
+        for name in ("epochs", "batch", "halve_every", "min_steps"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+    def plan(self, images: int) -> tuple[int, int]:
+        """Epochs, and steps per epoch, for this number of images."""
+        per_epoch = max(1, images // self.batch)
+        return max(self.epochs, -(-self.min_steps // per_epoch)), per_epoch
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate at a step, as a share of `lr`."""
+        if self.decay == "linear":
+            return 1 - step / steps
+        if self.decay == "step":
+            return float(0.5 ** (step * self.epochs // steps // self.halve_every))
+        return 1.0
