@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from queen import protect
-from queen.bench.speed import patterned_images, untrained_network
+from queen.bench.speed.measure import patterned_images, untrained_network
 from queen.core.mapping import MapRecipe
 from queen.options import Limits
 

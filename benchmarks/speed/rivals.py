@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from queen.bench.render.markdown import markdown_table
-from queen.bench.speed import NETWORK, patterned_images, untrained_network
+from queen.bench.speed.measure import NETWORK, patterned_images, untrained_network
+from queen.bench.speed.timing import describe_machine, ratios_to_none, seconds_of, seconds_per_thousand, time_in_turns
 from queen.bench.studies.runtime import PAPER_RATIOS
-from queen.bench.timing import describe_machine, ratios_to_none, seconds_of, seconds_per_thousand, time_in_turns
 from queen.cache import Cache
 from queen.defenses import DEFENSES, mad, modelguard_w
 from queen.defenses.base import Endpoint, Victim

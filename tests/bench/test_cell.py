@@ -28,7 +28,8 @@ from tests.support.benchmarks import tiny_protectee, tiny_spec
 
 FIELDS = {
     "version", "protectee", "column", "defense", "query", "attack", "seed", "oracle_prior", "knows", "queries",
-    "verdicts", "answers", "believed", "utility", "thief", "flags", "sizes", "seconds", "versions", "hardware",
+    "verdicts", "answers", "believed", "utility", "thief", "flags", "sizes", "seconds", "reused", "versions",
+    "hardware",
 }  # fmt: skip
 SIZES = Sizes(mirror=False, ask_batch=64)
 UTILITY = Utility(clients=3, queries=20)
@@ -70,7 +71,9 @@ def test_a_result_has_all_its_fields_and_json_can_say_them(tmp_path, defense):
     assert result["defense"]["name"] == defense
     assert set(result["defense"]["options"]) == set(DEFENSES[defense].options)
     assert result["queries"] == {"budget": 300, "sent": 300, "answered": 300}
-    assert set(result["seconds"]) == {"ask", "recover", "train"}
+    assert set(result["seconds"]) == {"fit", "utility", "ask", "recover", "train"}
+    assert result["reused"] == []
+    assert set(result["versions"]) == {"python", "torch", "code", "commit"}
     assert result["thief"]["best_accuracy"] >= result["thief"]["accuracy"] > 0.5
     assert result["thief"]["best_agreement"] >= result["thief"]["agreement"] > 0.5
     assert result["thief"]["epochs"]["epoch"][-1] == 10

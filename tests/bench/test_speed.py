@@ -8,8 +8,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import queen.bench.speed
-from queen.bench.speed import QUICK, WHOLE, Effort, measure_speed, patterned_images
+import queen.bench.speed.measure
+from queen.bench.speed.measure import QUICK, WHOLE, Effort, measure_speed, patterned_images
 from queen.cli import app
 from tests.support.paths import ROOT
 
@@ -81,7 +81,9 @@ def test_the_committed_measurement_holds_the_same():
 
 def test_the_command_prints_what_was_measured(measured, monkeypatch):
     efforts = []
-    monkeypatch.setattr(queen.bench.speed, "measure_speed", lambda effort: (efforts.append(effort), measured)[1])
+    monkeypatch.setattr(
+        queen.bench.speed.measure, "measure_speed", lambda effort: (efforts.append(effort), measured)[1]
+    )
     assert json.loads(CliRunner().invoke(app, ["speed", "--json", "--quick"]).stdout) == measured
     table = CliRunner().invoke(app, ["speed"]).stdout
     assert efforts == [QUICK, WHOLE]

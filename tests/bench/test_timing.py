@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from queen.bench.timing import (
+from queen.bench.speed.timing import (
     WARM_UP_TURNS,
     paired_ratio,
     ratios_to_none,

@@ -13,15 +13,16 @@ from torch import Tensor
 from queen.attacks import ATTACKS
 from queen.attacks.base import Transcript
 from queen.attacks.strategies.cleaning import rounding_error
+from queen.bench.asking import Interrogation, interrogate
+from queen.bench.code import defending_code, describe_code
 from queen.bench.flags import HONEST, flag_answers, flag_thief
 from queen.bench.protectee import Protectee
 from queen.bench.spec import VERSION, as_json, digest
 from queen.bench.thief import measure_thief
-from queen.bench.trial import Trial, interrogate
+from queen.bench.trial import Trial
 from queen.bench.utility import distances, measure_utility
-from queen.cache import Cache
+from queen.cache import Cache, Timed
 from queen.defenses import DEFENSES
-from queen.defenses.queen import GuardedEndpoint
 
 # Answers closer than this are equal; on a GPU they change a little with the batch they are computed in.
 SAME: Mapping[str, float] = {"cpu": 1e-6, "cuda": 1e-4}
@@ -29,18 +30,18 @@ SAME: Mapping[str, float] = {"cpu": 1e-6, "cuda": 1e-4}
 
 def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any]:
     """Attack one defense, train the thief, and return all figures as plain JSON."""
-    start = time.perf_counter()
     defense, attack = DEFENSES[trial.defense], ATTACKS[trial.attack]
-    utility = _utility(trial, protectee, cache)
-    attacked = interrogate(trial, protectee)
-    transcript, knowledge, sent = attacked.transcript, attacked.knowledge, attacked.oracle.used
-    verdicts = attacked.endpoint.verdicts if isinstance(attacked.endpoint, GuardedEndpoint) else {}
-    asked = time.perf_counter()
+    fit, utility = _fit(trial, protectee, cache), _utility(trial, protectee, cache)
+    asked = interrogate(trial, protectee, cache)
+    transcript, knowledge, sent = asked.transcript, asked.knowledge, asked.sent
+    start = time.perf_counter()
     believed = attack.believe(transcript, knowledge, trial.generator("believe"))
-    recovered = time.perf_counter()
+    recovering = round(time.perf_counter() - start, 3)
     answers = _compare(transcript, protectee.victim.clean(transcript.x))
     label_right = _share(believed.answers.argmax(1) == protectee.victim.clean(believed.x).argmax(1))
-    thief = measure_thief(believed, knowledge, trial, protectee, cache, should_learn=label_right > HONEST)
+    training = measure_thief(believed, knowledge, trial, protectee, cache, should_learn=label_right > HONEST)
+    thief = training.value
+    phases: dict[str, Timed | Interrogation] = {"fit": fit, "utility": utility, "ask": asked, "train": training}
     return {
         "version": VERSION,
         "protectee": protectee.facts(),
@@ -57,10 +58,10 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any
         "oracle_prior": "prior" in attack.knows,
         "knows": list(attack.knows),
         "queries": {"budget": trial.budget, "sent": sent, "answered": len(transcript)},
-        "verdicts": {name: count / sent for name, count in verdicts.items()},
+        "verdicts": {name: count / sent for name, count in asked.verdicts.items()},
         "answers": answers,
         "believed": {"label_right": label_right},
-        "utility": utility,
+        "utility": utility.value,
         "thief": thief,
         "flags": [
             *flag_answers(transcript, trial, protectee),
@@ -68,12 +69,9 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any
             *(["budget exceeded, as published"] if sent > trial.budget else []),
         ],
         "sizes": as_json(trial.sizes),
-        "seconds": {
-            "ask": round(asked - start, 3),
-            "recover": round(recovered - asked, 3),
-            "train": round(time.perf_counter() - recovered, 3),
-        },
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "seconds": {name: phase.seconds for name, phase in phases.items()} | {"recover": recovering},
+        "reused": [name for name, phase in phases.items() if phase.reused],
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, **describe_code()},
         "hardware": hardware(protectee.pool.device),
     }
 
@@ -84,14 +82,23 @@ def hardware(device: torch.device) -> dict[str, Any]:
     return {"device": name, "threads": torch.get_num_threads()}
 
 
-def _utility(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any]:
+def _fit(trial: Trial, protectee: Protectee, cache: Cache) -> Timed:
+    """How long the defense took to be set up: the first time, with all that it trains and stores."""
+    return cache.timed(_name("fit", trial, protectee), lambda: trial.start_endpoint(protectee) and None)
+
+
+def _utility(trial: Trial, protectee: Protectee, cache: Cache) -> Timed:
     """What benign clients get, measured once for all attacks on the same defense."""
-    recipe = ["utility", protectee.key, trial.defense, dict(trial.options), as_json(trial.utility), trial.seed]
-    utility: dict[str, Any] = cache.facts(
-        f"utility-{digest(recipe)}",
+    return cache.timed(
+        _name("utility", trial, protectee),
         lambda: measure_utility(trial.start_endpoint(protectee), protectee, trial.utility),
     )
-    return utility
+
+
+def _name(what: str, trial: Trial, protectee: Protectee) -> str:
+    """A name for what all attacks on one defense share."""
+    recipe = [protectee.key, trial.defense, dict(trial.options), as_json(trial.utility), trial.seed]
+    return f"{what}-{digest([what, *recipe, defending_code()])}"
 
 
 def _compare(transcript: Transcript, clean: Tensor) -> dict[str, float]:

@@ -15,7 +15,7 @@ from queen.attacks.base import Knowledge, Transcript
 from queen.bench.protectee import Protectee
 from queen.bench.spec import as_json, digest
 from queen.bench.trial import Trial
-from queen.cache import Cache, fingerprint
+from queen.cache import Cache, Timed, code_version, fingerprint
 from queen.core.split import run_model
 from queen.training import collapsed
 
@@ -31,13 +31,13 @@ def measure_thief(
     cache: Cache,
     *,
     should_learn: bool,
-) -> dict[str, Any]:
+) -> Timed:
     """Train a thief and try it. Equal beliefs give equal thieves, so each is trained once and its figures are cached.
 
     `should_learn`: the labels it believes are right, so that a thief at chance means that its training failed.
     """
     if len(believed) == 0:
-        return {"accuracy": None, "epochs": {}, "why": "nothing was answered"}
+        return Timed({"accuracy": None, "epochs": {}, "why": "nothing was answered"}, 0.0, reused=False)
     learn = ATTACKS[trial.attack].learn
     blank = protectee.make_thief(torch.Generator().manual_seed(0))
     recipe = [
@@ -48,12 +48,12 @@ def measure_thief(
         trial.seed,
         as_json(trial.sizes),
         fingerprint(believed.x, believed.answers),
+        code_version("queen.attacks", "queen.core", "queen.training", "queen.zoo"),
     ]
-    figures: dict[str, Any] = cache.facts(
+    return cache.timed(
         f"thief-{digest(recipe)}",
         lambda: _train_with_retries(believed, knowledge, trial, protectee, should_learn=should_learn),
     )
-    return figures
 
 
 def is_at_chance(thief: Mapping[str, Any], protectee: Protectee) -> bool:

@@ -1,4 +1,4 @@
-"""One attack on one defense: how both are set up, and how the attacker asks."""
+"""One attack on one defense: how both are set up."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from queen.attacks import ATTACKS, QUERIES
-from queen.attacks.base import CountedOracle, Knowledge, Sizes, Transcript
+from queen.attacks.base import Knowledge, Sizes
 from queen.attacks.strategies.heads import encoder_of
 from queen.bench.protectee import Protectee
 from queen.bench.spec import Cell, Utility, digest
@@ -94,23 +93,3 @@ def _victims_encoder(protectee: Protectee) -> nn.Module | None:
         return encoder_of(protectee.victim.model, protectee.pool[:2])
     except HeadError:
         return None
-
-
-@dataclass(frozen=True)
-class Interrogation:
-    """What a trial's attacker knew and got: the transcript, and the oracle and endpoint that counted its queries."""
-
-    endpoint: Endpoint
-    oracle: CountedOracle
-    knowledge: Knowledge
-    transcript: Transcript
-
-
-def interrogate(trial: Trial, protectee: Protectee) -> Interrogation:
-    """Start the defense and let the attacker ask until its budget is spent."""
-    attack = ATTACKS[trial.attack]
-    endpoint = trial.start_endpoint(protectee)
-    oracle = CountedOracle(endpoint.client, trial.budget * attack.overspend(trial.sizes), trial.sizes.ask_batch)
-    knowledge = make_knowledge(trial, protectee, endpoint)
-    transcript = QUERIES[trial.query](oracle, attack, knowledge, trial.budget, trial.generator("query"))
-    return Interrogation(endpoint, oracle, knowledge, transcript)

@@ -15,7 +15,7 @@ def speed(
     as_json: Json = False,
 ) -> None:
     """Measure what the guard costs, as ratios and rates inside one run."""
-    from queen.bench.speed import QUICK, WHOLE, measure_speed
+    from queen.bench.speed.measure import QUICK, WHOLE, measure_speed
 
     speeds = measure_speed(QUICK if quick else WHOLE)
     if as_json:

@@ -12,7 +12,7 @@ from torch import Tensor
 from queen.attacks.base import CountedOracle
 from queen.attacks.strategies.disguise import energy
 from queen.bench.orders import OrderReplay
-from queen.bench.timing import paired_ratio
+from queen.bench.speed.timing import paired_ratio
 from queen.defenses.base import Victim
 from queen.guard import Guard
 from queen.options import Group, Limits, Sentinel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from queen.attacks.base import Attack, BudgetError, CountedOracle, Knowledge, Transcript
 
@@ -11,6 +12,12 @@ def knockoff(
     oracle: CountedOracle, attack: Attack, knowledge: Knowledge, budget: int, generator: torch.Generator
 ) -> Transcript:
     """Ask for budget // cost images of the pool: random ones, unless the attack chooses them itself."""
+    rows = draw_rows(attack, knowledge, budget, generator)
+    return attack.ask(oracle, knowledge.pool[rows], knowledge, generator)
+
+
+def draw_rows(attack: Attack, knowledge: Knowledge, budget: int, generator: torch.Generator) -> Tensor:
+    """The rows of the pool that the attack asks for, on the pool's device."""
     pool, cost = knowledge.pool, attack.cost(knowledge.sizes)
     count = budget // cost
     if not 1 <= count <= len(pool):
@@ -22,4 +29,4 @@ def knockoff(
         rows = attack.choose(knowledge, count, generator)
     else:
         rows = torch.randperm(len(pool), generator=generator)[:count]
-    return attack.ask(oracle, pool[rows.to(pool.device)], knowledge, generator)
+    return rows.to(pool.device)

@@ -8,8 +8,8 @@ from typing import Any
 
 from queen.bench.render.markdown import markdown_table
 from queen.bench.render.plots import GREEN, GREY, RED
+from queen.bench.speed.timing import ratios_to_none, seconds_per_thousand, time_in_turns
 from queen.bench.studies.base import Result, Study, StudyContext
-from queen.bench.timing import ratios_to_none, seconds_per_thousand, time_in_turns
 from queen.defenses.base import Endpoint
 from queen.plots import png
 

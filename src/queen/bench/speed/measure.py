@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from queen.bench.timing import WARM_UP_PAIRS, describe_machine, paired_ratio, seconds_of
+from queen.bench.speed.timing import WARM_UP_PAIRS, describe_machine, paired_ratio, seconds_of
 from queen.core.geometry import Geometry
 from queen.core.mapping import MapRecipe
 from queen.core.perturb import move_feature, reverse_gradient
