@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from queen.bench import protectee as module
 from queen.bench.datasets import digits
 from queen.bench.protectee import make_protectee
 from queen.cache import Cache
+from queen.errors import OptionError
 from tests.support.benchmarks import tiny_protectee, tiny_spec
 
 
@@ -47,3 +49,16 @@ def test_another_recipe_is_another_victim(tmp_path, monkeypatch, changes):
         spec = tiny_spec(**{f"protectee__{name}": value for name, value in more.items()})
         make_protectee(spec.protectee, spec.thief, cache, "cpu", None)
     assert len(trained) == 2
+
+
+def test_weights_from_a_file_are_used_and_nothing_is_trained(tmp_path, monkeypatch):
+    trained = tiny_protectee().victim
+    save_file(trained.model.state_dict(), tmp_path / "mine.safetensors")
+    monkeypatch.setattr(module, "train", lambda *_, **__: pytest.fail("trained"))
+    spec, cache = tiny_spec(protectee__weights="mine.safetensors"), Cache(tmp_path / "cache")
+    given = make_protectee(spec.protectee, spec.thief, cache, "cpu", tmp_path)
+    x = given.test[0]
+    assert torch.equal(given.victim.clean(x), trained.clean(x))
+    wide = tiny_spec(protectee__weights="mine.safetensors", protectee__network={"width": 9})
+    with pytest.raises(OptionError, match=r"mine\.safetensors' do not fit the network"):
+        make_protectee(wide.protectee, wide.thief, cache, "cpu", tmp_path)

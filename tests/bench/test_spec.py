@@ -262,7 +262,7 @@ CHANGES: dict[str, Any] = {
     "protectee__pool__margin": 1, "protectee__outliers": {"set": "photo_patches"}, "protectee__outlier_weight": 0.5,
     "protectee__network__width": 9, "protectee__schedule__lr": 0.2, "protectee__seed": 1, "thief__network__width": 4,
     "thief__schedule__augment": True, "budget": 301, "sizes__table": 7, "sizes__generator_widths": [3],
-    "utility__clients": 4, "utility__queries": 21,
+    "utility__clients": 4, "utility__queries": 21, "protectee__weights": "victim.safetensors",
 }  # fmt: skip
 
 

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from queen.bench.datasets import Images, load_set
+from queen.bench.datasets.load import find_root
 from queen.bench.parsing import SpecError
 from queen.bench.spec import DEFAULT_NETWORK, ImageSet, ProtecteeSpec, Thief, as_json, digest
 from queen.cache import Cache, fingerprint
 from queen.defenses.base import Victim
 from queen.training import Schedule, predict, train
+from queen.weights import load_weights
 from queen.zoo import build, seeded
 
 Labelled = tuple[Tensor, Tensor]
@@ -57,7 +59,8 @@ class Protectee:
 
 
 def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str, root: Path | None) -> Protectee:
-    """Load and split the images, and train the victim or take it from the cache."""
+    """Load and split the images; read the victim's weights where the spec names them, else train it or take it from the
+    cache."""
 
     def load(wanted: ImageSet) -> Images:
         inner = wanted.size - 2 * wanted.margin if wanted.size else None
@@ -85,7 +88,7 @@ def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str,
     images = fingerprint(*(part for images in used for part in (images.x, images.y)), *test)
     classes = len(owned.classes)
     victim = Victim(
-        model=_victim(spec, classes, train_set, outliers.x if outliers else None, cache).to(device),
+        model=_load_or_train(spec, classes, train_set, outliers.x if outliers else None, cache, root).to(device),
         train=train_set,
         make_network=maker(spec.network, classes, owned.x.shape[1]),
         schedule=spec.schedule,
@@ -119,10 +122,14 @@ def maker(network: Mapping[str, Any], classes: int, channels: int) -> Callable[[
     return make
 
 
-def _victim(spec: ProtecteeSpec, classes: int, data: Labelled, outliers: Tensor | None, cache: Cache) -> nn.Module:
-    """The trained victim; protectees that differ in the attacker's images alone share it."""
+def _load_or_train(
+    spec: ProtecteeSpec, classes: int, data: Labelled, outliers: Tensor | None, cache: Cache, root: Path | None
+) -> nn.Module:
+    """The victim; protectees that differ in the attacker's images alone share a trained one."""
     generator = torch.Generator().manual_seed(spec.seed)
     blank = maker(spec.network, classes, data[0].shape[1])(generator)
+    if spec.weights is not None:
+        return load_weights(blank, find_root(root) / spec.weights)
 
     def teach(network: nn.Module) -> nn.Module:
         weight = spec.outlier_weight

@@ -22,6 +22,7 @@ from queen.training import Schedule
 VERSION = 1  # of specs and results; results of another version are refused
 DEFAULT_NETWORK = "small_cnn"
 BENIGN = "benign"  # as a pool: the images that `benign` sets aside
+LATER: Mapping[str, Any] = {"later": True}  # metadata of a field on which no older result depends (`as_json`)
 FOLDER = re.compile(r"[^\W_][\w ()+.-]*")
 
 
@@ -47,7 +48,8 @@ class ProtecteeSpec:
     `data` are the owner's images, split by a fixed shuffle: `train` of them train the victim, `calibration` are held
     out for it, and attackers who own images like the victim's get `benign` of them. Everybody is tried on `test`: an
     image set, or how many of `data`. `pool` are the attacker's images, or "benign": those of the line before. With
-    `outliers` the victim also learns to be unsure of these images.
+    `outliers` the victim also learns to be unsure of these images. With `weights`, a file below the folder of image
+    sets, the victim is not trained: these are `network`'s weights (`queen.weights` says which files fit).
     """
 
     name: str
@@ -62,6 +64,7 @@ class ProtecteeSpec:
     network: Mapping[str, Any] = field(default_factory=dict)
     schedule: Schedule = field(default_factory=Schedule)
     seed: int = 0
+    weights: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "network", {"name": DEFAULT_NETWORK, **self.network})
@@ -193,9 +196,14 @@ def digest(value: object) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """Dataclasses as plain dictionaries, tuples as lists."""
+    """Dataclasses as plain dictionaries, tuples as lists.
+
+    Fields marked `LATER` are left out where they have their default: a spec written before they existed says the same.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: as_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        said = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        unsaid = {f.name for f in dataclasses.fields(value) if f.metadata == LATER and said[f.name] == f.default}
+        return {name: as_json(inner) for name, inner in said.items() if name not in unsaid}
     if isinstance(value, Mapping):
         return {str(k): as_json(v) for k, v in value.items()}
     return [as_json(v) for v in value] if isinstance(value, tuple | list) else value
