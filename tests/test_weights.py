@@ -10,9 +10,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from queen import weights as weights_module
 from queen import zoo
+from queen.cache import Cache
 from queen.errors import OptionError
-from queen.weights import load_weights
+from queen.weights import load_weights, sha256_of, travelling_network
 
 
 def blank(number: int, name: str = "small_cnn", **args: object) -> nn.Module:
@@ -132,3 +134,83 @@ def test_weights_that_do_not_fit_are_refused_in_words(tmp_path, name, content, m
     path = tmp_path / name if content is None else write(tmp_path / name, content)
     with pytest.raises(OptionError, match=message):
         load_weights(blank(0), path)
+
+
+# Weights that travel
+
+
+def must_not(*_: object) -> nn.Module:
+    raise AssertionError("taught again")
+
+
+def stored_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    monkeypatch.setattr(weights_module, "PART", 20_000)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_network_travels_in_small_parts_as_float16_and_is_what_was_stored(tmp_path):
+    taught = blank(1)
+    first = travelling_network(Cache(tmp_path / "a"), "victim", blank(2), lambda _: taught)
+    parts = stored_in(tmp_path / "a")
+    assert [path.name for path in parts] == [
+        f"victim-{sha256_of(first)[:16]}.safetensors.{number}-of-{len(parts)}" for number in range(1, len(parts) + 1)
+    ]
+    sizes = [path.stat().st_size for path in parts]
+    assert len(parts) > 3
+    assert max(sizes) <= 20_000
+    assert 0 <= sum(sizes) - 2 * sum(value.numel() for value in taught.state_dict().values()) < 2000
+    for key, value in first.state_dict().items():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, taught.state_dict()[key].half().float())
+    (tmp_path / "b").mkdir()
+    for path in parts:
+        (tmp_path / "b" / path.name).write_bytes(path.read_bytes())
+    second = travelling_network(Cache(tmp_path / "b"), "victim", blank(3), must_not)
+    assert sha256_of(second) == sha256_of(first) != sha256_of(taught)
+    joined = load_weights(blank(4), tmp_path / "b" / parts[0].name.rpartition(".")[0])  # as a spec may name it
+    assert sha256_of(joined) == sha256_of(first)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("harm", ["missing", "cut", "of another network"])
+def test_a_network_with_a_damaged_part_is_taught_again(tmp_path, harm):
+    cache = Cache(tmp_path / "a")
+    travelling_network(cache, "victim", blank(2), lambda _: blank(1))
+    other = Cache(tmp_path / "b")
+    travelling_network(other, "victim", blank(2), lambda _: blank(5))
+    harmed = stored_in(cache.folder)[1]
+    content = {"cut": harmed.read_bytes()[:-9], "of another network": stored_in(other.folder)[1].read_bytes()}
+    harmed.unlink() if harm == "missing" else harmed.write_bytes(content[harm])
+    again = travelling_network(cache, "victim", blank(2), lambda _: blank(5))
+    whole = travelling_network(other, "victim", blank(2), must_not)
+    assert sha256_of(again) == sha256_of(whole)
+    assert [path.name for path in stored_in(cache.folder)] == [path.name for path in stored_in(other.folder)]
+
+
+def test_two_networks_under_one_name_are_refused(tmp_path):
+    for number, folder in enumerate(("a", "b")):
+        travelling_network(Cache(tmp_path / folder), "victim", blank(2), lambda _, number=number: blank(number))
+    for path in stored_in(tmp_path / "a"):
+        (tmp_path / "b" / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(OptionError, match=r"expected one network 'victim' in .*, got 2: victim-"):
+        travelling_network(Cache(tmp_path / "b"), "victim", blank(2), must_not)
+
+
+def test_numbers_too_large_for_float16_stay_what_they_are(tmp_path):
+    taught = blank(1)
+    taught.head.weight.data[0, 0] = 1e6
+    stored = travelling_network(Cache(tmp_path), "victim", blank(2), lambda _: taught)
+    assert torch.equal(stored.head.weight, taught.head.weight)
+
+
+def test_the_sha_is_of_names_and_numbers_and_not_of_how_they_lie_in_memory():
+    network = blank(1, "vgg11_bn")
+    before = sha256_of(network)
+    assert sha256_of(network.to(memory_format=torch.channels_last)) == before
+    network.features[0].bias.data[0] += 1e-6
+    assert sha256_of(network) != before

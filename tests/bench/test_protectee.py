@@ -59,6 +59,19 @@ def test_weights_from_a_file_are_used_and_nothing_is_trained(tmp_path, monkeypat
     given = make_protectee(spec.protectee, spec.thief, cache, "cpu", tmp_path)
     x = given.test[0]
     assert torch.equal(given.victim.clean(x), trained.clean(x))
+    assert given.facts()["weights"] == given.weights == tiny_protectee().weights
     wide = tiny_spec(protectee__weights="mine.safetensors", protectee__network={"width": 9})
     with pytest.raises(OptionError, match=r"mine\.safetensors' do not fit the network"):
         make_protectee(wide.protectee, wide.thief, cache, "cpu", tmp_path)
+
+
+def test_the_victims_files_are_all_that_another_machine_needs_to_attack_the_same_one(tmp_path, monkeypatch):
+    spec = tiny_spec(protectee__schedule__epochs=1)
+    here = make_protectee(spec.protectee, spec.thief, Cache(tmp_path / "here"), "cpu", None)
+    there = Cache(tmp_path / "there")
+    for path in (tmp_path / "here").glob("victim-*"):
+        (there.folder / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(module, "train", lambda *_, **__: pytest.fail("trained again"))
+    again = make_protectee(spec.protectee, spec.thief, there, "cpu", None)
+    assert (again.weights, again.key) == (here.weights, here.key)
+    assert torch.equal(again.victim.clean(here.test[0]), here.victim.clean(here.test[0]))

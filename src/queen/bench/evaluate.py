@@ -26,6 +26,7 @@ from queen.defenses.base import Victim
 from queen.errors import OptionError
 from queen.progress import Progress
 from queen.training import Schedule
+from queen.weights import sha256_of
 from queen.zoo import seeded
 
 
@@ -111,6 +112,7 @@ def evaluate(
         protectee = Protectee(
             name="own model",
             key=fingerprint(*model.state_dict().values(), test[0], images),
+            weights=sha256_of(model),
             victim=Victim(model, train, make, calibration=calibration, cache=cache),
             test=test,
             pool=images,

@@ -18,7 +18,7 @@ from queen.bench.spec import DEFAULT_NETWORK, ImageSet, ProtecteeSpec, Thief, as
 from queen.cache import Cache, fingerprint
 from queen.defenses.base import Victim
 from queen.training import Schedule, predict, train
-from queen.weights import load_weights
+from queen.weights import load_weights, sha256_of, travelling_network
 from queen.zoo import build, seeded
 
 Labelled = tuple[Tensor, Tensor]
@@ -28,11 +28,12 @@ Labelled = tuple[Tensor, Tensor]
 class Protectee:
     """Who is attacked with what: the victim, images to try everybody on, and all that an attacker owns.
 
-    `key` names the victim and all images, for caches.
+    `key` names the victim and all images, for caches; `weights` is the SHA-256 of the victim's.
     """
 
     name: str
     key: str
+    weights: str
     victim: Victim
     test: Labelled
     pool: Tensor
@@ -49,6 +50,7 @@ class Protectee:
         guess = predict(self.victim.model, x)
         return {
             "name": self.name,
+            "weights": self.weights,
             "classes": self.classes,
             "accuracy": (guess == y).double().mean().item(),
             "chance": y.bincount().max().item() / len(y),
@@ -96,9 +98,11 @@ def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str,
         outliers=outliers.x if outliers else None,
         cache=cache,
     )
+    weights = sha256_of(victim.model)
     return Protectee(
         name=spec.name,
-        key=f"protectee-{digest([as_json(spec), images, device.partition(':')[0]])}",
+        key=f"protectee-{digest([as_json(spec), images, weights, device.partition(':')[0]])}",
+        weights=weights,
         victim=victim,
         test=test,
         pool=pool.x,
@@ -137,4 +141,4 @@ def _load_or_train(
 
     recipe = [as_json(spec.network), as_json(spec.schedule), spec.outlier_weight, spec.seed, classes]
     images = fingerprint(*data, *([] if outliers is None else [outliers]))
-    return cache.network(f"victim-{digest([*recipe, images, data[0].device.type])}", blank, teach)
+    return travelling_network(cache, f"victim-{digest([*recipe, images, data[0].device.type])}", blank, teach)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -139,7 +139,29 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
             raise SpecError(
                 f"'{path}' is of another spec or other images than results beside it: keep each in a folder of its own"
             )
+    _refuse_mixed_victims(paths, results)
     return results
+
+
+def _refuse_mixed_victims(paths: Sequence[Path], results: Sequence[dict[str, Any]]) -> None:
+    """Within one seed all cells attack one victim: thieves of different ones cannot be compared.
+
+    Results older than this check do not name their victim; they go with each other, not with those that do.
+    """
+    first: dict[tuple[str, int], tuple[Path, str | None]] = {}
+    for path, result in zip(paths, results, strict=True):
+        name, weights = result["protectee"]["name"], result["protectee"].get("weights")
+        other, expected = first.setdefault((name, result["seed"]), (path, weights))
+        if weights != expected:
+            raise SpecError(
+                f"'{path}' attacked another victim than '{other}': expected weights {_short(expected)}, got "
+                f"{_short(weights)}. Keep results of each victim in a folder of its own, or remove one of them and run "
+                "it again with the victim-* files of the other in the cache"
+            )
+
+
+def _short(weights: str | None) -> str:
+    return "that nobody noted" if weights is None else f"{weights[:16]}..."
 
 
 def _write_if_changed(path: Path, text: str) -> None:
