@@ -277,3 +277,12 @@ def test_results_of_two_victims_are_refused_not_mixed(tmp_path, weights, others)
         SpecError, match=r"b/.*-s1.json' attacked another victim than '.*a/.*-s1.json': .* got c{16}\.\."
     ):
         read_results(tmp_path)
+
+
+def test_seeds_with_victims_of_their_own_attack_them_victim_by_victim(tmp_path):
+    changes = {"protectee__schedule__epochs": 1, "protectee__victim_per_seed": True, "seeds": [0, 1, 2]}
+    done = run_spec(tiny_spec(**changes, defenses=["none"]), tmp_path, jobs=1)
+    assert (done.done, done.failed) == (6, {})
+    victims = {(one["seed"], one["protectee"]["weights"]) for one in read_results(tmp_path)}
+    assert [seed for seed, _ in sorted(victims)] == [0, 1, 2]
+    assert len({weights for _, weights in victims}) == 3
