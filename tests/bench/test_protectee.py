@@ -51,6 +51,16 @@ def test_another_recipe_is_another_victim(tmp_path, monkeypatch, changes):
     assert len(trained) == 2
 
 
+def test_other_code_trains_another_victim(tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr(module, "train", lambda network, *_, **__: trained.append(1) or network)
+    spec, cache = tiny_spec(), Cache(tmp_path)
+    for code in ("old", "new", "old"):
+        monkeypatch.setattr(module, "code_version", lambda *_, code=code: code)
+        make_protectee(spec.protectee, spec.thief, cache, "cpu", None)
+    assert len(trained) == 2
+
+
 def test_weights_from_a_file_are_used_and_nothing_is_trained(tmp_path, monkeypatch):
     trained = tiny_protectee().victim
     save_file(trained.model.state_dict(), tmp_path / "mine.safetensors")

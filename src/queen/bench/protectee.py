@@ -15,7 +15,7 @@ from queen.bench.datasets import Images, load_set
 from queen.bench.datasets.load import find_root
 from queen.bench.parsing import SpecError
 from queen.bench.spec import DEFAULT_NETWORK, ImageSet, ProtecteeSpec, Thief, as_json, digest
-from queen.cache import Cache, fingerprint
+from queen.cache import Cache, code_version, fingerprint
 from queen.defenses.base import Victim
 from queen.training import Schedule, predict, train
 from queen.weights import load_weights, sha256_of, travelling_network
@@ -129,7 +129,10 @@ def maker(network: Mapping[str, Any], classes: int, channels: int) -> Callable[[
 def _load_or_train(
     spec: ProtecteeSpec, classes: int, data: Labelled, outliers: Tensor | None, cache: Cache, root: Path | None
 ) -> nn.Module:
-    """The victim; protectees that differ in the attacker's images alone share a trained one."""
+    """The victim; protectees that differ in the attacker's images alone share a trained one.
+
+    Other code would train another victim; to go on with one that older code trained, name its file as `weights`.
+    """
     generator = torch.Generator().manual_seed(spec.seed)
     blank = maker(spec.network, classes, data[0].shape[1])(generator)
     if spec.weights is not None:
@@ -140,5 +143,6 @@ def _load_or_train(
         return train(network, *data, spec.schedule, generator, outliers=outliers, outlier_weight=weight)
 
     recipe = [as_json(spec.network), as_json(spec.schedule), spec.outlier_weight, spec.seed, classes]
-    images = fingerprint(*data, *([] if outliers is None else [outliers]))
-    return travelling_network(cache, f"victim-{digest([*recipe, images, data[0].device.type])}", blank, teach)
+    recipe += [fingerprint(*data, *([] if outliers is None else [outliers])), data[0].device.type]
+    recipe += [code_version("queen.training", "queen.zoo")]
+    return travelling_network(cache, f"victim-{digest(recipe)}", blank, teach)
