@@ -189,3 +189,18 @@ def test_a_lent_random_state_is_given_back():
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize(("image_size", "side"), [(32, 4), (64, 4), (224, 7)])
+def test_a_resnet_has_a_stem_for_its_images(image_size, side):
+    network = zoo.build("resnet18", classes=3, image_size=image_size).eval()
+    sides = []
+    network.features[-2].register_forward_hook(lambda _, args, out: sides.append(args[0].shape[2:]))
+    assert network(torch.rand(1, 3, image_size, image_size)).shape == (1, 3)
+    assert sides == [(side, side)]
+    assert recipe_of(network).args["image_size"] == image_size
+
+
+def test_an_image_size_without_a_stem_is_refused():
+    with pytest.raises(OptionError, match="image_size must be one of 32, 64, 224, got 48"):
+        zoo.build("resnet50", classes=3, image_size=48)

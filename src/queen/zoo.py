@@ -112,15 +112,29 @@ class Residual(nn.Module):
         return F.relu(self.body(x) + self.skip(x))
 
 
-class ResNet(nn.Module):
-    """ResNet with a 3x3 stem for small images; features are the global average, the head one linear layer."""
+# Of a ResNet, by the side of its images: kernel and stride of the first convolution, and whether pooling follows.
+STEMS: Mapping[int, tuple[int, int, bool]] = {32: (3, 1, False), 64: (3, 2, False), 224: (7, 2, True)}
 
-    def __init__(self, depths: tuple[int, ...], expansion: int, classes: int, channels: int = 3) -> None:
+
+class ResNet(nn.Module):
+    """ResNet with a stem for images of this size; features are the global average, the head one linear layer.
+
+    That for 224 pixels is torchvision's, so that its weights fit (`queen.weights`).
+    """
+
+    def __init__(
+        self, depths: tuple[int, ...], expansion: int, classes: int, channels: int = 3, image_size: int = 32
+    ) -> None:
         super().__init__()
+        if image_size not in STEMS:
+            raise OptionError(f"image_size must be one of {', '.join(map(str, STEMS))}, got {image_size!r}")
+        self.depths = depths
+        kernel, stride, pooled = STEMS[image_size]
         layers: list[nn.Module] = [
-            nn.Conv2d(channels, 64, 3, padding=1, bias=False),
+            nn.Conv2d(channels, 64, kernel, stride, kernel // 2, bias=False),
             nn.BatchNorm2d(64),
             nn.ReLU(),
+            *([nn.MaxPool2d(3, 2, 1)] if pooled else []),
         ]
         inputs = 64
         for stage, depth in enumerate(depths):

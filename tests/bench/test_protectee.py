@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from queen.bench import protectee as module
 from queen.bench.datasets import digits
 from queen.bench.protectee import make_protectee
 from queen.cache import Cache
+from queen.errors import OptionError
 from tests.support.benchmarks import tiny_protectee, tiny_spec
 
 
@@ -47,3 +49,39 @@ def test_another_recipe_is_another_victim(tmp_path, monkeypatch, changes):
         spec = tiny_spec(**{f"protectee__{name}": value for name, value in more.items()})
         make_protectee(spec.protectee, spec.thief, cache, "cpu", None)
     assert len(trained) == 2
+
+
+def test_other_code_trains_another_victim(tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr(module, "train", lambda network, *_, **__: trained.append(1) or network)
+    spec, cache = tiny_spec(), Cache(tmp_path)
+    for code in ("old", "new", "old"):
+        monkeypatch.setattr(module, "code_version", lambda *_, code=code: code)
+        make_protectee(spec.protectee, spec.thief, cache, "cpu", None)
+    assert len(trained) == 2
+
+
+def test_weights_from_a_file_are_used_and_nothing_is_trained(tmp_path, monkeypatch):
+    trained = tiny_protectee().victim
+    save_file(trained.model.state_dict(), tmp_path / "mine.safetensors")
+    monkeypatch.setattr(module, "train", lambda *_, **__: pytest.fail("trained"))
+    spec, cache = tiny_spec(protectee__weights="mine.safetensors"), Cache(tmp_path / "cache")
+    given = make_protectee(spec.protectee, spec.thief, cache, "cpu", tmp_path)
+    x = given.test[0]
+    assert torch.equal(given.victim.clean(x), trained.clean(x))
+    assert given.facts()["weights"] == given.weights == tiny_protectee().weights
+    wide = tiny_spec(protectee__weights="mine.safetensors", protectee__network={"width": 9})
+    with pytest.raises(OptionError, match=r"mine\.safetensors' do not fit the network"):
+        make_protectee(wide.protectee, wide.thief, cache, "cpu", tmp_path)
+
+
+def test_the_victims_files_are_all_that_another_machine_needs_to_attack_the_same_one(tmp_path, monkeypatch):
+    spec = tiny_spec(protectee__schedule__epochs=1)
+    here = make_protectee(spec.protectee, spec.thief, Cache(tmp_path / "here"), "cpu", None)
+    there = Cache(tmp_path / "there")
+    for path in (tmp_path / "here").glob("victim-*"):
+        (there.folder / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(module, "train", lambda *_, **__: pytest.fail("trained again"))
+    again = make_protectee(spec.protectee, spec.thief, there, "cpu", None)
+    assert (again.weights, again.key) == (here.weights, here.key)
+    assert torch.equal(again.victim.clean(here.test[0]), here.victim.clean(here.test[0]))

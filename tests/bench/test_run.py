@@ -222,7 +222,7 @@ def test_a_run_killed_twice_and_restarted_has_the_numbers_of_an_undisturbed_one(
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(content()))
     out, words = tmp_path / "out", ("run", "spec.yaml", "--out", "out", "--jobs", 1)
     kill_when(program(*words, cwd=tmp_path), lambda: any((out / ".cache").glob(".victim-*.lock")))
-    assert not any((out / ".cache").glob("victim-*.safetensors"))  # killed while the victim was trained
+    assert not any((out / ".cache").glob("victim-*"))  # killed while the victim was trained
     assert found_in(out) == {}
     kill_when(program(*words, cwd=tmp_path), lambda: any(out.rglob("knockoff-*.json")))
     before = found_in(out)
@@ -261,3 +261,28 @@ def test_cells_without_a_result_are_known(finished, tmp_path):
 def test_images_that_a_cell_lacks_are_missed_before_the_work(tmp_path, changes, what):
     with pytest.raises(SpecError, match=what):
         run_spec(tiny_spec(**changes), tmp_path, jobs=1)
+
+
+@pytest.mark.parametrize(("weights", "others"), [("a" * 64, "b" * 64), (None, "b" * 64)], ids=["two", "one unknown"])
+def test_results_of_two_victims_are_refused_not_mixed(tmp_path, weights, others):
+    paths = [tmp_path / "digits8" / column / f"knockoff-direct-s{seed}.json" for column in "ab" for seed in (0, 1)]
+    for path, seed in zip(paths, (0, 1, 0, 1), strict=True):
+        one = result(path.parent.name, seed=seed)
+        one["protectee"] |= {"weights": others} if seed else {} if weights is None else {"weights": weights}
+        write_result(path, one)
+    assert len(read_results(tmp_path)) == 4  # one victim for each seed
+    one["protectee"]["weights"] = "c" * 64
+    write_result(paths[3], one)
+    with pytest.raises(
+        SpecError, match=r"b/.*-s1.json' attacked another victim than '.*a/.*-s1.json': .* got c{16}\.\."
+    ):
+        read_results(tmp_path)
+
+
+def test_seeds_with_victims_of_their_own_attack_them_victim_by_victim(tmp_path):
+    changes = {"protectee__schedule__epochs": 1, "protectee__victim_per_seed": True, "seeds": [0, 1, 2]}
+    done = run_spec(tiny_spec(**changes, defenses=["none"]), tmp_path, jobs=1)
+    assert (done.done, done.failed) == (6, {})
+    victims = {(one["seed"], one["protectee"]["weights"]) for one in read_results(tmp_path)}
+    assert [seed for seed, _ in sorted(victims)] == [0, 1, 2]
+    assert len({weights for _, weights in victims}) == 3

@@ -262,7 +262,8 @@ CHANGES: dict[str, Any] = {
     "protectee__pool__margin": 1, "protectee__outliers": {"set": "photo_patches"}, "protectee__outlier_weight": 0.5,
     "protectee__network__width": 9, "protectee__schedule__lr": 0.2, "protectee__seed": 1, "thief__network__width": 4,
     "thief__schedule__augment": True, "budget": 301, "sizes__table": 7, "sizes__generator_widths": [3],
-    "utility__clients": 4, "utility__queries": 21,
+    "utility__clients": 4, "utility__queries": 21, "protectee__weights": "victim.safetensors",
+    "protectee__victim_per_seed": True,
 }  # fmt: skip
 
 
@@ -271,6 +272,21 @@ def test_everything_that_a_result_depends_on_changes_every_hash(path):
     before, after = hashes(), hashes(**{path: CHANGES[path]})
     assert len(before) == len(after) == 4
     assert not set(before) & set(after)
+
+
+def test_what_was_added_later_does_not_change_a_hash_where_it_has_its_default():
+    assert hashes(protectee__victim_per_seed=False) == hashes()
+    said = as_json(tiny_spec().protectee)
+    assert not {"weights", "victim_per_seed"} & set(said)
+    assert {"outliers", "outlier_weight"} <= set(said)  # older than the first results
+
+
+def test_victims_vary_with_seeds_on_request_only():
+    assert tiny_spec().for_seed(3) == tiny_spec()
+    varied = tiny_spec(protectee__seed=5, protectee__victim_per_seed=True)
+    assert varied.for_seed(3) == tiny_spec(protectee__seed=8)
+    with pytest.raises(SpecError, match=r"weights are those of one victim, got 'a\.pt' and victim_per_seed"):
+        tiny_spec(protectee__weights="a.pt", protectee__victim_per_seed=True)
 
 
 def test_seed_attack_query_defense_and_options_change_the_hash_and_names_do_not():

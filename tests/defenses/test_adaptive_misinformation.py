@@ -99,8 +99,8 @@ def test_it_is_trained_once_and_then_taken_from_the_cache(tmp_path, monkeypatch)
     assert torch.allclose(probabilities(without, x), first, atol=1e-6)
 
 
-@pytest.mark.parametrize("change", ["seed", "schedule", "images", "labels", "network"])
-def test_anything_that_matters_makes_it_another(change, tmp_path):
+@pytest.mark.parametrize("change", ["seed", "schedule", "images", "labels", "network", "code"])
+def test_anything_that_matters_makes_it_another(change, tmp_path, monkeypatch):
     victim = small_victim(cache=Cache(tmp_path))
     x, y = victim.train
     am.train_second(victim, generator(1))
@@ -110,6 +110,8 @@ def test_anything_that_matters_makes_it_another(change, tmp_path):
         "labels": {"train": (x, y.flip(0))},
         "network": {"make_network": lambda g: victim.make_network(torch.Generator().manual_seed(g.initial_seed() + 1))},
     }
+    if change == "code":
+        monkeypatch.setattr(am, "code_version", lambda *_: "new")
     am.train_second(replace(victim, **changed.get(change, {})), generator(2 if change == "seed" else 1))
     assert len(networks(tmp_path)) == 2
 

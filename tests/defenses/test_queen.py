@@ -44,6 +44,14 @@ def test_all_policies_share_one_fit(tmp_path, monkeypatch):
     assert len(list(tmp_path.glob("bundle-*"))) == 1
 
 
+def test_other_code_fits_anew(tmp_path, monkeypatch):
+    victim = small_victim(cache=Cache(tmp_path))
+    for code in ("old", "new", "old"):
+        monkeypatch.setattr(module, "code_version", lambda *_, code=code: code)
+        started(victim)
+    assert len(list(tmp_path.glob("bundle-*"))) == 2
+
+
 def test_verdicts_are_counted(tmp_path):
     endpoint = started(small_victim())
     x = small_victim().train[0][:50]

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from queen.bench.datasets import Images, load_set
+from queen.bench.datasets.load import find_root
 from queen.bench.parsing import SpecError
 from queen.bench.spec import DEFAULT_NETWORK, ImageSet, ProtecteeSpec, Thief, as_json, digest
-from queen.cache import Cache, fingerprint
+from queen.cache import Cache, code_version, fingerprint
 from queen.defenses.base import Victim
 from queen.training import Schedule, predict, train
+from queen.weights import load_weights, sha256_of, travelling_network
 from queen.zoo import build, seeded
 
 Labelled = tuple[Tensor, Tensor]
@@ -26,11 +28,12 @@ Labelled = tuple[Tensor, Tensor]
 class Protectee:
     """Who is attacked with what: the victim, images to try everybody on, and all that an attacker owns.
 
-    `key` names the victim and all images, for caches.
+    `key` names the victim and all images, for caches; `weights` is the SHA-256 of the victim's.
     """
 
     name: str
     key: str
+    weights: str
     victim: Victim
     test: Labelled
     pool: Tensor
@@ -47,6 +50,7 @@ class Protectee:
         guess = predict(self.victim.model, x)
         return {
             "name": self.name,
+            "weights": self.weights,
             "classes": self.classes,
             "accuracy": (guess == y).double().mean().item(),
             "chance": y.bincount().max().item() / len(y),
@@ -57,7 +61,8 @@ class Protectee:
 
 
 def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str, root: Path | None) -> Protectee:
-    """Load and split the images, and train the victim or take it from the cache."""
+    """Load and split the images; read the victim's weights where the spec names them, else train it or take it from the
+    cache."""
 
     def load(wanted: ImageSet) -> Images:
         inner = wanted.size - 2 * wanted.margin if wanted.size else None
@@ -85,7 +90,7 @@ def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str,
     images = fingerprint(*(part for images in used for part in (images.x, images.y)), *test)
     classes = len(owned.classes)
     victim = Victim(
-        model=_victim(spec, classes, train_set, outliers.x if outliers else None, cache).to(device),
+        model=_load_or_train(spec, classes, train_set, outliers.x if outliers else None, cache, root).to(device),
         train=train_set,
         make_network=maker(spec.network, classes, owned.x.shape[1]),
         schedule=spec.schedule,
@@ -93,9 +98,11 @@ def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str,
         outliers=outliers.x if outliers else None,
         cache=cache,
     )
+    weights = sha256_of(victim.model)
     return Protectee(
         name=spec.name,
-        key=f"protectee-{digest([as_json(spec), images, device.partition(':')[0]])}",
+        key=f"protectee-{digest([as_json(spec), images, weights, device.partition(':')[0]])}",
+        weights=weights,
         victim=victim,
         test=test,
         pool=pool.x,
@@ -119,15 +126,23 @@ def maker(network: Mapping[str, Any], classes: int, channels: int) -> Callable[[
     return make
 
 
-def _victim(spec: ProtecteeSpec, classes: int, data: Labelled, outliers: Tensor | None, cache: Cache) -> nn.Module:
-    """The trained victim; protectees that differ in the attacker's images alone share it."""
+def _load_or_train(
+    spec: ProtecteeSpec, classes: int, data: Labelled, outliers: Tensor | None, cache: Cache, root: Path | None
+) -> nn.Module:
+    """The victim; protectees that differ in the attacker's images alone share a trained one.
+
+    Other code would train another victim; to go on with one that older code trained, name its file as `weights`.
+    """
     generator = torch.Generator().manual_seed(spec.seed)
     blank = maker(spec.network, classes, data[0].shape[1])(generator)
+    if spec.weights is not None:
+        return load_weights(blank, find_root(root) / spec.weights)
 
     def teach(network: nn.Module) -> nn.Module:
         weight = spec.outlier_weight
         return train(network, *data, spec.schedule, generator, outliers=outliers, outlier_weight=weight)
 
     recipe = [as_json(spec.network), as_json(spec.schedule), spec.outlier_weight, spec.seed, classes]
-    images = fingerprint(*data, *([] if outliers is None else [outliers]))
-    return cache.network(f"victim-{digest([*recipe, images, data[0].device.type])}", blank, teach)
+    recipe += [fingerprint(*data, *([] if outliers is None else [outliers])), data[0].device.type]
+    recipe += [code_version("queen.training", "queen.zoo")]
+    return travelling_network(cache, f"victim-{digest(recipe)}", blank, teach)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -62,7 +62,8 @@ def run_spec(
     open_cells = [cell for cell in cells if not is_finished(cell, make_folder(out))]
     place = Place(str(cache or out / ".cache"), device, str(root) if root else None)
     content = as_json(spec)
-    tasks = [(content, index) for index, cell in enumerate(cells) if cell in open_cells]
+    numbers = [index for index, cell in enumerate(cells) if cell in open_cells]
+    tasks = [(content, index) for index in sorted(numbers, key=lambda index: cells[index].seed)]  # victim by victim
     failed: dict[str, str] = {}
     _write_if_changed(out / SPECS / f"{spec.name}.json", json.dumps(content) + "\n")
     if tasks and not ray_address:
@@ -80,9 +81,11 @@ def run_spec(
 
 
 def _prepare(content: dict[str, Any], place: Place) -> None:
-    """Train the victim and refuse a spec that no worker could run, before any of them starts."""
+    """Train the victims and refuse a spec that no worker could run, before any of them starts."""
+    spec = make_spec(content)
     with one_thread():
-        spec, protectee, _ = _load_task(json.dumps(content), place)
+        for text in {json.dumps(as_json(spec.for_seed(seed))) for seed in spec.seeds}:
+            protectee, _ = _load_task(text, place)
     _load_task.cache_clear()  # workers have their own, and a GPU's memory is theirs
     for cell in spec.cells():
         _check_needs(cell)
@@ -139,7 +142,29 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
             raise SpecError(
                 f"'{path}' is of another spec or other images than results beside it: keep each in a folder of its own"
             )
+    _refuse_mixed_victims(paths, results)
     return results
+
+
+def _refuse_mixed_victims(paths: Sequence[Path], results: Sequence[dict[str, Any]]) -> None:
+    """Within one seed all cells attack one victim: thieves of different ones cannot be compared.
+
+    Results older than this check do not name their victim; they go with each other, not with those that do.
+    """
+    first: dict[tuple[str, int], tuple[Path, str | None]] = {}
+    for path, result in zip(paths, results, strict=True):
+        name, weights = result["protectee"]["name"], result["protectee"].get("weights")
+        other, expected = first.setdefault((name, result["seed"]), (path, weights))
+        if weights != expected:
+            raise SpecError(
+                f"'{path}' attacked another victim than '{other}': expected weights {_short(expected)}, got "
+                f"{_short(weights)}. Keep results of each victim in a folder of its own, or remove one of them and run "
+                "it again with the victim-* files of the other in the cache"
+            )
+
+
+def _short(weights: str | None) -> str:
+    return "that nobody noted" if weights is None else f"{weights[:16]}..."
 
 
 def _write_if_changed(path: Path, text: str) -> None:
@@ -167,8 +192,9 @@ def work(task: Task, place: Place) -> Outcome:
     content, index = task
     torch.set_num_threads(1)  # so that a restart gives the same numbers
     try:
-        spec, protectee, cache = _load_task(json.dumps(content), place)
+        spec = make_spec(content)
         cell = list(spec.cells())[index]
+        protectee, cache = _load_task(json.dumps(as_json(spec.for_seed(cell.seed))), place)
         return index, run_trial(Trial.of(cell), protectee, cache)
     except QueenError as error:
         return index, {"error": " ".join(str(error).split())}
@@ -177,11 +203,11 @@ def work(task: Task, place: Place) -> Outcome:
 
 
 @lru_cache(maxsize=1)
-def _load_task(content: str, place: Place) -> tuple[Spec, Protectee, Cache]:
-    """The spec and its protectee; a worker makes them once for all its cells."""
+def _load_task(content: str, place: Place) -> tuple[Protectee, Cache]:
+    """The protectee of a spec; a worker makes it once for all its cells."""
     spec, cache = make_spec(json.loads(content)), Cache(Path(place.cache))
     root = Path(place.root) if place.root else None
-    return spec, make_protectee(spec.protectee, spec.thief, cache, place.device, root), cache
+    return make_protectee(spec.protectee, spec.thief, cache, place.device, root), cache
 
 
 def _on_cores(tasks: list[Task], place: Place, jobs: int | None) -> Iterator[Outcome]:

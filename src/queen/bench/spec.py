@@ -22,6 +22,7 @@ from queen.training import Schedule
 VERSION = 1  # of specs and results; results of another version are refused
 DEFAULT_NETWORK = "small_cnn"
 BENIGN = "benign"  # as a pool: the images that `benign` sets aside
+LATER: Mapping[str, Any] = {"later": True}  # metadata of a field on which no older result depends (`as_json`)
 FOLDER = re.compile(r"[^\W_][\w ()+.-]*")
 
 
@@ -47,7 +48,10 @@ class ProtecteeSpec:
     `data` are the owner's images, split by a fixed shuffle: `train` of them train the victim, `calibration` are held
     out for it, and attackers who own images like the victim's get `benign` of them. Everybody is tried on `test`: an
     image set, or how many of `data`. `pool` are the attacker's images, or "benign": those of the line before. With
-    `outliers` the victim also learns to be unsure of these images.
+    `outliers` the victim also learns to be unsure of these images. With `weights`, a file below the folder of image
+    sets, the victim is not trained: these are `network`'s weights (`queen.weights` says which files fit). With
+    `victim_per_seed` each of the benchmark's seeds has a shuffle and a victim of its own, so that seeds also tell how
+    much victims differ.
     """
 
     name: str
@@ -62,11 +66,15 @@ class ProtecteeSpec:
     network: Mapping[str, Any] = field(default_factory=dict)
     schedule: Schedule = field(default_factory=Schedule)
     seed: int = 0
+    weights: str | None = field(default=None, metadata=LATER)
+    victim_per_seed: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "network", {"name": DEFAULT_NETWORK, **self.network})
         if isinstance(self.pool, str) and (self.pool != BENIGN or not self.benign):
             raise OptionError(f"pool must be an image set, or '{BENIGN}' where benign is above 0, got {self.pool!r}")
+        if self.weights is not None and self.victim_per_seed:
+            raise OptionError(f"weights are those of one victim, got '{self.weights}' and victim_per_seed: give one")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +130,14 @@ class Spec:
                             if cell.path not in listed:
                                 listed.add(cell.path)
                                 yield cell
+
+    def for_seed(self, seed: int) -> Spec:
+        """The spec whose protectee the cells with this seed attack: this one, unless victims vary with seeds."""
+        protectee = self.protectee
+        if not protectee.victim_per_seed:
+            return self
+        own = dataclasses.replace(protectee, seed=protectee.seed + seed, victim_per_seed=False)
+        return dataclasses.replace(self, protectee=own)
 
     def reduced_sizes(self) -> dict[str, tuple[Any, Any]]:
         """Sizes that are not the published ones: name -> (here, published)."""
@@ -193,9 +209,14 @@ def digest(value: object) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """Dataclasses as plain dictionaries, tuples as lists."""
+    """Dataclasses as plain dictionaries, tuples as lists.
+
+    Fields marked `LATER` are left out where they have their default: a spec written before they existed says the same.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: as_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        said = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        unsaid = {f.name for f in dataclasses.fields(value) if f.metadata == LATER and said[f.name] == f.default}
+        return {name: as_json(inner) for name, inner in said.items() if name not in unsaid}
     if isinstance(value, Mapping):
         return {str(k): as_json(v) for k, v in value.items()}
     return [as_json(v) for v in value] if isinstance(value, tuple | list) else value

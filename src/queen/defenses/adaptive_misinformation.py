@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from queen.cache import fingerprint
+from queen.cache import code_version, fingerprint
 from queen.core.split import run_model
 from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim
 from queen.defenses.checks import check_number
@@ -61,7 +61,7 @@ def train_second(victim: Victim, generator: torch.Generator) -> nn.Module:
     if victim.cache is None:
         second = teach(blank)
     else:
-        recipe = repr((victim.schedule, seed)).encode()
+        recipe = repr((victim.schedule, seed, code_version(__name__, "queen.training"))).encode()
         name = f"second-{fingerprint(recipe, *blank.state_dict().values(), *victim.train)}"
         second = victim.cache.network(name, blank, teach)
     return second.to(victim.train[0].device).eval().requires_grad_(False)

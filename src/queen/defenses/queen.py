@@ -16,7 +16,7 @@ from torch import Tensor
 
 from queen.bundle.bundle import Bundle
 from queen.bundle.store import load_bundle, save_bundle
-from queen.cache import fingerprint
+from queen.cache import code_version, fingerprint
 from queen.core.mapping import MapRecipe
 from queen.defenses.base import Defense, Endpoint, Need, Victim
 from queen.errors import BundleError, RefusedError
@@ -143,7 +143,8 @@ def load_or_fit(victim: Victim, **recipe: Any) -> Bundle:
     if victim.cache is None:
         return _fit(victim, **recipe)
     tensors = [*victim.model.state_dict().values(), *victim.train, *(victim.calibration or ())]
-    name = f"bundle-{fingerprint(json.dumps(recipe, sort_keys=True).encode(), *tensors)}"
+    code = code_version("queen.bundle", "queen.core", "queen.fit", "queen.sentinel")
+    name = f"bundle-{fingerprint(json.dumps(recipe, sort_keys=True).encode(), code.encode(), *tensors)}"
     folder = victim.cache.folder / name
     with victim.cache.lock(name):
         device = next(victim.model.parameters()).device

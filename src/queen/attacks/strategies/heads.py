@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from queen.attacks.base import Knowledge, Transcript
 from queen.attacks.strategies.cleaning import rounding_unit
 from queen.attacks.strategies.requirements import require
-from queen.cache import fingerprint
+from queen.cache import code_version, fingerprint
 from queen.core.split import find_split, run_model
 from queen.training import Schedule, train
 from queen.zoo import seeded
@@ -151,7 +151,8 @@ def own_classifier(knowledge: Knowledge) -> nn.Module:
 
     if knowledge.cache is None:
         return teach(blank)
-    recipe = (knowledge.key, knowledge.seed, schedule, classes, repr(blank))
+    code = code_version("queen.training", "queen.zoo")
+    recipe = (knowledge.key, knowledge.seed, schedule, classes, repr(blank), code)
     name = f"own-classifier-{fingerprint(repr(recipe).encode())}"
     return knowledge.cache.network(name, blank, teach).to(pool.device)
 

@@ -69,6 +69,11 @@ def load_set(
     return _to_images(pixels, source)
 
 
+def find_root(root: Path | str | None) -> Path:
+    """The folder of published sets: the one given, or named by the environment variable QUEEN_DATA, or else ./data."""
+    return Path(root or os.environ.get(ROOT_VARIABLE) or "data")
+
+
 def _check(name: str, wanted: Selection) -> None:
     if name not in SETS:
         raise OptionError(f"no data set '{name}'{nearest(name, SETS)}")
@@ -84,7 +89,7 @@ def _check(name: str, wanted: Selection) -> None:
 
 def _locate(name: str, dataset: PublishedSet, root: Path | str | None) -> tuple[Path, str, Reader]:
     """The first path under the root where the set lies, its source as results name it, and its reader; packs last."""
-    top = Path(root or os.environ.get(ROOT_VARIABLE) or "data")
+    top = find_root(root)
     readers: dict[str, Reader] = dict.fromkeys(dataset.places, dataset.read)
     if dataset.pack is not None:
         readers[dataset.pack.file] = dataset.pack.read

@@ -24,7 +24,7 @@ from queen.bench.spec import (
 )
 from queen.bench.trial import Trial
 from queen.bundle.bundle import Bundle
-from queen.cache import Cache
+from queen.cache import Cache, code_version
 from queen.defenses import DEFENSES
 from queen.defenses.base import nearest
 from queen.defenses.queen import load_or_fit
@@ -34,6 +34,10 @@ from queen.progress import Progress
 Parameters = TypeVar("Parameters")
 Item = TypeVar("Item")
 Result = Mapping[str, Any]
+# The modules that a part of a study's result depends on.
+CODE = ("queen.attacks", "queen.bench.studies", "queen.bench.thief", "queen.bench.trial", "queen.bench.utility",
+        "queen.core", "queen.defenses", "queen.fit", "queen.guard", "queen.ledger", "queen.perturber", "queen.sentinel",
+        "queen.training", "queen.zoo")  # fmt: skip
 POOLS = ("foreign", "own_kind")
 
 
@@ -110,7 +114,7 @@ class StudyContext:
     def cached(self, name: str, depends_on: object, compute: Callable[[], Any]) -> Any:
         """A part of a study's result, computed once; `depends_on` is everything it depends on beside the spec."""
         device = str(self.protectee.pool.device.type)
-        key = digest([VERSION, self.protectee.key, base_config(self.spec), device, depends_on])
+        key = digest([VERSION, code_version(*CODE), self.protectee.key, base_config(self.spec), device, depends_on])
         return self.cache.facts(f"study-{name}-{key}", compute)
 
     def each(self, name: str, items: Iterable[Item]) -> Iterator[Item]:
