@@ -13,7 +13,7 @@ from queen.attacks import ATTACKS
 from queen.attacks.base import Attack, Transcript
 from queen.attacks.queries.knockoff import knockoff
 from queen.attacks.strategies import ddae, pbayes
-from queen.attacks.strategies.pairs import Pairs, answers_prior, dirichlet, draw_pairs
+from queen.attacks.strategies.pairs import Pairs, answers_prior, believes_labels, dirichlet, draw_pairs
 from queen.errors import OptionError
 from queen.training import Schedule, repeated_step, train
 from tests.support.attackers import SMALL, clean, counted_oracle, endpoint, knowledge, new_network, seed, squeezed
@@ -73,14 +73,50 @@ def test_few_distances_at_a_time_give_the_same(monkeypatch):
         assert torch.allclose(pbayes.recover(answers, pairs, same_label=False), whole, atol=1e-6)
 
 
-@pytest.mark.parametrize(("keeps_label", "same_label"), [("always", True), ("ties", True), ("no", False)])
-def test_labels_count_where_the_defense_declares_to_keep_them(keeps_label, same_label, monkeypatch):
-    asked_same_label = []
-    monkeypatch.setattr(
-        pbayes, "recover", lambda answers, pairs, same_label: asked_same_label.append(same_label) or answers
-    )
-    ATTACKS["pbayes"].believe(stolen(20), knowledge(keeps_label=keeps_label), seed())
-    assert asked_same_label == [same_label]
+# Labels.
+
+
+def swap_labels(share: float):
+    """A defense that gives this share of answers, at random, another label, and leaves their numbers alone."""
+
+    def simulate(clean, x, generator):
+        wrong = torch.rand(len(clean), generator=generator) < share
+        return torch.where(wrong[:, None], clean.roll(1, 1), clean)[None]
+
+    return simulate
+
+
+@pytest.mark.parametrize(("share", "believed"), [(0.0, True), (0.02, True), (0.2, False)])
+def test_labels_are_believed_where_nearly_all_pairs_keep_them(share, believed):
+    known = knowledge(BIG, simulate=swap_labels(share))
+    transcript = stolen(20)
+    pairs = draw_pairs(transcript, clean(transcript.x), known.simulate, known.sizes, seed())
+    assert believes_labels(pairs, known) == believed
+    assert known.findings == {"label_kept": pytest.approx(1 - share, abs=0.01), "labels_believed": believed}
+
+
+@pytest.mark.parametrize("name", ["pbayes", "ddae_plus"])
+@pytest.mark.parametrize(("share", "believed"), [(0.0, True), (0.3, False)])
+def test_recovery_keeps_labels_where_it_believes_them_and_may_change_them_elsewhere(name, share, believed):
+    """Answers that are hardly sure of their label, and a restorer that has learnt next to nothing."""
+    known = knowledge(replace(SMALL, table=2000), simulate=swap_labels(share), clean=lambda x: flat)
+    transcript = stolen(200)
+    flat = 0.1 + 0.001 * torch.randn(200, 10, generator=seed(5))
+    transcript = transcript.with_answers(flat)
+    recovered = ATTACKS[name].believe(transcript, known, seed()).answers
+    same = (recovered.argmax(1) == flat.argmax(1)).double().mean()
+    assert (same == 1) == believed
+
+
+@given(vectors, st.integers(0, 2))
+def test_putting_a_label_on_top_swaps_two_numbers_and_no_others(rows, label):
+    rows, labels = torch.tensor(rows) / 8.0, torch.full((len(rows),), label)
+    swapped = ddae.put_on_top(rows, labels)
+    for before, after in zip(rows.tolist(), swapped.tolist(), strict=True):
+        assert after[label] == max(after)
+        place = before.index(max(before))
+        before[place], before[label] = before[label], before[place]
+        assert after == before
 
 
 # Pairs.
@@ -209,7 +245,7 @@ def test_the_restorer_is_applied_with_the_statistics_of_all_answers_at_once(monk
     network(torch.rand(100, 10, generator=seed()) + 3)  # running statistics of something else
     monkeypatch.setattr(ddae, "train_restorer", lambda *_: network)
     transcript = stolen(40)
-    believed = ATTACKS["ddae_plus"].believe(transcript, knowledge(), seed()).answers
+    believed = ATTACKS["ddae_plus"].believe(transcript, knowledge(simulate=swap_labels(0.5)), seed()).answers
     assert torch.allclose(believed, network.train()(transcript.answers), atol=1e-6)
     assert not torch.allclose(believed, network.eval()(transcript.answers), atol=1e-2)
 

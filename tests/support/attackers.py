@@ -112,7 +112,6 @@ def knowledge(sizes: Sizes = SMALL, device: str = "cpu", **changes: object) -> K
         schedule=QUICK,
         sizes=sizes,
         pool_labels=torch.arange(len(pool), device=device) % 5,
-        keeps_label="always",
         simulate=endpoint().simulate,
         clean=clean,
         benign=(images(x[1400:1600]), y[1400:1600]),

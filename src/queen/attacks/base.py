@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from queen.cache import Cache
-from queen.defenses.base import Endpoint, KeepsLabel
+from queen.defenses.base import Endpoint
 from queen.errors import QueenError, RefusedError
 from queen.training import Schedule, train
 from queen.types import Oracle
@@ -59,13 +60,13 @@ class Knowledge:
     """All that an attacker may know beside the oracle's answers; None means that it does not know.
 
     `pool` (N, ...) holds its images in 0..1, `pool_labels` (N,) their labels, of other classes than the victim's.
-    `make_thief` builds the network it trains, by `schedule`. `simulate` is the defense's map (`Endpoint.simulate`),
-    `keeps_label` what the defense declares. `clean` answers without the defense: an oracle that no real attacker has.
-    `benign` are images like those the victim was trained on, and their labels. `rebuild` sets up the same defense
-    around a model of the attacker's own. `encoder` is the victim's network without its head, which gives features
-    (n, D): known where a public encoder got a new head. `on_epoch` belongs to whoever watches the attack, not to the
-    attacker. `cache` stores networks that several attacks train alike, under names made of `key`, which identifies the
-    pool, and `seed`, which tells runs apart.
+    `make_thief` builds the network it trains, by `schedule`. `simulate` is the defense's map (`Endpoint.simulate`).
+    `clean` answers without the defense: an oracle that no real attacker has. `benign` are images like those the victim
+    was trained on, and their labels. `rebuild` sets up the same defense around a model of the attacker's own. `encoder`
+    is the victim's network without its head, which gives features (n, D): known where a public encoder got a new head.
+    `on_epoch` and `findings` belong to whoever watches the attack, not to the attacker: an attack writes into
+    `findings` what it measured on the way, for results to show. `cache` stores networks that several attacks train
+    alike, under names made of `key`, which identifies the pool, and `seed`, which tells runs apart.
     """
 
     classes: int
@@ -74,13 +75,13 @@ class Knowledge:
     schedule: Schedule = field(default_factory=Schedule)
     sizes: Sizes = field(default_factory=Sizes)
     pool_labels: Tensor | None = None
-    keeps_label: KeepsLabel = "no"
     simulate: Callable[[Tensor, Tensor, torch.Generator], Tensor] | None = None
     clean: Oracle | None = None
     benign: tuple[Tensor, Tensor] | None = None
     rebuild: Callable[[nn.Module, Tensor, Tensor, torch.Generator], Endpoint] | None = None
     encoder: nn.Module | None = None
     on_epoch: Callable[[nn.Module], None] | None = None
+    findings: dict[str, Any] = field(default_factory=dict)
     cache: Cache | None = None
     key: str = ""
     seed: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,7 +36,8 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any
     asked = interrogate(trial, protectee, cache)
     transcript, knowledge, sent = asked.transcript, asked.knowledge, asked.sent
     start = time.perf_counter()
-    believed = attack.believe(transcript, knowledge, trial.generator("believe"))
+    findings: dict[str, Any] = {}
+    believed = attack.believe(transcript, replace(knowledge, findings=findings), trial.generator("believe"))
     recovering = round(time.perf_counter() - start, 3)
     answers = _compare(transcript, protectee.victim.clean(transcript.x))
     label_right = _share(believed.answers.argmax(1) == protectee.victim.clean(believed.x).argmax(1))
@@ -61,6 +63,7 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any
         "verdicts": {name: count / sent for name, count in asked.verdicts.items()},
         "answers": answers,
         "believed": {"label_right": label_right},
+        "recovery": findings,
         "utility": utility.value,
         "thief": thief,
         "flags": [

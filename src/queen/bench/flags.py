@@ -14,7 +14,7 @@ from queen.bench.trial import Trial
 from queen.defenses import DEFENSES
 
 HONEST = 0.99  # share of right labels from which a thief must learn something
-LOST = 0.5  # share of the right labels that a recovery attack must not lose
+LOST = 0.02  # share of the right labels that a recovery attack must not lose
 PROBE = 32  # queries that are asked twice
 
 
@@ -60,5 +60,7 @@ def flag_thief(thief: Mapping[str, Any], label_right: float, label_kept: float, 
     elif label_right > HONEST and is_at_chance(thief, protectee):
         flags.append("the thief is at chance though the labels it learnt from are right: its training failed")
     if label_right < (1 - LOST) * label_kept:
-        flags.append("recovery made the labels much worse: the attack failed, not the thief")
+        flags.append(
+            f"recovery lost right labels ({label_kept:.2%} of the answers had them, {label_right:.2%} have now)"
+        )
     return flags

@@ -1,7 +1,8 @@
 """D-DAE: a small network, the restorer, learns from pairs to turn defended answers back into clean ones.
 
 `ddae` takes its clean answers from shadow networks that the attacker trains on random classes of its own pool;
-`ddae_plus` draws them as pBayes does.
+`ddae_plus` draws them as pBayes does. Where nearly all pairs keep the label, the label of an answer is put back on top
+of what the restorer made of it: left alone, the restorer changed more labels than such a defense.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks.base import Believe, Knowledge, Sizes, Transcript
-from queen.attacks.strategies.pairs import Pairs, Prior, draw_pairs, simulate_pairs
+from queen.attacks.strategies.pairs import Pairs, Prior, believes_labels, draw_pairs, simulate_pairs
 from queen.attacks.strategies.requirements import require
 from queen.cache import fingerprint
 from queen.training import Schedule, probabilities, train
@@ -29,7 +30,7 @@ def ddae(transcript: Transcript, knowledge: Knowledge, generator: torch.Generato
     simulate = require(knowledge.simulate, "simulate")
     clean = (probabilities(network, transcript.x).to(transcript.answers) for network in shadows(knowledge))
     pairs = simulate_pairs(clean, transcript.x, simulate, generator)
-    return _restore(transcript, pairs, knowledge.sizes, generator)
+    return _restore(transcript, pairs, knowledge, generator)
 
 
 def ddae_plus(prior: Prior) -> Believe:
@@ -39,7 +40,7 @@ def ddae_plus(prior: Prior) -> Believe:
         clean_guess = prior(transcript, knowledge)
         simulate = require(knowledge.simulate, "simulate")
         pairs = draw_pairs(transcript, clean_guess, simulate, knowledge.sizes, generator)
-        return _restore(transcript, pairs, knowledge.sizes, generator)
+        return _restore(transcript, pairs, knowledge, generator)
 
     return believe
 
@@ -121,8 +122,17 @@ def train_restorer(pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> nn
     return network
 
 
-def _restore(transcript: Transcript, pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> Transcript:
-    network = train_restorer(pairs, sizes, generator)
+def _restore(transcript: Transcript, pairs: Pairs, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    network = train_restorer(pairs, knowledge.sizes, generator)
     network.train(len(transcript) > 1)  # as published: batch norm by the statistics of all answers at once
     with torch.no_grad():
-        return transcript.with_answers(network(transcript.answers))
+        restored = network(transcript.answers)
+    if believes_labels(pairs, knowledge):
+        restored = put_on_top(restored, transcript.answers.argmax(1))
+    return transcript.with_answers(restored)
+
+
+def put_on_top(rows: Tensor, labels: Tensor) -> Tensor:
+    """The rows (n, K), in each of which the largest number and that of its label (n,) have changed places."""
+    tops, labels = rows.argmax(1, keepdim=True), labels[:, None]
+    return rows.scatter(1, tops, rows.gather(1, labels)).scatter(1, labels, rows.gather(1, tops))

@@ -1,4 +1,8 @@
-"""Pairs of a clean answer and what the defense would make of it, from which recovery attacks learn to undo it."""
+"""Pairs of a clean answer and what the defense would make of it, from which recovery attacks learn to undo it.
+
+The pairs also tell the attacker whether the label of an answer is to be believed: where nearly all of them keep it, a
+recovery must not change it. Whoever forgets that throws away the best part of what such a defense gives.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from queen.attacks.base import Knowledge, Sizes, Transcript
 from queen.attacks.strategies.cleaning import to_simplex
 from queen.attacks.strategies.requirements import require
 
+NEARLY_ALL = 0.95  # share of pairs that keep the label from which the labels of answers are believed
 SMALLEST = 1e-3  # Dirichlet parameter: 0 is not allowed, and this adds about 1e-5 of probability
 Simulate = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 Prior = Callable[[Transcript, Knowledge], Tensor]
@@ -61,6 +66,13 @@ def simulate_pairs(passes: Iterable[Tensor], x: Tensor, simulate: Simulate, gene
         defended.append(states.flatten(0, 1))
         clean.append(answers.repeat(len(states), 1))
     return Pairs(torch.cat(clean), torch.cat(defended))
+
+
+def believes_labels(pairs: Pairs, knowledge: Knowledge) -> bool:
+    """Whether nearly all pairs keep the label, by the attacker's own count, which goes into its findings."""
+    share = (pairs.clean.argmax(1) == pairs.defended.argmax(1)).double().mean().item()
+    knowledge.findings.update(label_kept=share, labels_believed=share >= NEARLY_ALL)
+    return share >= NEARLY_ALL
 
 
 def dirichlet(parameters: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,8 +1,9 @@
 """pBayes: replace each answer by the mean of the clean answers that the defense would have turned into nearly it.
 
-Where the defense declares that it keeps the label ("always" or, up to ties, "ties"), only pairs whose defended answer
-has the same label are compared. Ties do no harm: they are broken the same way on both sides, so equal answers always
-meet. An answer whose label no pair has is compared with all pairs.
+Where nearly all pairs keep the label, an answer is compared only with pairs whose defended answer has the same label:
+then the mean has it too, up to the few pairs that do not. (Published code does so where a defense declares to keep it;
+here the attacker counts.) Ties do no harm: they are broken the same way on both sides, so equal answers always meet. An
+answer whose label no pair has is compared with all pairs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from queen.attacks.base import Believe, Knowledge, Transcript
-from queen.attacks.strategies.pairs import Pairs, Prior, draw_pairs
+from queen.attacks.strategies.pairs import Pairs, Prior, believes_labels, draw_pairs
 from queen.attacks.strategies.requirements import require
 
 CLOSE = 0.01  # l1 distance up to which answers count as the same
@@ -34,7 +35,8 @@ def pbayes(prior: Prior) -> Believe:
 
 def recover_transcript(transcript: Transcript, pairs: Pairs, knowledge: Knowledge) -> Transcript:
     """The transcript with its answers recovered from the pairs."""
-    return transcript.with_answers(recover(transcript.answers, pairs, same_label=knowledge.keeps_label != "no"))
+    same_label = believes_labels(pairs, knowledge)
+    return transcript.with_answers(recover(transcript.answers, pairs, same_label=same_label))
 
 
 def recover(answers: Tensor, pairs: Pairs, *, same_label: bool) -> Tensor:
