@@ -14,6 +14,7 @@ from queen.attacks.base import Attack, Transcript
 from queen.attacks.queries.knockoff import knockoff
 from queen.attacks.strategies import ddae, pbayes
 from queen.attacks.strategies.pairs import Pairs, answers_prior, believes_labels, dirichlet, draw_pairs
+from queen.cache import Cache
 from queen.errors import OptionError
 from queen.training import Schedule, repeated_step, train
 from tests.support.attackers import SMALL, clean, counted_oracle, endpoint, knowledge, new_network, seed, squeezed
@@ -210,11 +211,36 @@ def test_shadows_learn_their_classes_and_differ():
     truth = digits()[1][1000:1400].repeat(10)
     known = knowledge(replace(SMALL, shadow_epochs=5), pool_labels=truth)
     known = replace(known, pool=known.pool.repeat(10, 1, 1, 1))
-    guesses = torch.stack([network(known.pool[:400]).argmax(1) for network in ddae.shadows(known)])
+    networks, lessons = zip(*ddae.shadows(known), strict=True)
+    guesses = torch.stack([network(known.pool[:400]).argmax(1) for network in networks])
     assert (guesses[0] != guesses[1]).double().mean() > 0.5  # a class became another output
     for guess in guesses:
         best = torch.stack([guess[truth[:400] == k].bincount(minlength=10).max() for k in range(10)])
         assert best.sum() > 0.6 * 400  # chance would be about 0.2
+    assert all(lesson["accuracy"] > 0.6 for lesson in lessons)
+    assert {lesson["chance"] for lesson in lessons} == {truth.bincount().max().item() / len(truth)}
+
+
+def test_shadows_from_a_cache_are_the_same_and_still_say_what_they_learnt(tmp_path, monkeypatch):
+    known = knowledge(replace(SMALL, shadow_steps=30), cache=Cache(tmp_path), key="pool")
+    first = list(ddae.shadows(known))
+    monkeypatch.setattr(ddae, "train", None)
+    again = list(ddae.shadows(known))
+    assert [lesson for _, lesson in again] == [lesson for _, lesson in first]
+    for (a, _), (b, _) in zip(first, again, strict=True):
+        assert torch.equal(a(known.pool), b(known.pool))
+    with pytest.raises(TypeError):  # more steps are other shadows
+        list(ddae.shadows(replace(known, sizes=replace(SMALL, shadow_steps=31))))
+
+
+def test_the_attack_reports_how_well_its_shadows_learnt_and_how_sure_they_are():
+    known = knowledge()
+    ATTACKS["ddae"].believe(stolen(50), known, seed())
+    lessons = [lesson for _, lesson in ddae.shadows(known)]
+    reported = known.findings["shadows"]
+    for name in ("accuracy", "chance"):
+        assert reported[name] == pytest.approx(sum(lesson[name] for lesson in lessons) / SMALL.shadows)
+    assert 0.1 < reported["top_probability"] < 1
 
 
 def test_ddae_undoes_a_map_given_shadows_that_are_as_sure_as_the_victim(monkeypatch):
@@ -222,7 +248,8 @@ def test_ddae_undoes_a_map_given_shadows_that_are_as_sure_as_the_victim(monkeypa
     orders = [torch.randperm(10, generator=seed(s)) for s in range(4)]
     schedule = Schedule(epochs=8, lr=0.1, batch=32)
     networks = [train(new_network(seed(9)), x, order[y], schedule, seed()) for order in orders]
-    monkeypatch.setattr(ddae, "shadows", lambda *_: iter(networks))
+    lesson = {"accuracy": 1.0, "chance": 0.1}
+    monkeypatch.setattr(ddae, "shadows", lambda *_: ((network, lesson) for network in networks))
     transcript = stolen()
     sizes = replace(SMALL, generator_epochs=60, generator_batch=64)
     assert error(ATTACKS["ddae"].believe(transcript, knowledge(sizes), seed())) < 0.5 * error(transcript)

@@ -263,6 +263,21 @@ def test_a_loss_of_labels_is_flagged_from_two_percent_on(tmp_path, plant, wrong,
     assert any("recovery lost right labels" in flag for flag in flags) == flagged
 
 
+@pytest.mark.parametrize(("accuracy", "flagged"), [(0.15, True), (0.9, False)])
+def test_shadows_that_did_not_learn_are_flagged_with_their_figures(tmp_path, plant, accuracy, flagged):
+    shadows = {"accuracy": accuracy, "chance": 0.1, "top_probability": 0.12}
+
+    def report(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+        knowledge.findings["shadows"] = shadows
+        return transcript
+
+    plant(attacks={"shadowed": Attack(believe=report)})
+    result = run(tmp_path, attack="shadowed")
+    assert result["recovery"] == {"shadows": shadows}
+    lazy = "the attack's shadow networks did not learn (training accuracy 0.15, chance 0.10)"
+    assert result["flags"] == ([lazy] if flagged else [])
+
+
 def test_a_thief_at_chance_on_wrong_labels_is_a_success_of_the_defense(tmp_path, plant):
     plant(lambda y, x: y.roll(1, 1), attacks={"clueless": Attack(learn=clueless)})
     assert run(tmp_path, "planted", "clueless")["flags"] == []

@@ -24,6 +24,7 @@ SMALL = Sizes(
     table=400,
     shadows=2,
     shadow_epochs=1,
+    shadow_steps=2,
     shadow_network="small_cnn",
     generator_widths=(16, 8),
     generator_epochs=2,

@@ -31,6 +31,7 @@ class Sizes:
     concentration: float = 8.0  # of the Dirichlet distribution that clean answers are drawn from, per class
     shadows: int = 20  # networks whose answers stand in for the clean ones (ddae)
     shadow_epochs: int = 5
+    shadow_steps: int = 200  # at least, however few images there are
     shadow_network: str = "alexnet"
     generator_widths: tuple[int, ...] = (128, 64)
     generator_epochs: int = 200

@@ -16,7 +16,7 @@ from queen.attacks.base import Transcript
 from queen.attacks.strategies.cleaning import rounding_error
 from queen.bench.asking import Interrogation, interrogate
 from queen.bench.code import defending_code, describe_code
-from queen.bench.flags import HONEST, flag_answers, flag_thief
+from queen.bench.flags import HONEST, flag_answers, flag_recovery, flag_thief
 from queen.bench.protectee import Protectee
 from queen.bench.spec import VERSION, as_json, digest
 from queen.bench.thief import measure_thief
@@ -68,6 +68,7 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any
         "thief": thief,
         "flags": [
             *flag_answers(transcript, trial, protectee),
+            *flag_recovery(findings),
             *flag_thief(thief, label_right, answers["label_kept"], protectee),
             *(["budget exceeded, as published"] if sent > trial.budget else []),
         ],
