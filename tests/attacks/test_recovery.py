@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queen.attacks import ATTACKS
-from queen.attacks.base import Attack, Transcript
+from queen.attacks.base import Attack, Sizes, Transcript
 from queen.attacks.queries.knockoff import knockoff
 from queen.attacks.strategies import ddae, pbayes
 from queen.attacks.strategies.pairs import Pairs, answers_prior, believes_labels, dirichlet, draw_pairs
@@ -265,6 +265,25 @@ def test_the_restorer_has_norm_and_leak_after_every_layer():
     assert kinds == ["Linear", "BatchNorm1d", "LeakyReLU"] * 3 + ["Softmax"]
     widths = [layer.weight.shape for layer in ddae.restorer(10, (128, 64)) if hasattr(layer, "in_features")]
     assert widths == [(128, 10), (64, 128), (10, 64)]
+
+
+@pytest.mark.parametrize(
+    ("classes", "widths"),
+    [(2, (128, 64)), (10, (128, 64)), (42, (128, 64)), (43, (512, 256)), (99, (512, 256)), (100, (1024, 512)),
+     (199, (1024, 512)), (200, (2048, 1024)), (256, (2048, 1024)), (1000, (2048, 1024))],
+)  # fmt: skip
+def test_the_restorer_is_as_wide_as_published_for_the_number_of_classes_unless_a_spec_says_otherwise(classes, widths):
+    rows = torch.eye(classes)
+    hasty = Sizes(generator_epochs=1)
+    for wanted, expected in ((None, widths), ((5,), (5,))):
+        network = ddae.train_restorer(Pairs(rows, rows), replace(hasty, generator_widths=wanted), seed())
+        assert [layer.out_features for layer in network if hasattr(layer, "in_features")] == [*expected, classes]
+
+
+def test_a_result_says_how_wide_the_restorer_was():
+    known = knowledge(replace(SMALL, generator_widths=None))
+    ATTACKS["ddae_plus"].believe(stolen(20), known, seed())
+    assert known.findings["generator_widths"] == [128, 64]
 
 
 def test_the_restorer_is_applied_with_the_statistics_of_all_answers_at_once(monkeypatch):

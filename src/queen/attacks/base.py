@@ -5,7 +5,7 @@ An `Attack` is a strategy in three steps (ask, believe, learn); a `QueryStrategy
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,10 @@ class BudgetError(QueenError, ValueError):
     """A budget that buys no image, or more than the pool has, or that was exceeded."""
 
 
+PUBLISHED_WIDTHS: Mapping[int, tuple[int, ...]] = {10: (128, 64), 43: (512, 256), 100: (1024, 512), 200: (2048, 1024)}
+"""Widths of D-DAE's restorer by number of classes; between two numbers, those of the smaller."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
     """Every size of the attacks; the defaults are the published ones, and a benchmark lists those that differ."""
@@ -33,7 +37,7 @@ class Sizes:
     shadow_epochs: int = 5
     shadow_steps: int = 200  # at least, however few images there are
     shadow_network: str = "alexnet"
-    generator_widths: tuple[int, ...] = (128, 64)
+    generator_widths: tuple[int, ...] | None = None  # as published for the number of classes
     generator_epochs: int = 200
     generator_batch: int = 1024
     jbda_seeds: int = 1000
@@ -54,6 +58,12 @@ class Sizes:
     path_steps: int = 12  # from an image to an anchor, at least two
     small_steps: int = 60  # from an image to the next (small_steps)
     ask_batch: int = 256  # images per request
+
+    def widths_for(self, classes: int) -> tuple[int, ...]:
+        """The widths of D-DAE's restorer: those given, or the published ones for this number of classes."""
+        if self.generator_widths is not None:
+            return self.generator_widths
+        return PUBLISHED_WIDTHS[max(k for k in PUBLISHED_WIDTHS if k <= max(classes, min(PUBLISHED_WIDTHS)))]
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,9 @@ def restorer(classes: int, widths: tuple[int, ...]) -> nn.Sequential:
 
 def train_restorer(pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> nn.Module:
     """Learn clean from defended answers by the mean l1 distance; an epoch drops the rows that do not fill a batch."""
-    count, device = len(pairs.clean), pairs.clean.device
+    (count, classes), device = pairs.clean.shape, pairs.clean.device
     with seeded(generator):
-        network = restorer(pairs.clean.shape[1], sizes.generator_widths).to(device)
+        network = restorer(classes, sizes.widths_for(classes)).to(device)
     on_gpu = device.type == "cuda"
     optimiser = torch.optim.SGD(
         network.parameters(),
@@ -159,6 +159,7 @@ def train_restorer(pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> nn
 
 
 def _restore(transcript: Transcript, pairs: Pairs, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    knowledge.findings["generator_widths"] = list(knowledge.sizes.widths_for(knowledge.classes))
     network = train_restorer(pairs, knowledge.sizes, generator)
     network.train(len(transcript) > 1)  # as published: batch norm by the statistics of all answers at once
     with torch.no_grad():
