@@ -30,6 +30,7 @@ SMALL = Sizes(
     generator_epochs=2,
     generator_batch=64,
     jbda_seeds=10,
+    jbda_min_steps=2,
     accounts=5,
     true_labels=20,
     warm_up=30,

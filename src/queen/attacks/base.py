@@ -44,7 +44,8 @@ class Sizes:
     jbda_directions: int = 3
     jbda_steps: int = 8
     jbda_epsilon: float = 0.1
-    jbda_clip: str = "pixel"  # keep pixels in 0..1; "peer": clip normalised numbers to 0..1, as published code does
+    jbda_clip: str = "pixel"  # or "normalised" or "peer": what may be asked, and in which units epsilon is
+    jbda_min_steps: int = 240  # of a round's thief: as many as 30 epochs of 1000 images in batches of 128 have
     views: int = 3  # shifted or mirrored copies asked per image (smoothing, s4l_average)
     mirror: bool = True  # whether views may be mirrored
     peer_smoothing: bool = False  # as published: ask every view of `budget` images, which spends `views` budgets
