@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,16 @@ from queen.attacks import ATTACKS
 from queen.attacks.base import Attack, Sizes, Transcript
 from queen.attacks.queries.knockoff import knockoff
 from queen.attacks.strategies import ddae, pbayes
-from queen.attacks.strategies.pairs import Pairs, answers_prior, believes_labels, dirichlet, draw_pairs
+from queen.attacks.strategies import pairs as pairs_module
+from queen.attacks.strategies.pairs import (
+    Pairs,
+    answers_prior,
+    believes_labels,
+    clean_prior,
+    dirichlet,
+    draw_pairs,
+    pairs_around,
+)
 from queen.cache import Cache
 from queen.errors import OptionError
 from queen.training import Schedule, repeated_step, train
@@ -151,6 +161,60 @@ def test_a_table_has_as_many_pairs_for_every_state_and_each_belongs_to_its_query
     assert torch.equal(difference[:, 0], torch.zeros_like(difference[:, 0]))
     for x, marked in zip(asked, difference[:, 1], strict=True):
         assert torch.allclose(marked, x[:, None].expand(-1, 4), atol=1e-4)
+
+
+# Shared pairs.
+
+
+def test_attacks_that_draw_the_same_pairs_share_them_and_end_the_same_as_alone():
+    transcript, simulated = stolen(40), []
+
+    def simulate(drawn, x, generator):
+        simulated.append(len(x))
+        return squeezed(drawn)[None] + 0 * torch.rand(1, generator=generator)
+
+    def believe(name, **changes):
+        known = replace(knowledge(simulate=simulate), **changes)
+        return ATTACKS[name].believe(transcript, known, seed()).answers
+
+    alone = {name: believe(name) for name in ("ddae_plus", "pbayes")}
+    passes = len(simulated) // 2
+    simulated.clear()
+    for name in ("ddae_plus", "pbayes", "ddae_plus"):
+        assert torch.equal(believe(name, defense_key="mine"), alone[name])
+    assert len(simulated) == passes
+    believe("pbayes_answers", defense_key="mine")
+    believe("ddae_plus_answers", defense_key="mine")
+    assert len(simulated) == 2 * passes
+    believe("pbayes", defense_key="mine")  # still there: there is room for one of each prior
+    assert len(simulated) == 2 * passes
+
+
+@pytest.mark.parametrize("change", ["defense", "pool", "images", "prior", "table", "concentration", "seed"])
+def test_pairs_of_anything_else_are_not_shared(change, monkeypatch):
+    monkeypatch.setattr(pairs_module, "_tables", OrderedDict())
+    transcript, known = stolen(40), knowledge(defense_key="one", key="pool")
+    first = pairs_around(clean_prior, transcript, known, seed())
+    sizes = {"table": replace(SMALL, table=320), "concentration": replace(SMALL, concentration=4.0)}
+    other = replace(
+        known,
+        defense_key="two" if change == "defense" else "one",
+        key="other" if change == "pool" else "pool",
+        sizes=sizes.get(change, SMALL),
+        clean=(lambda x: clean(x).roll(1, 1)) if change == "prior" else clean,
+    )
+    asked = replace(transcript, x=transcript.x.flip(0)) if change == "images" else transcript
+    assert pairs_around(clean_prior, transcript, known, seed()) is first
+    assert pairs_around(clean_prior, asked, other, seed(1 if change == "seed" else 0)) is not first
+
+
+def test_tables_that_are_too_large_are_not_stored(monkeypatch):
+    monkeypatch.setattr(pairs_module, "_tables", OrderedDict())
+    monkeypatch.setattr(pairs_module, "SHARED_NUMBERS", 2 * SMALL.table * 10 - 1)
+    transcript, known = stolen(40), knowledge(defense_key="one")
+    first, second = (pairs_around(clean_prior, transcript, known, seed()) for _ in range(2))
+    assert first is not second
+    assert torch.equal(first.clean, second.clean)
 
 
 # All of them.

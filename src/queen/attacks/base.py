@@ -78,7 +78,8 @@ class Knowledge:
     is the victim's network without its head, which gives features (n, D): known where a public encoder got a new head.
     `on_epoch` and `findings` belong to whoever watches the attack, not to the attacker: an attack writes into
     `findings` what it measured on the way, for results to show. `cache` stores networks that several attacks train
-    alike, under names made of `key`, which identifies the pool, and `seed`, which tells runs apart.
+    alike, under names made of `key`, which identifies the pool, and `seed`, which tells runs apart. `defense_key`
+    identifies the defense that `simulate` is the map of; attacks that simulate the same then share the work.
     """
 
     classes: int
@@ -96,6 +97,7 @@ class Knowledge:
     findings: dict[str, Any] = field(default_factory=dict)
     cache: Cache | None = None
     key: str = ""
+    defense_key: str = ""
     seed: int = 0
 
 

@@ -82,6 +82,7 @@ def make_knowledge(trial: Trial, protectee: Protectee, endpoint: Endpoint) -> Kn
         encoder=_victims_encoder(protectee),
         cache=protectee.victim.cache,
         key=protectee.key,
+        defense_key=digest([trial.defense, dict(trial.options), trial.seed]),
         seed=trial.seed,
     )
 

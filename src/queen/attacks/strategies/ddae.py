@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks.base import Believe, Knowledge, Sizes, Transcript
-from queen.attacks.strategies.pairs import Pairs, Prior, believes_labels, draw_pairs, simulate_pairs
+from queen.attacks.strategies.pairs import Pairs, Prior, believes_labels, pairs_around, simulate_pairs
 from queen.attacks.strategies.requirements import require
 from queen.cache import code_version, fingerprint
 from queen.training import Schedule, predict, probabilities, train
@@ -57,9 +57,7 @@ def ddae_plus(prior: Prior) -> Believe:
     """Recovery with clean answers drawn around a prior."""
 
     def believe(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-        clean_guess = prior(transcript, knowledge)
-        simulate = require(knowledge.simulate, "simulate")
-        pairs = draw_pairs(transcript, clean_guess, simulate, knowledge.sizes, generator)
+        pairs = pairs_around(prior, transcript, knowledge, generator)
         return _restore(transcript, pairs, knowledge, generator)
 
     return believe

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from queen.attacks.base import Believe, Knowledge, Transcript
-from queen.attacks.strategies.pairs import Pairs, Prior, believes_labels, draw_pairs
-from queen.attacks.strategies.requirements import require
+from queen.attacks.strategies.pairs import Pairs, Prior, believes_labels, pairs_around
 
 CLOSE = 0.01  # l1 distance up to which answers count as the same
 CHUNK: Mapping[str, int] = {"cpu": 2**21, "cuda": 2**27}  # distances at a time
@@ -25,10 +24,7 @@ def pbayes(prior: Prior) -> Believe:
     """Recovery from pairs drawn around a prior."""
 
     def believe(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-        clean_guess = prior(transcript, knowledge)
-        simulate = require(knowledge.simulate, "simulate")
-        pairs = draw_pairs(transcript, clean_guess, simulate, knowledge.sizes, generator)
-        return recover_transcript(transcript, pairs, knowledge)
+        return recover_transcript(transcript, pairs_around(prior, transcript, knowledge, generator), knowledge)
 
     return believe
 
