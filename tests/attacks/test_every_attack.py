@@ -9,7 +9,7 @@ import torch
 
 from queen.attacks import ATTACKS, QUERIES, find_attack, find_queries
 from queen.attacks.base import Attack, Knowledge, Sizes, Transcript
-from queen.attacks.strategies import ddae, heads
+from queen.attacks.strategies import heads
 from queen.errors import OptionError
 from tests.support.attackers import QUICK, SMALL, counted_oracle, knowledge, new_network, refusing_oracle, seed
 
@@ -20,8 +20,7 @@ SOLVED = ("greybox_head", "own_encoder_head")  # thieves in which nothing is lef
 
 @pytest.fixture(autouse=True)
 def _hasty_helpers(monkeypatch):
-    """What holds here does not depend on how well D-DAE's shadows and an attacker's own classifier are trained."""
-    monkeypatch.setattr(ddae, "SHADOW_STEPS", 2)
+    """What holds here does not depend on how well an attacker's own classifier is trained."""
     monkeypatch.setattr(heads, "OWN_EPOCHS", 1)
     monkeypatch.setattr(heads, "OWN_STEPS", 2)
 

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from queen.attacks.base import Attack, BudgetError, CountedOracle, Transcript, ask_from_one_account
+from queen.attacks.base import (
+    Attack,
+    BudgetError,
+    CountedOracle,
+    Sizes,
+    Transcript,
+    ask_from_one_account,
+    believe_answers,
+    train_thief,
+)
 from queen.attacks.queries.jbda_tr import CIFAR_MEAN, CIFAR_STD, Units, jbda_tr, perturb_round, push, units_of
 from queen.attacks.queries.knockoff import knockoff
+from queen.attacks.strategies.labels import top_label
+from queen.cache import Cache
+from queen.defenses import label_only
 from queen.errors import OptionError
 from tests.support.attackers import (
+    QUICK,
     SMALL,
     counted_oracle,
     endpoint,
@@ -20,6 +34,7 @@ from tests.support.attackers import (
     refusing_oracle,
     rows_in,
     seed,
+    squeezed,
     victim_network,
 )
 
@@ -30,7 +45,7 @@ class Recorder:
     """An attack that notes what is asked and what its thieves are made of; every thief is the victim itself."""
 
     def __init__(self) -> None:
-        self.asked, self.stolen, self.tables = [], [], []
+        self.asked, self.stolen, self.tables, self.steps = [], [], [], []
         self.attack = Attack(ask=self.ask, learn=self.learn)
 
     def ask(self, oracle, x, knowledge, generator):
@@ -41,6 +56,7 @@ class Recorder:
         assert knowledge.on_epoch is None
         self.stolen.append(transcript)
         self.tables.append(knowledge.sizes.table)
+        self.steps.append(knowledge.schedule.min_steps)
         return victim_network()
 
 
@@ -133,7 +149,45 @@ def test_an_attack_that_asks_several_times_does_not_fit():
         jbda_tr(counted_oracle(50), Attack(cost=lambda _: 3), knowledge(), 50, seed())
 
 
-def push_by_loops(model, x, sizes, generator):
+@pytest.mark.parametrize(("own", "least", "steps"), [(1, 50, 50), (70, 50, 70)])
+def test_thieves_of_all_rounds_learn_for_a_number_of_steps_even_from_few_answers(own, least, steps):
+    recorder = Recorder()
+    known = knowledge(replace(SMALL, jbda_min_steps=least), schedule=replace(QUICK, min_steps=own))
+    jbda_tr(counted_oracle(100), recorder.attack, known, 100, seed())
+    assert recorder.steps == [steps, steps]
+    assert Sizes().jbda_min_steps == 30 * math.ceil(Sizes().jbda_seeds / 128)  # as published
+
+
+def test_equal_beliefs_about_equal_answers_train_every_rounds_thief_once(tmp_path):
+    trained = []
+
+    def counted(transcript, knowledge, generator):
+        trained.append(len(transcript))
+        return train_thief(transcript, knowledge, generator)
+
+    def ask(believe, perturb=label_only.perturb, **changes):
+        known = replace(knowledge(cache=Cache(tmp_path), key="digits"), **changes)
+        attack = Attack(believe=believe, learn=counted)
+        return jbda_tr(counted_oracle(100, perturb), attack, known, 100, seed())
+
+    def labels(transcript, knowledge, generator):
+        torch.rand(9, generator=generator)  # what a belief draws must not matter
+        return top_label(transcript, knowledge, generator)
+
+    first = ask(believe_answers)
+    assert trained == [10, 40]
+    second, third = ask(labels), ask(labels, squeezed)  # another belief, and another defense that keeps labels
+    assert trained == [10, 40]
+    assert torch.equal(first.x, second.x)
+    assert torch.equal(first.x, third.x)
+    trained.clear()
+    ask(believe_answers, squeezed)
+    ask(believe_answers, schedule=replace(QUICK, lr=0.01))
+    ask(believe_answers, key="other pool")
+    assert trained == [10, 40] * 3
+
+
+def push_by_loops(model, x, sizes, generator, clip=(0, 1)):
     """One image at a time, straight from the formula."""
     targets = [torch.randint(10, (len(x),), generator=generator) for _ in range(sizes.jbda_steps)]
     alpha, result = 1.85 * sizes.jbda_epsilon / sizes.jbda_steps, []
@@ -143,7 +197,7 @@ def push_by_loops(model, x, sizes, generator):
             moved = (image + delta).requires_grad_()
             F.cross_entropy(model(moved[None]), targets[step][i : i + 1]).backward()
             delta = (delta - alpha * moved.grad.sign()).clamp(-sizes.jbda_epsilon, sizes.jbda_epsilon)
-        result.append((image + delta).clamp(0, 1))
+        result.append((image + delta).clamp(*clip))
     return torch.stack(result)
 
 
@@ -181,13 +235,34 @@ def test_peers_clip_normalised_numbers_and_so_lose_all_that_is_dark():
     assert (moved - pool).abs().max() > 0.3
 
 
-def test_pools_of_other_shapes_have_units_of_their_own():
-    grey = knowledge(replace(SMALL, jbda_clip="peer"))
+def test_normalised_epsilon_is_in_units_of_std_and_pixels_stay_pixels():
+    pool = torch.rand(50, 3, 8, 8, generator=seed())
+    known = knowledge(replace(SMALL, jbda_clip="normalised"), pool=pool)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 10))
+    moved = push(model, pool, known, units_of(known), seed())
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (CIFAR_MEAN, CIFAR_STD))
+
+    def normalise(x):
+        return (x - mean) / std
+
+    # The same steps on normalised images, in front of a network that undoes that.
+    normalised = push_by_loops(lambda z: model(z * std + mean), normalise(pool), SMALL, seed(), clip=(-9, 9))
+    expected = (normalised * std + mean).clamp(0, 1)
+    assert ((moved - expected).abs() < 1e-5).double().mean() > 0.99
+    assert 0 <= moved.min() <= moved.max() <= 1
+    reach = normalise(moved) - normalise(pool)
+    assert reach.abs().max() == pytest.approx(0.1, abs=1e-5)
+    assert (moved < mean - 0.1).any()  # what is dark stays dark
+
+
+@pytest.mark.parametrize("clip", ["normalised", "peer"])
+def test_pools_of_other_shapes_have_units_of_their_own(clip):
+    grey = knowledge(replace(SMALL, jbda_clip=clip))
     assert units_of(grey).mean.item() == pytest.approx(grey.pool.mean().item())
     assert units_of(grey).std.item() == pytest.approx(grey.pool.std().item())
     flat = units_of(replace(grey, pool=grey.pool.flatten(1)))
     assert flat.mean.item() == pytest.approx(grey.pool.mean().item())
-    with pytest.raises(OptionError, match="no jbda_clip 'none'; known: pixel, peer"):
+    with pytest.raises(OptionError, match="no jbda_clip 'none'; known: pixel, normalised, peer"):
         units_of(knowledge(replace(SMALL, jbda_clip="none")))
 
 

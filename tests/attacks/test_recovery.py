@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queen.attacks import ATTACKS
-from queen.attacks.base import Attack, Transcript
+from queen.attacks.base import Attack, Sizes, Transcript
 from queen.attacks.queries.knockoff import knockoff
 from queen.attacks.strategies import ddae, pbayes
-from queen.attacks.strategies.pairs import Pairs, answers_prior, dirichlet, draw_pairs
+from queen.attacks.strategies import pairs as pairs_module
+from queen.attacks.strategies.pairs import (
+    Pairs,
+    answers_prior,
+    believes_labels,
+    clean_prior,
+    dirichlet,
+    draw_pairs,
+    pairs_around,
+)
+from queen.cache import Cache
 from queen.errors import OptionError
 from queen.training import Schedule, repeated_step, train
 from tests.support.attackers import SMALL, clean, counted_oracle, endpoint, knowledge, new_network, seed, squeezed
@@ -73,14 +84,50 @@ def test_few_distances_at_a_time_give_the_same(monkeypatch):
         assert torch.allclose(pbayes.recover(answers, pairs, same_label=False), whole, atol=1e-6)
 
 
-@pytest.mark.parametrize(("keeps_label", "same_label"), [("always", True), ("ties", True), ("no", False)])
-def test_labels_count_where_the_defense_declares_to_keep_them(keeps_label, same_label, monkeypatch):
-    asked_same_label = []
-    monkeypatch.setattr(
-        pbayes, "recover", lambda answers, pairs, same_label: asked_same_label.append(same_label) or answers
-    )
-    ATTACKS["pbayes"].believe(stolen(20), knowledge(keeps_label=keeps_label), seed())
-    assert asked_same_label == [same_label]
+# Labels.
+
+
+def swap_labels(share: float):
+    """A defense that gives this share of answers, at random, another label, and leaves their numbers alone."""
+
+    def simulate(clean, x, generator):
+        wrong = torch.rand(len(clean), generator=generator) < share
+        return torch.where(wrong[:, None], clean.roll(1, 1), clean)[None]
+
+    return simulate
+
+
+@pytest.mark.parametrize(("share", "believed"), [(0.0, True), (0.02, True), (0.2, False)])
+def test_labels_are_believed_where_nearly_all_pairs_keep_them(share, believed):
+    known = knowledge(BIG, simulate=swap_labels(share))
+    transcript = stolen(20)
+    pairs = draw_pairs(transcript, clean(transcript.x), known.simulate, known.sizes, seed())
+    assert believes_labels(pairs, known) == believed
+    assert known.findings == {"label_kept": pytest.approx(1 - share, abs=0.01), "labels_believed": believed}
+
+
+@pytest.mark.parametrize("name", ["pbayes", "ddae_plus"])
+@pytest.mark.parametrize(("share", "believed"), [(0.0, True), (0.3, False)])
+def test_recovery_keeps_labels_where_it_believes_them_and_may_change_them_elsewhere(name, share, believed):
+    """Answers that are hardly sure of their label, and a restorer that has learnt next to nothing."""
+    known = knowledge(replace(SMALL, table=2000), simulate=swap_labels(share), clean=lambda x: flat)
+    transcript = stolen(200)
+    flat = 0.1 + 0.001 * torch.randn(200, 10, generator=seed(5))
+    transcript = transcript.with_answers(flat)
+    recovered = ATTACKS[name].believe(transcript, known, seed()).answers
+    same = (recovered.argmax(1) == flat.argmax(1)).double().mean()
+    assert (same == 1) == believed
+
+
+@given(vectors, st.integers(0, 2))
+def test_putting_a_label_on_top_swaps_two_numbers_and_no_others(rows, label):
+    rows, labels = torch.tensor(rows) / 8.0, torch.full((len(rows),), label)
+    swapped = ddae.put_on_top(rows, labels)
+    for before, after in zip(rows.tolist(), swapped.tolist(), strict=True):
+        assert after[label] == max(after)
+        place = before.index(max(before))
+        before[place], before[label] = before[label], before[place]
+        assert after == before
 
 
 # Pairs.
@@ -114,6 +161,60 @@ def test_a_table_has_as_many_pairs_for_every_state_and_each_belongs_to_its_query
     assert torch.equal(difference[:, 0], torch.zeros_like(difference[:, 0]))
     for x, marked in zip(asked, difference[:, 1], strict=True):
         assert torch.allclose(marked, x[:, None].expand(-1, 4), atol=1e-4)
+
+
+# Shared pairs.
+
+
+def test_attacks_that_draw_the_same_pairs_share_them_and_end_the_same_as_alone():
+    transcript, simulated = stolen(40), []
+
+    def simulate(drawn, x, generator):
+        simulated.append(len(x))
+        return squeezed(drawn)[None] + 0 * torch.rand(1, generator=generator)
+
+    def believe(name, **changes):
+        known = replace(knowledge(simulate=simulate), **changes)
+        return ATTACKS[name].believe(transcript, known, seed()).answers
+
+    alone = {name: believe(name) for name in ("ddae_plus", "pbayes")}
+    passes = len(simulated) // 2
+    simulated.clear()
+    for name in ("ddae_plus", "pbayes", "ddae_plus"):
+        assert torch.equal(believe(name, defense_key="mine"), alone[name])
+    assert len(simulated) == passes
+    believe("pbayes_answers", defense_key="mine")
+    believe("ddae_plus_answers", defense_key="mine")
+    assert len(simulated) == 2 * passes
+    believe("pbayes", defense_key="mine")  # still there: there is room for one of each prior
+    assert len(simulated) == 2 * passes
+
+
+@pytest.mark.parametrize("change", ["defense", "pool", "images", "prior", "table", "concentration", "seed"])
+def test_pairs_of_anything_else_are_not_shared(change, monkeypatch):
+    monkeypatch.setattr(pairs_module, "_tables", OrderedDict())
+    transcript, known = stolen(40), knowledge(defense_key="one", key="pool")
+    first = pairs_around(clean_prior, transcript, known, seed())
+    sizes = {"table": replace(SMALL, table=320), "concentration": replace(SMALL, concentration=4.0)}
+    other = replace(
+        known,
+        defense_key="two" if change == "defense" else "one",
+        key="other" if change == "pool" else "pool",
+        sizes=sizes.get(change, SMALL),
+        clean=(lambda x: clean(x).roll(1, 1)) if change == "prior" else clean,
+    )
+    asked = replace(transcript, x=transcript.x.flip(0)) if change == "images" else transcript
+    assert pairs_around(clean_prior, transcript, known, seed()) is first
+    assert pairs_around(clean_prior, asked, other, seed(1 if change == "seed" else 0)) is not first
+
+
+def test_tables_that_are_too_large_are_not_stored(monkeypatch):
+    monkeypatch.setattr(pairs_module, "_tables", OrderedDict())
+    monkeypatch.setattr(pairs_module, "SHARED_NUMBERS", 2 * SMALL.table * 10 - 1)
+    transcript, known = stolen(40), knowledge(defense_key="one")
+    first, second = (pairs_around(clean_prior, transcript, known, seed()) for _ in range(2))
+    assert first is not second
+    assert torch.equal(first.clean, second.clean)
 
 
 # All of them.
@@ -174,11 +275,36 @@ def test_shadows_learn_their_classes_and_differ():
     truth = digits()[1][1000:1400].repeat(10)
     known = knowledge(replace(SMALL, shadow_epochs=5), pool_labels=truth)
     known = replace(known, pool=known.pool.repeat(10, 1, 1, 1))
-    guesses = torch.stack([network(known.pool[:400]).argmax(1) for network in ddae.shadows(known)])
+    networks, lessons = zip(*ddae.shadows(known), strict=True)
+    guesses = torch.stack([network(known.pool[:400]).argmax(1) for network in networks])
     assert (guesses[0] != guesses[1]).double().mean() > 0.5  # a class became another output
     for guess in guesses:
         best = torch.stack([guess[truth[:400] == k].bincount(minlength=10).max() for k in range(10)])
         assert best.sum() > 0.6 * 400  # chance would be about 0.2
+    assert all(lesson["accuracy"] > 0.6 for lesson in lessons)
+    assert {lesson["chance"] for lesson in lessons} == {truth.bincount().max().item() / len(truth)}
+
+
+def test_shadows_from_a_cache_are_the_same_and_still_say_what_they_learnt(tmp_path, monkeypatch):
+    known = knowledge(replace(SMALL, shadow_steps=30), cache=Cache(tmp_path), key="pool")
+    first = list(ddae.shadows(known))
+    monkeypatch.setattr(ddae, "train", None)
+    again = list(ddae.shadows(known))
+    assert [lesson for _, lesson in again] == [lesson for _, lesson in first]
+    for (a, _), (b, _) in zip(first, again, strict=True):
+        assert torch.equal(a(known.pool), b(known.pool))
+    with pytest.raises(TypeError):  # more steps are other shadows
+        list(ddae.shadows(replace(known, sizes=replace(SMALL, shadow_steps=31))))
+
+
+def test_the_attack_reports_how_well_its_shadows_learnt_and_how_sure_they_are():
+    known = knowledge()
+    ATTACKS["ddae"].believe(stolen(50), known, seed())
+    lessons = [lesson for _, lesson in ddae.shadows(known)]
+    reported = known.findings["shadows"]
+    for name in ("accuracy", "chance"):
+        assert reported[name] == pytest.approx(sum(lesson[name] for lesson in lessons) / SMALL.shadows)
+    assert 0.1 < reported["top_probability"] < 1
 
 
 def test_ddae_undoes_a_map_given_shadows_that_are_as_sure_as_the_victim(monkeypatch):
@@ -186,7 +312,8 @@ def test_ddae_undoes_a_map_given_shadows_that_are_as_sure_as_the_victim(monkeypa
     orders = [torch.randperm(10, generator=seed(s)) for s in range(4)]
     schedule = Schedule(epochs=8, lr=0.1, batch=32)
     networks = [train(new_network(seed(9)), x, order[y], schedule, seed()) for order in orders]
-    monkeypatch.setattr(ddae, "shadows", lambda *_: iter(networks))
+    lesson = {"accuracy": 1.0, "chance": 0.1}
+    monkeypatch.setattr(ddae, "shadows", lambda *_: ((network, lesson) for network in networks))
     transcript = stolen()
     sizes = replace(SMALL, generator_epochs=60, generator_batch=64)
     assert error(ATTACKS["ddae"].believe(transcript, knowledge(sizes), seed())) < 0.5 * error(transcript)
@@ -204,12 +331,31 @@ def test_the_restorer_has_norm_and_leak_after_every_layer():
     assert widths == [(128, 10), (64, 128), (10, 64)]
 
 
+@pytest.mark.parametrize(
+    ("classes", "widths"),
+    [(2, (128, 64)), (10, (128, 64)), (42, (128, 64)), (43, (512, 256)), (99, (512, 256)), (100, (1024, 512)),
+     (199, (1024, 512)), (200, (2048, 1024)), (256, (2048, 1024)), (1000, (2048, 1024))],
+)  # fmt: skip
+def test_the_restorer_is_as_wide_as_published_for_the_number_of_classes_unless_a_spec_says_otherwise(classes, widths):
+    rows = torch.eye(classes)
+    hasty = Sizes(generator_epochs=1)
+    for wanted, expected in ((None, widths), ((5,), (5,))):
+        network = ddae.train_restorer(Pairs(rows, rows), replace(hasty, generator_widths=wanted), seed())
+        assert [layer.out_features for layer in network if hasattr(layer, "in_features")] == [*expected, classes]
+
+
+def test_a_result_says_how_wide_the_restorer_was():
+    known = knowledge(replace(SMALL, generator_widths=None))
+    ATTACKS["ddae_plus"].believe(stolen(20), known, seed())
+    assert known.findings["generator_widths"] == [128, 64]
+
+
 def test_the_restorer_is_applied_with_the_statistics_of_all_answers_at_once(monkeypatch):
     network = ddae.restorer(10, (16,))
     network(torch.rand(100, 10, generator=seed()) + 3)  # running statistics of something else
     monkeypatch.setattr(ddae, "train_restorer", lambda *_: network)
     transcript = stolen(40)
-    believed = ATTACKS["ddae_plus"].believe(transcript, knowledge(), seed()).answers
+    believed = ATTACKS["ddae_plus"].believe(transcript, knowledge(simulate=swap_labels(0.5)), seed()).answers
     assert torch.allclose(believed, network.train()(transcript.answers), atol=1e-6)
     assert not torch.allclose(believed, network.eval()(transcript.answers), atol=1e-2)
 

@@ -28,7 +28,8 @@ from tests.support.benchmarks import tiny_protectee, tiny_spec
 
 FIELDS = {
     "version", "protectee", "column", "defense", "query", "attack", "seed", "oracle_prior", "knows", "queries",
-    "verdicts", "answers", "believed", "utility", "thief", "flags", "sizes", "seconds", "reused", "versions",
+    "verdicts", "answers", "believed", "recovery", "utility", "thief", "flags", "sizes", "seconds", "reused",
+    "versions",
     "hardware",
 }  # fmt: skip
 SIZES = Sizes(mirror=False, ask_batch=64)
@@ -244,8 +245,37 @@ def scrambled(found: Transcript, knowledge: Knowledge, generator: torch.Generato
 def test_a_recovery_that_loses_the_labels_is_flagged_and_its_thief_is_not_blamed(tmp_path, plant):
     plant(attacks={"scrambled": Attack(believe=scrambled)})
     result = run(tmp_path, attack="scrambled")
-    assert result["flags"] == ["recovery made the labels much worse: the attack failed, not the thief"]
-    assert result["believed"]["label_right"] < 0.3 < result["answers"]["label_kept"]
+    right = result["believed"]["label_right"]
+    lost = f"recovery lost right labels (100.00% of the answers had them, {right:.2%} have now)"
+    assert result["flags"] == [lost]
+    assert right < 0.3 < result["answers"]["label_kept"]
+
+
+@pytest.mark.parametrize(("wrong", "flagged"), [(5, False), (7, True)])
+def test_a_loss_of_labels_is_flagged_from_two_percent_on(tmp_path, plant, wrong, flagged):
+    def forgetful(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+        answers = transcript.answers.clone()
+        answers[:wrong] = answers[:wrong].roll(1, 1)
+        return transcript.with_answers(answers)
+
+    plant(attacks={"forgetful": Attack(believe=forgetful, learn=clueless)})
+    flags = run(tmp_path, attack="forgetful")["flags"]
+    assert any("recovery lost right labels" in flag for flag in flags) == flagged
+
+
+@pytest.mark.parametrize(("accuracy", "flagged"), [(0.15, True), (0.9, False)])
+def test_shadows_that_did_not_learn_are_flagged_with_their_figures(tmp_path, plant, accuracy, flagged):
+    shadows = {"accuracy": accuracy, "chance": 0.1, "top_probability": 0.12}
+
+    def report(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+        knowledge.findings["shadows"] = shadows
+        return transcript
+
+    plant(attacks={"shadowed": Attack(believe=report)})
+    result = run(tmp_path, attack="shadowed")
+    assert result["recovery"] == {"shadows": shadows}
+    lazy = "the attack's shadow networks did not learn (training accuracy 0.15, chance 0.10)"
+    assert result["flags"] == ([lazy] if flagged else [])
 
 
 def test_a_thief_at_chance_on_wrong_labels_is_a_success_of_the_defense(tmp_path, plant):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queen.attacks import ATTACKS, QUERIES
-from queen.attacks.base import Sizes
+from queen.attacks.base import PUBLISHED_WIDTHS, Sizes
 from queen.bench.parsing import SpecError
 from queen.bench.spec import ImageSet, as_json, make_spec, read_spec
 from queen.defenses import DEFENSES
@@ -330,11 +330,19 @@ def test_a_spec_survives_json_and_yaml(path):
 def test_reduced_sizes_are_those_that_differ_from_the_published_ones():
     published = Sizes()
     assert tiny_spec(sizes=None).reduced_sizes() == {}
-    sizes = tiny_spec(sizes={"table": 7, "views": published.views, "generator_widths": [16, 8]}).reduced_sizes()
-    assert sizes == {
+    spec = tiny_spec(sizes={"table": 7, "views": published.views, "generator_widths": [128, 64]})
+    assert spec.reduced_sizes() == {
         "table": (7, published.table),
-        "generator_widths": ((16, 8), published.generator_widths),
+        "generator_widths": ((128, 64), PUBLISHED_WIDTHS),
     }
+    assert spec.reduced_sizes(10) == {"table": (7, published.table)}
+    assert spec.reduced_sizes(100)["generator_widths"] == ((128, 64), (1024, 512))
+    assert tiny_spec(sizes=None).reduced_sizes(100) == {}
+
+
+def test_widths_by_number_of_classes_leave_the_hashes_of_older_results_alone():
+    """They did not say widths, and had those for ten classes."""
+    assert all("generator_widths" not in cell.config["sizes"] for cell in tiny_spec().cells())
 
 
 def test_the_committed_specs_are_there_and_parse():

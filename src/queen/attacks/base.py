@@ -5,14 +5,15 @@ An `Attack` is a strategy in three steps (ask, believe, learn); a `QueryStrategy
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from queen.cache import Cache
-from queen.defenses.base import Endpoint, KeepsLabel
+from queen.defenses.base import Endpoint
 from queen.errors import QueenError, RefusedError
 from queen.training import Schedule, train
 from queen.types import Oracle
@@ -20,6 +21,10 @@ from queen.types import Oracle
 
 class BudgetError(QueenError, ValueError):
     """A budget that buys no image, or more than the pool has, or that was exceeded."""
+
+
+PUBLISHED_WIDTHS: Mapping[int, tuple[int, ...]] = {10: (128, 64), 43: (512, 256), 100: (1024, 512), 200: (2048, 1024)}
+"""Widths of D-DAE's restorer by number of classes; between two numbers, those of the smaller."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,15 +35,17 @@ class Sizes:
     concentration: float = 8.0  # of the Dirichlet distribution that clean answers are drawn from, per class
     shadows: int = 20  # networks whose answers stand in for the clean ones (ddae)
     shadow_epochs: int = 5
+    shadow_steps: int = 200  # at least, however few images there are
     shadow_network: str = "alexnet"
-    generator_widths: tuple[int, ...] = (128, 64)
+    generator_widths: tuple[int, ...] | None = None  # as published for the number of classes
     generator_epochs: int = 200
     generator_batch: int = 1024
     jbda_seeds: int = 1000
     jbda_directions: int = 3
     jbda_steps: int = 8
     jbda_epsilon: float = 0.1
-    jbda_clip: str = "pixel"  # keep pixels in 0..1; "peer": clip normalised numbers to 0..1, as published code does
+    jbda_clip: str = "pixel"  # or "normalised" or "peer": what may be asked, and in which units epsilon is
+    jbda_min_steps: int = 240  # of a round's thief: as many as 30 epochs of 1000 images in batches of 128 have
     views: int = 3  # shifted or mirrored copies asked per image (smoothing, s4l_average)
     mirror: bool = True  # whether views may be mirrored
     peer_smoothing: bool = False  # as published: ask every view of `budget` images, which spends `views` budgets
@@ -53,19 +60,26 @@ class Sizes:
     small_steps: int = 60  # from an image to the next (small_steps)
     ask_batch: int = 256  # images per request
 
+    def widths_for(self, classes: int) -> tuple[int, ...]:
+        """The widths of D-DAE's restorer: those given, or the published ones for this number of classes."""
+        if self.generator_widths is not None:
+            return self.generator_widths
+        return PUBLISHED_WIDTHS[max(k for k in PUBLISHED_WIDTHS if k <= max(classes, min(PUBLISHED_WIDTHS)))]
+
 
 @dataclass(frozen=True)
 class Knowledge:
     """All that an attacker may know beside the oracle's answers; None means that it does not know.
 
     `pool` (N, ...) holds its images in 0..1, `pool_labels` (N,) their labels, of other classes than the victim's.
-    `make_thief` builds the network it trains, by `schedule`. `simulate` is the defense's map (`Endpoint.simulate`),
-    `keeps_label` what the defense declares. `clean` answers without the defense: an oracle that no real attacker has.
-    `benign` are images like those the victim was trained on, and their labels. `rebuild` sets up the same defense
-    around a model of the attacker's own. `encoder` is the victim's network without its head, which gives features
-    (n, D): known where a public encoder got a new head. `on_epoch` belongs to whoever watches the attack, not to the
-    attacker. `cache` stores networks that several attacks train alike, under names made of `key`, which identifies the
-    pool, and `seed`, which tells runs apart.
+    `make_thief` builds the network it trains, by `schedule`. `simulate` is the defense's map (`Endpoint.simulate`).
+    `clean` answers without the defense: an oracle that no real attacker has. `benign` are images like those the victim
+    was trained on, and their labels. `rebuild` sets up the same defense around a model of the attacker's own. `encoder`
+    is the victim's network without its head, which gives features (n, D): known where a public encoder got a new head.
+    `on_epoch` and `findings` belong to whoever watches the attack, not to the attacker: an attack writes into
+    `findings` what it measured on the way, for results to show. `cache` stores networks that several attacks train
+    alike, under names made of `key`, which identifies the pool, and `seed`, which tells runs apart. `defense_key`
+    identifies the defense that `simulate` is the map of; attacks that simulate the same then share the work.
     """
 
     classes: int
@@ -74,15 +88,16 @@ class Knowledge:
     schedule: Schedule = field(default_factory=Schedule)
     sizes: Sizes = field(default_factory=Sizes)
     pool_labels: Tensor | None = None
-    keeps_label: KeepsLabel = "no"
     simulate: Callable[[Tensor, Tensor, torch.Generator], Tensor] | None = None
     clean: Oracle | None = None
     benign: tuple[Tensor, Tensor] | None = None
     rebuild: Callable[[nn.Module, Tensor, Tensor, torch.Generator], Endpoint] | None = None
     encoder: nn.Module | None = None
     on_epoch: Callable[[nn.Module], None] | None = None
+    findings: dict[str, Any] = field(default_factory=dict)
     cache: Cache | None = None
     key: str = ""
+    defense_key: str = ""
     seed: int = 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from queen.attacks.base import Transcript
 from queen.attacks.strategies.cleaning import rounding_error
 from queen.bench.asking import Interrogation, interrogate
 from queen.bench.code import defending_code, describe_code
-from queen.bench.flags import HONEST, flag_answers, flag_thief
+from queen.bench.flags import HONEST, flag_answers, flag_recovery, flag_thief
 from queen.bench.protectee import Protectee
 from queen.bench.spec import VERSION, as_json, digest
 from queen.bench.thief import measure_thief
@@ -35,7 +36,8 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any
     asked = interrogate(trial, protectee, cache)
     transcript, knowledge, sent = asked.transcript, asked.knowledge, asked.sent
     start = time.perf_counter()
-    believed = attack.believe(transcript, knowledge, trial.generator("believe"))
+    findings: dict[str, Any] = {}
+    believed = attack.believe(transcript, replace(knowledge, findings=findings), trial.generator("believe"))
     recovering = round(time.perf_counter() - start, 3)
     answers = _compare(transcript, protectee.victim.clean(transcript.x))
     label_right = _share(believed.answers.argmax(1) == protectee.victim.clean(believed.x).argmax(1))
@@ -61,10 +63,12 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any
         "verdicts": {name: count / sent for name, count in asked.verdicts.items()},
         "answers": answers,
         "believed": {"label_right": label_right},
+        "recovery": findings,
         "utility": utility.value,
         "thief": thief,
         "flags": [
             *flag_answers(transcript, trial, protectee),
+            *flag_recovery(findings),
             *flag_thief(thief, label_right, answers["label_kept"], protectee),
             *(["budget exceeded, as published"] if sent > trial.budget else []),
         ],

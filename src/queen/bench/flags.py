@@ -14,7 +14,8 @@ from queen.bench.trial import Trial
 from queen.defenses import DEFENSES
 
 HONEST = 0.99  # share of right labels from which a thief must learn something
-LOST = 0.5  # share of the right labels that a recovery attack must not lose
+LOST = 0.02  # share of the right labels that a recovery attack must not lose
+LEARNT = 0.25  # of the way from chance to 1: less on its own training images, and a network has learnt nothing
 PROBE = 32  # queries that are asked twice
 
 
@@ -60,5 +61,16 @@ def flag_thief(thief: Mapping[str, Any], label_right: float, label_kept: float, 
     elif label_right > HONEST and is_at_chance(thief, protectee):
         flags.append("the thief is at chance though the labels it learnt from are right: its training failed")
     if label_right < (1 - LOST) * label_kept:
-        flags.append("recovery made the labels much worse: the attack failed, not the thief")
+        flags.append(
+            f"recovery lost right labels ({label_kept:.2%} of the answers had them, {label_right:.2%} have now)"
+        )
     return flags
+
+
+def flag_recovery(findings: Mapping[str, Any]) -> list[str]:
+    """What an attack's own findings say against it."""
+    shadows = findings.get("shadows")
+    if shadows is None or shadows["accuracy"] >= shadows["chance"] + LEARNT * (1 - shadows["chance"]):
+        return []
+    figures = f"training accuracy {shadows['accuracy']:.2f}, chance {shadows['chance']:.2f}"
+    return [f"the attack's shadow networks did not learn ({figures})"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from queen.attacks import ATTACKS, QUERIES
-from queen.attacks.base import Sizes
+from queen.attacks.base import PUBLISHED_WIDTHS, Sizes
 from queen.bench.parsing import SpecError, make_checked, read_yaml
 from queen.defenses import DEFENSES
 from queen.defenses.base import nearest
@@ -139,13 +139,17 @@ class Spec:
         own = dataclasses.replace(protectee, seed=protectee.seed + seed, victim_per_seed=False)
         return dataclasses.replace(self, protectee=own)
 
-    def reduced_sizes(self) -> dict[str, tuple[Any, Any]]:
-        """Sizes that are not the published ones: name -> (here, published)."""
-        published = Sizes()
+    def reduced_sizes(self, classes: int | None = None) -> dict[str, tuple[Any, Any]]:
+        """Sizes that are not the published ones: name -> (here, published).
+
+        Before the victim's number of classes is known, widths are compared with those published for any number.
+        """
+        default, widths = vars(Sizes()), dict(PUBLISHED_WIDTHS) if classes is None else Sizes().widths_for(classes)
+        published: dict[str, Any] = {**default, "generator_widths": widths}
         return {
-            name: (value, getattr(published, name))
-            for name, value in vars(self.sizes).items()
-            if value != getattr(published, name)
+            name: (size, published[name])
+            for name, size in vars(self.sizes).items()
+            if size not in (default[name], published[name])
         }
 
 

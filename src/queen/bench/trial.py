@@ -75,7 +75,6 @@ def make_knowledge(trial: Trial, protectee: Protectee, endpoint: Endpoint) -> Kn
         make_thief=protectee.make_thief,
         schedule=protectee.thief_schedule,
         sizes=trial.sizes,
-        keeps_label=defense.keeps_label,
         simulate=endpoint.simulate,
         clean=protectee.victim.clean,
         benign=protectee.benign,
@@ -83,6 +82,7 @@ def make_knowledge(trial: Trial, protectee: Protectee, endpoint: Endpoint) -> Kn
         encoder=_victims_encoder(protectee),
         cache=protectee.victim.cache,
         key=protectee.key,
+        defense_key=digest([trial.defense, dict(trial.options), trial.seed]),
         seed=trial.seed,
     )
 

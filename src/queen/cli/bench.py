@@ -36,12 +36,13 @@ def run(
     from queen.bench.spec import read_spec
 
     wanted = read_spec(spec)
-    reduced = wanted.reduced_sizes()
-    for name, (here, published) in reduced.items():
+    for name, (here, published) in wanted.reduced_sizes().items():
         err.print(f"note: {name} is {here}; published: {published}")
     done = run_spec(wanted, folder, cache=cache, device=device, root=data, jobs=jobs, ray_address=ray)
     if done.done + done.skipped:
-        page = html_report(read_results(folder), title=f"QUEEN benchmark: {wanted.name}", sizes=reduced)
+        results = read_results(folder)
+        reduced = wanted.reduced_sizes(results[0]["protectee"].get("classes"))
+        page = html_report(results, title=f"QUEEN benchmark: {wanted.name}", sizes=reduced)
         (folder / "report.html").write_text(page)
     if as_json:
         print_json({"done": done.done, "skipped": done.skipped, "failed": done.failed})

@@ -137,15 +137,16 @@ def test_flags_are_marked_on_their_cell_and_on_a_max_that_rests_on_it():
     results = [
         result(accuracy=0.1, flags=(collapsed,)),
         result(attack="label_only", accuracy=0.6),
-        result("rounding", accuracy=0.7, flags=("one", "two")),
-        result("rounding", "label_only", accuracy=0.6),
+        result("rounding", accuracy=0.7, flags=("one", "two", "labels (90% of them)")),
+        result("rounding", "label_only", accuracy=0.6, flags=("labels (80% of them)",)),
     ]
     table = only(results)
     assert row(table, "direct").texts() == ["70.0*", "10.0*"]
-    assert row(table, "label_only").texts() == ["60.0", "60.0"]
+    assert row(table, "label_only").texts() == ["60.0*", "60.0"]
     assert row(table, BEST).texts() == ["70.0*", "60.0"]
     assert f"* {collapsed}: 1 of 4 runs." in table.notes
     assert "* two: 1 of 4 runs." in table.notes
+    assert "* labels: 2 of 4 runs." in table.notes  # a note counts; each result has its own figures
 
 
 def test_a_run_without_thief_is_a_dash_and_no_zero():

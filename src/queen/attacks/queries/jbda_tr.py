@@ -4,10 +4,14 @@ Every round trains a fresh thief on the answers so far and pushes each image tow
 steps by the sign of the gradient, with another random class in every step, in 3 independent runs. So the number of
 images grows fourfold per round: 1000, 4000, 16000, and a random part of the next 48000 up to the budget of 50000.
 
-`jbda_clip` says what may be asked. "pixel": pixels stay in 0..1, and `jbda_epsilon` is in pixels. "peer": as published
-code does it, on normalised numbers: both the clip to 0..1 and epsilon are in units of (pixel - mean) / std, so that
-everything darker than the mean becomes the mean, and everything over a standard deviation brighter is cut off. Mean
-and std are CIFAR's where there are 3 channels, the pool's own otherwise.
+`jbda_clip` says what may be asked. "pixel": pixels stay in 0..1, and `jbda_epsilon` is in pixels. "normalised": pixels
+stay in 0..1, but epsilon is in units of (pixel - mean) / std, as published: a fifth as far. "peer": as published code
+does it, which also clips the normalised numbers to 0..1, so that everything darker than the mean becomes the mean, and
+everything over a standard deviation brighter is cut off. Mean and std are CIFAR's where there are 3 channels, the
+pool's own otherwise.
+
+However few answers there are, a round's thief is trained for `jbda_min_steps` steps. Attacks that believe the same of
+the same answers train the same thieves, so these are cached.
 """
 
 from __future__ import annotations
@@ -19,10 +23,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from queen.attacks.base import Attack, BudgetError, CountedOracle, Knowledge, Transcript, join
+from queen.cache import code_version, fingerprint
 from queen.core.split import run_model
 from queen.errors import OptionError
 
-CLIPS = ("pixel", "peer")
+CLIPS = ("pixel", "normalised", "peer")
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 REACH = 1.85  # all steps together, in epsilons
 BATCH = 512
@@ -30,10 +35,15 @@ BATCH = 512
 
 @dataclass(frozen=True)
 class Units:
-    """The units in which an image is perturbed and clipped: (pixel - mean) / std."""
+    """The units in which an image is perturbed, (pixel - mean) / std, and whether it is clipped to 0..1 of those."""
 
     mean: Tensor
     std: Tensor
+    clipped: bool = False
+
+    def clip(self, x: Tensor) -> Tensor:
+        """The images x (n, ...) as they may be asked."""
+        return (torch.clamp(x, self.mean, self.mean + self.std) if self.clipped else x).clamp(0, 1)
 
 
 def units_of(knowledge: Knowledge) -> Units:
@@ -44,10 +54,11 @@ def units_of(knowledge: Knowledge) -> Units:
     if clip == "pixel":
         return Units(pool.new_zeros(()), pool.new_ones(()))
     if pool.ndim == 4 and pool.shape[1] == 3:
-        return Units(pool.new_tensor(CIFAR_MEAN).view(3, 1, 1), pool.new_tensor(CIFAR_STD).view(3, 1, 1))
+        mean, std = (pool.new_tensor(numbers).view(3, 1, 1) for numbers in (CIFAR_MEAN, CIFAR_STD))
+        return Units(mean, std, clipped=clip == "peer")
     axes = (0, 2, 3) if pool.ndim == 4 else tuple(range(pool.ndim))
     mean, std = (f(pool, dim=axes, keepdim=True)[0] for f in (torch.mean, torch.std))
-    return Units(mean, std.clamp(min=1e-6))
+    return Units(mean, std.clamp(min=1e-6), clipped=clip == "peer")
 
 
 def jbda_tr(
@@ -64,13 +75,33 @@ def jbda_tr(
     asked = min(knowledge.sizes.jbda_seeds, budget, len(knowledge.pool))
     while asked < budget:
         if len(transcript) > 1:
-            thief = attack.steal(transcript, _for_this_round(knowledge, len(transcript), budget), generator)
+            thief = train_round(attack, transcript, _for_this_round(knowledge, len(transcript), budget), generator)
             images = perturb_round(thief, transcript.x, budget - asked, knowledge, units, generator)
         else:  # everything was refused: nothing to train on
             images = _draw_seeds(knowledge, budget - asked, generator)
         transcript = join([transcript, attack.ask(oracle, images, knowledge, generator)])
         asked += len(images)
     return transcript
+
+
+def train_round(attack: Attack, transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
+    """A round's thief, from the cache if an attack that believes the same has trained it.
+
+    What is drawn from `generator` does not depend on the attack, so that equal beliefs meet in later rounds too.
+    """
+    seeds = torch.randint(2**62, (2,), generator=generator).tolist()
+    believing, learning = (torch.Generator().manual_seed(seed) for seed in seeds)
+    believed = attack.believe(transcript, knowledge, believing)
+    if knowledge.cache is None:
+        return attack.learn(believed, knowledge, learning)
+    blank = knowledge.make_thief(torch.Generator().manual_seed(0))
+    learn = attack.learn
+    code = code_version(learn.__module__, "queen.training", "queen.zoo")
+    recipe = (learn.__qualname__, code, knowledge.key, knowledge.schedule, knowledge.sizes, seeds[1], blank)
+    tensors = (*blank.state_dict().values(), believed.x, believed.answers)
+    name = f"round-{fingerprint(repr(recipe).encode(), *tensors)}"
+    network = knowledge.cache.network(name, blank, lambda _: learn(believed, knowledge, learning))
+    return network.to(knowledge.pool.device)
 
 
 def perturb_round(
@@ -98,14 +129,14 @@ def _push_batch(thief: nn.Module, x: Tensor, knowledge: Knowledge, units: Units,
     delta = torch.zeros_like(x, requires_grad=True)
     for _ in range(sizes.jbda_steps):
         targets = torch.randint(knowledge.classes, (len(x),), generator=generator).to(x.device)
-        logits = run_model(thief, x + units.std * delta)
-        loss = F.cross_entropy(logits, targets, reduction="sum")
+        with torch.autocast("cuda", torch.bfloat16, enabled=x.is_cuda):
+            logits = run_model(thief, x + units.std * delta)
+        loss = F.cross_entropy(logits.float(), targets, reduction="sum")
         (slope,) = torch.autograd.grad(loss, delta)
         with torch.no_grad():
             delta -= step * slope.sign()
             delta.clamp_(-sizes.jbda_epsilon, sizes.jbda_epsilon)
-    moved = (x - units.mean) / units.std + delta.detach()
-    return (moved.clamp(0, 1) * units.std + units.mean).clamp(0, 1)
+    return units.clip(x + units.std * delta.detach())
 
 
 def _draw_seeds(knowledge: Knowledge, room: int, generator: torch.Generator) -> Tensor:
@@ -115,6 +146,15 @@ def _draw_seeds(knowledge: Knowledge, room: int, generator: torch.Generator) -> 
 
 
 def _for_this_round(knowledge: Knowledge, answers: int, budget: int) -> Knowledge:
-    """The knowledge to train a round's thief with: nobody watches it, and a recovery table grows with the answers."""
+    """The knowledge to train a round's thief with: nobody watches it, a recovery table grows with the answers, and few
+    answers are no reason to stop early."""
     table = max(1, knowledge.sizes.table * answers // budget)
-    return replace(knowledge, on_epoch=None, sizes=replace(knowledge.sizes, table=table))
+    schedule = knowledge.schedule
+    steps = max(schedule.min_steps, knowledge.sizes.jbda_min_steps)
+    return replace(
+        knowledge,
+        on_epoch=None,
+        findings={},
+        schedule=replace(schedule, min_steps=steps),
+        sizes=replace(knowledge.sizes, table=table),
+    )

@@ -1,74 +1,109 @@
 """D-DAE: a small network, the restorer, learns from pairs to turn defended answers back into clean ones.
 
 `ddae` takes its clean answers from shadow networks that the attacker trains on random classes of its own pool;
-`ddae_plus` draws them as pBayes does.
+`ddae_plus` draws them as pBayes does. Where nearly all pairs keep the label, the label of an answer is put back on top
+of what the restorer made of it: left alone, the restorer changed more labels than such a defense.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from statistics import fmean
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from queen.attacks.base import Believe, Knowledge, Sizes, Transcript
-from queen.attacks.strategies.pairs import Pairs, Prior, draw_pairs, simulate_pairs
+from queen.attacks.strategies.pairs import Pairs, Prior, believes_labels, pairs_around, simulate_pairs
 from queen.attacks.strategies.requirements import require
-from queen.cache import fingerprint
-from queen.training import Schedule, probabilities, train
+from queen.cache import code_version, fingerprint
+from queen.training import Schedule, predict, probabilities, train
 from queen.training.repeated_step import RepeatedStep
 from queen.zoo import build, seeded
 
 RATE, HALVE_EVERY = 0.01, 100  # the restorer's learning rate, and the epochs after which it is halved
-SHADOW_STEPS = 200  # a shadow is trained for at least this many, however few images there are
+CODE = "queen.attacks.strategies.ddae", "queen.training", "queen.zoo"  # what made a shadow
+
+
+class Lesson(TypedDict):
+    """What came of teaching a shadow: the share of its own training images it gets right, and by a constant guess."""
+
+    accuracy: float
+    chance: float
 
 
 def ddae(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Recovery in which the answers of shadow networks to the images asked stand in for the clean ones."""
     simulate = require(knowledge.simulate, "simulate")
-    clean = (probabilities(network, transcript.x).to(transcript.answers) for network in shadows(knowledge))
-    pairs = simulate_pairs(clean, transcript.x, simulate, generator)
-    return _restore(transcript, pairs, knowledge.sizes, generator)
+    lessons: list[Lesson] = []
+
+    def answers_of_shadows() -> Iterator[Tensor]:
+        for network, lesson in shadows(knowledge):
+            lessons.append(lesson)
+            yield probabilities(network, transcript.x).to(transcript.answers)
+
+    pairs = simulate_pairs(answers_of_shadows(), transcript.x, simulate, generator)
+    knowledge.findings["shadows"] = {
+        "accuracy": fmean(lesson["accuracy"] for lesson in lessons),
+        "chance": fmean(lesson["chance"] for lesson in lessons),
+        "top_probability": pairs.clean.amax(1).double().mean().item(),
+    }
+    return _restore(transcript, pairs, knowledge, generator)
 
 
 def ddae_plus(prior: Prior) -> Believe:
     """Recovery with clean answers drawn around a prior."""
 
     def believe(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-        clean_guess = prior(transcript, knowledge)
-        simulate = require(knowledge.simulate, "simulate")
-        pairs = draw_pairs(transcript, clean_guess, simulate, knowledge.sizes, generator)
-        return _restore(transcript, pairs, knowledge.sizes, generator)
+        pairs = pairs_around(prior, transcript, knowledge, generator)
+        return _restore(transcript, pairs, knowledge, generator)
 
     return believe
 
 
-def shadows(knowledge: Knowledge) -> Iterator[nn.Module]:
-    """Networks with K outputs, each trained on K random classes of the pool, one after the other.
+def shadows(knowledge: Knowledge) -> Iterator[tuple[nn.Module, Lesson]]:
+    """Networks with K outputs, each trained on K random classes of the pool, and what came of it, one after the other.
 
     They depend on `knowledge.seed` alone, so that the same shadows serve every defense and every round of queries.
     """
-    sizes, pool = knowledge.sizes, knowledge.pool
+    pool = knowledge.pool
+    mean, std = pool.mean((0, 2, 3)), pool.std((0, 2, 3)).clamp(min=1e-6)
+    normalise = {"mean": mean.tolist(), "std": std.tolist()}
+    return (_make_shadow(knowledge, number, normalise) for number in range(knowledge.sizes.shadows))
+
+
+def _make_shadow(
+    knowledge: Knowledge, number: int, normalise: Mapping[str, Sequence[float]]
+) -> tuple[nn.Module, Lesson]:
+    """One shadow, from the cache if it is there."""
+    sizes, pool, cache = knowledge.sizes, knowledge.pool, knowledge.cache
     labels = require(knowledge.pool_labels, "pool_labels")
+    own = torch.Generator().manual_seed(int(fingerprint(f"shadow {knowledge.seed} {number}".encode())[:15], 16))
+    rows, outputs = random_classes(labels, knowledge.classes, own)
+    with seeded(own):
+        blank = build(sizes.shadow_network, classes=knowledge.classes, channels=pool.shape[1], **normalise)
     # Published: SGD at .01 with momentum .5, from ImageNet weights. From scratch such networks stay at chance.
-    schedule = Schedule(epochs=sizes.shadow_epochs, lr=0.05, batch=64, min_steps=SHADOW_STEPS)
-    for number in range(sizes.shadows):
-        seed_text = f"shadow {knowledge.seed} {number}".encode()
-        own = torch.Generator().manual_seed(int(fingerprint(seed_text)[:15], 16))
-        with seeded(own):
-            blank = build(sizes.shadow_network, classes=knowledge.classes, channels=pool.shape[1])
+    schedule = Schedule(epochs=sizes.shadow_epochs, lr=0.05, batch=64, min_steps=sizes.shadow_steps)
 
-        def teach(network: nn.Module, own: torch.Generator = own) -> nn.Module:
-            rows, outputs = random_classes(labels, knowledge.classes, own)
-            return train(network, pool[rows], outputs, schedule, own)
+    def teach(network: nn.Module) -> nn.Module:
+        return train(network, pool[rows], outputs, schedule, own)
 
-        if knowledge.cache is None:
-            yield teach(blank)
-        else:
-            recipe = (knowledge.key, knowledge.seed, number, schedule, sizes.shadow_network, knowledge.classes)
-            name = f"shadow-{fingerprint(repr(recipe).encode())}"
-            yield knowledge.cache.network(name, blank, teach).to(pool.device)
+    def examine(network: nn.Module) -> Lesson:
+        right = predict(network, pool[rows]) == outputs
+        return {
+            "accuracy": right.double().mean().item(),
+            "chance": outputs.bincount().max().item() / len(outputs),
+        }
+
+    if cache is None:
+        network = teach(blank)
+        return network, examine(network)
+    recipe = (knowledge.key, knowledge.seed, number, schedule, sizes.shadow_network, knowledge.classes)
+    name = f"shadow-{fingerprint(repr(recipe).encode(), code_version(*CODE).encode())}"
+    network = cache.network(name, blank, teach).to(pool.device)
+    return network, cache.facts(f"{name}-lesson", lambda: examine(network))
 
 
 def random_classes(labels: Tensor, classes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -94,9 +129,9 @@ def restorer(classes: int, widths: tuple[int, ...]) -> nn.Sequential:
 
 def train_restorer(pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> nn.Module:
     """Learn clean from defended answers by the mean l1 distance; an epoch drops the rows that do not fill a batch."""
-    count, device = len(pairs.clean), pairs.clean.device
+    (count, classes), device = pairs.clean.shape, pairs.clean.device
     with seeded(generator):
-        network = restorer(pairs.clean.shape[1], sizes.generator_widths).to(device)
+        network = restorer(classes, sizes.widths_for(classes)).to(device)
     on_gpu = device.type == "cuda"
     optimiser = torch.optim.SGD(
         network.parameters(),
@@ -121,8 +156,18 @@ def train_restorer(pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> nn
     return network
 
 
-def _restore(transcript: Transcript, pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> Transcript:
-    network = train_restorer(pairs, sizes, generator)
+def _restore(transcript: Transcript, pairs: Pairs, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    knowledge.findings["generator_widths"] = list(knowledge.sizes.widths_for(knowledge.classes))
+    network = train_restorer(pairs, knowledge.sizes, generator)
     network.train(len(transcript) > 1)  # as published: batch norm by the statistics of all answers at once
     with torch.no_grad():
-        return transcript.with_answers(network(transcript.answers))
+        restored = network(transcript.answers)
+    if believes_labels(pairs, knowledge):
+        restored = put_on_top(restored, transcript.answers.argmax(1))
+    return transcript.with_answers(restored)
+
+
+def put_on_top(rows: Tensor, labels: Tensor) -> Tensor:
+    """The rows (n, K), in each of which the largest number and that of its label (n,) have changed places."""
+    tops, labels = rows.argmax(1, keepdim=True), labels[:, None]
+    return rows.scatter(1, tops, rows.gather(1, labels)).scatter(1, labels, rows.gather(1, tops))

@@ -1,7 +1,12 @@
-"""Pairs of a clean answer and what the defense would make of it, from which recovery attacks learn to undo it."""
+"""Pairs of a clean answer and what the defense would make of it, from which recovery attacks learn to undo it.
+
+The pairs also tell the attacker whether the label of an answer is to be believed: where nearly all of them keep it, a
+recovery must not change it. Whoever forgets that throws away the best part of what such a defense gives.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -11,8 +16,11 @@ from torch import Tensor
 from queen.attacks.base import Knowledge, Sizes, Transcript
 from queen.attacks.strategies.cleaning import to_simplex
 from queen.attacks.strategies.requirements import require
+from queen.cache import fingerprint
 
+NEARLY_ALL = 0.95  # share of pairs that keep the label from which the labels of answers are believed
 SMALLEST = 1e-3  # Dirichlet parameter: 0 is not allowed, and this adds about 1e-5 of probability
+SHARED_TABLES, SHARED_NUMBERS = 2, 2**29  # how many tables wait for another attack, and how many numbers together
 Simulate = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 Prior = Callable[[Transcript, Knowledge], Tensor]
 """(transcript, knowledge) -> answers (n, K) around which clean ones are drawn."""
@@ -34,6 +42,37 @@ def clean_prior(transcript: Transcript, knowledge: Knowledge) -> Tensor:
 def answers_prior(transcript: Transcript, knowledge: Knowledge) -> Tensor:
     """The answers of the transcript, made probabilities: all that a real attacker has."""
     return to_simplex(transcript.answers)
+
+
+_tables: OrderedDict[str, tuple[Pairs, Tensor]] = OrderedDict()  # with the generator's state after drawing, by name
+
+
+def pairs_around(prior: Prior, transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Pairs:
+    """Pairs drawn around a prior; attacks in one process that draw the same, as D-DAE+ and pBayes do, share them.
+
+    `generator` ends in the same state whether the pairs are drawn or shared.
+    """
+    simulate, around = require(knowledge.simulate, "simulate"), prior(transcript, knowledge)
+    if not knowledge.defense_key:
+        return draw_pairs(transcript, around, simulate, knowledge.sizes, generator)
+    name = _name_of_table(transcript, around, knowledge, generator)
+    if name not in _tables:
+        _tables[name] = draw_pairs(transcript, around, simulate, knowledge.sizes, generator), generator.get_state()
+    pairs, state = _tables[name]
+    _tables.move_to_end(name)
+    while (
+        len(_tables) > SHARED_TABLES or sum(2 * table.clean.numel() for table, _ in _tables.values()) > SHARED_NUMBERS
+    ):
+        _tables.popitem(last=False)
+    generator.set_state(state)
+    return pairs
+
+
+def _name_of_table(transcript: Transcript, around: Tensor, knowledge: Knowledge, generator: torch.Generator) -> str:
+    """A hash of all that a table is made of; of the images their sums, which is quicker and tells them apart."""
+    sizes = knowledge.sizes
+    plain = repr((knowledge.key, knowledge.defense_key, sizes.table, sizes.concentration)).encode()
+    return fingerprint(plain, generator.get_state(), transcript.x.flatten(1).sum(1), around)
 
 
 def draw_pairs(
@@ -61,6 +100,13 @@ def simulate_pairs(passes: Iterable[Tensor], x: Tensor, simulate: Simulate, gene
         defended.append(states.flatten(0, 1))
         clean.append(answers.repeat(len(states), 1))
     return Pairs(torch.cat(clean), torch.cat(defended))
+
+
+def believes_labels(pairs: Pairs, knowledge: Knowledge) -> bool:
+    """Whether nearly all pairs keep the label, by the attacker's own count, which goes into its findings."""
+    share = (pairs.clean.argmax(1) == pairs.defended.argmax(1)).double().mean().item()
+    knowledge.findings.update(label_kept=share, labels_believed=share >= NEARLY_ALL)
+    return share >= NEARLY_ALL
 
 
 def dirichlet(parameters: Tensor, generator: torch.Generator) -> Tensor:

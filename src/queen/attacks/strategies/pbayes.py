@@ -1,8 +1,9 @@
 """pBayes: replace each answer by the mean of the clean answers that the defense would have turned into nearly it.
 
-Where the defense declares that it keeps the label ("always" or, up to ties, "ties"), only pairs whose defended answer
-has the same label are compared. Ties do no harm: they are broken the same way on both sides, so equal answers always
-meet. An answer whose label no pair has is compared with all pairs.
+Where nearly all pairs keep the label, an answer is compared only with pairs whose defended answer has the same label:
+then the mean has it too, up to the few pairs that do not. (Published code does so where a defense declares to keep it;
+here the attacker counts.) Ties do no harm: they are broken the same way on both sides, so equal answers always meet. An
+answer whose label no pair has is compared with all pairs.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ import torch
 from torch import Tensor
 
 from queen.attacks.base import Believe, Knowledge, Transcript
-from queen.attacks.strategies.pairs import Pairs, Prior, draw_pairs
-from queen.attacks.strategies.requirements import require
+from queen.attacks.strategies.pairs import Pairs, Prior, believes_labels, pairs_around
 
 CLOSE = 0.01  # l1 distance up to which answers count as the same
 CHUNK: Mapping[str, int] = {"cpu": 2**21, "cuda": 2**27}  # distances at a time
@@ -24,17 +24,15 @@ def pbayes(prior: Prior) -> Believe:
     """Recovery from pairs drawn around a prior."""
 
     def believe(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-        clean_guess = prior(transcript, knowledge)
-        simulate = require(knowledge.simulate, "simulate")
-        pairs = draw_pairs(transcript, clean_guess, simulate, knowledge.sizes, generator)
-        return recover_transcript(transcript, pairs, knowledge)
+        return recover_transcript(transcript, pairs_around(prior, transcript, knowledge, generator), knowledge)
 
     return believe
 
 
 def recover_transcript(transcript: Transcript, pairs: Pairs, knowledge: Knowledge) -> Transcript:
     """The transcript with its answers recovered from the pairs."""
-    return transcript.with_answers(recover(transcript.answers, pairs, same_label=knowledge.keeps_label != "no"))
+    same_label = believes_labels(pairs, knowledge)
+    return transcript.with_answers(recover(transcript.answers, pairs, same_label=same_label))
 
 
 def recover(answers: Tensor, pairs: Pairs, *, same_label: bool) -> Tensor:

@@ -152,7 +152,8 @@ def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
     flags: dict[str, int] = {}
     for result in results:
         for flag in result["flags"]:
-            flags[flag] = flags.get(flag, 0) + 1
+            kind = flag.partition(" (")[0]  # what follows are a run's own figures
+            flags[kind] = flags.get(kind, 0) + 1
     notes += [f"{FLAG} {flag}: {count} of {len(results)} runs." for flag, count in sorted(flags.items())]
     return notes
 

@@ -123,7 +123,6 @@ def _steal(
         make_thief=protectee.make_thief,
         schedule=protectee.thief_schedule,
         sizes=context.spec.sizes,
-        keeps_label="always",
         clean=protectee.victim.clean,
         key=f"{protectee.key}-quartile-{seed}",
     )
