@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from queen.attacks.strategies.heads import encoder_of, features_of, solve_head
 from queen.bench.protectee import Protectee, make_protectee
 from queen.bench.render.accused import digits_markdown
-from queen.bench.utility import calibration_error
+from queen.bench.trials.utility import calibration_error
 from queen.cache import Cache
 from queen.demo.run import demo_spec
 from queen.sentinel.rounding import round_answers

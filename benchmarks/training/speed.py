@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from queen.bench.cell import hardware
 from queen.bench.code import describe_code
+from queen.bench.trials.cell import hardware
 from queen.training import Schedule, compiled, train
 from queen.zoo import build, seeded
 

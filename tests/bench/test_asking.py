@@ -9,11 +9,11 @@ import torch
 
 from queen.attacks import ATTACKS
 from queen.attacks.base import Sizes
-from queen.bench.asking import interrogate, sends_plain_images
-from queen.bench.cell import run_trial
 from queen.bench.code import describe_code
 from queen.bench.spec import Utility
-from queen.bench.trial import Trial
+from queen.bench.trials.asking import interrogate, sends_plain_images
+from queen.bench.trials.cell import run_trial
+from queen.bench.trials.trial import Trial
 from queen.cache import Cache
 from queen.defenses.base import MappedEndpoint
 from tests.support.benchmarks import tiny_protectee

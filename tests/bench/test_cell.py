@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from queen.attacks import ATTACKS
 from queen.attacks.base import Attack, BudgetError, Knowledge, Sizes, Transcript, train_thief
 from queen.attacks.strategies.labels import top_label
-from queen.bench.cell import run_trial
 from queen.bench.spec import Utility
-from queen.bench.trial import Trial
+from queen.bench.trials.cell import run_trial
+from queen.bench.trials.trial import Trial
 from queen.cache import Cache
 from queen.defenses import DEFENSES
 from queen.defenses.base import Defense, MappedEndpoint, Victim
@@ -72,7 +72,7 @@ def test_a_result_has_all_its_fields_and_json_can_say_them(tmp_path, defense):
     assert result["defense"]["name"] == defense
     assert set(result["defense"]["options"]) == set(DEFENSES[defense].options)
     assert result["queries"] == {"budget": 300, "sent": 300, "answered": 300}
-    assert set(result["seconds"]) == {"fit", "utility", "ask", "recover", "train"}
+    assert set(result["seconds"]) == {"victim", "fit", "utility", "ask", "recover", "train"}
     assert result["reused"] == []
     assert set(result["versions"]) == {"python", "torch", "code", "commit"}
     assert result["thief"]["best_accuracy"] >= result["thief"]["accuracy"] > 0.5

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from queen.bench.spec import Utility
-from queen.bench.utility import calibration_error, distances, measure_utility
+from queen.bench.trials.utility import calibration_error, distances, measure_utility
 from queen.defenses.base import MappedEndpoint
 from queen.errors import RefusedError
 from queen.types import Oracle, Reply, Verdict

@@ -15,12 +15,12 @@ from torch import nn
 
 from queen.attacks import find_attack, find_queries
 from queen.attacks.base import Sizes
-from queen.bench.cell import run_trial
 from queen.bench.datasets.own import Owned, as_tensors
 from queen.bench.protectee import Labelled, Protectee
 from queen.bench.render.table import Table, tables, to_markdown
 from queen.bench.spec import Utility, as_json, digest
-from queen.bench.trial import Trial
+from queen.bench.trials.cell import run_trial
+from queen.bench.trials.trial import Trial
 from queen.cache import Cache, code_version, fingerprint
 from queen.core.split import run_model
 from queen.defenses import find_defense

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,8 @@ Labelled = tuple[Tensor, Tensor]
 class Protectee:
     """Who is attacked with what: the victim, images to try everybody on, and all that an attacker owns.
 
-    `key` names the victim and all images, for caches; `weights` is the SHA-256 of the victim's.
+    `key` names the victim and all images, for caches; `weights` is the SHA-256 of the victim's, and `seconds` how long
+    it was trained, if it was trained here.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Protectee:
     pool_labels: Tensor | None = None
     benign: Labelled | None = None
     sources: tuple[str, ...] = ()
+    seconds: float | None = None
 
     def facts(self) -> dict[str, Any]:
         """What every result says about it."""
@@ -89,8 +92,9 @@ def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str,
     used = [images for images in (owned, pool, outliers) if images]
     images = fingerprint(*(part for images in used for part in (images.x, images.y)), *test)
     classes = len(owned.classes)
+    model, seconds = _load_or_train(spec, classes, train_set, outliers.x if outliers else None, cache, root)
     victim = Victim(
-        model=_load_or_train(spec, classes, train_set, outliers.x if outliers else None, cache, root).to(device),
+        model=model.to(device),
         train=train_set,
         make_network=maker(spec.network, classes, owned.x.shape[1]),
         schedule=spec.schedule,
@@ -112,6 +116,7 @@ def make_protectee(spec: ProtecteeSpec, thief: Thief, cache: Cache, device: str,
         pool_labels=pool.y,
         benign=benign if spec.benign else None,
         sources=tuple(dict.fromkeys(images.source for images in used)),
+        seconds=seconds,
     )
 
 
@@ -128,21 +133,27 @@ def maker(network: Mapping[str, Any], classes: int, channels: int) -> Callable[[
 
 def _load_or_train(
     spec: ProtecteeSpec, classes: int, data: Labelled, outliers: Tensor | None, cache: Cache, root: Path | None
-) -> nn.Module:
-    """The victim; protectees that differ in the attacker's images alone share a trained one.
+) -> tuple[nn.Module, float | None]:
+    """The victim, and how long it was trained; protectees that differ in the attacker's images alone share one.
 
     Other code would train another victim; to go on with one that older code trained, name its file as `weights`.
     """
     generator = torch.Generator().manual_seed(spec.seed)
     blank = maker(spec.network, classes, data[0].shape[1])(generator)
     if spec.weights is not None:
-        return load_weights(blank, find_root(root) / spec.weights)
+        return load_weights(blank, find_root(root) / spec.weights), None
+    seconds: float | None = None
 
     def teach(network: nn.Module) -> nn.Module:
-        weight = spec.outlier_weight
-        return train(network, *data, spec.schedule, generator, outliers=outliers, outlier_weight=weight)
+        nonlocal seconds
+        start, weight = time.perf_counter(), spec.outlier_weight
+        train(network, *data, spec.schedule, generator, outliers=outliers, outlier_weight=weight)
+        seconds = round(time.perf_counter() - start, 3)
+        return network
 
     recipe = [as_json(spec.network), as_json(spec.schedule), spec.outlier_weight, spec.seed, classes]
     recipe += [fingerprint(*data, *([] if outliers is None else [outliers])), data[0].device.type]
     recipe += [code_version("queen.training", "queen.zoo")]
-    return travelling_network(cache, f"victim-{digest(recipe)}", blank, teach)
+    name = f"victim-{digest(recipe)}"
+    victim = travelling_network(cache, name, blank, teach)
+    return victim, cache.facts(f"seconds-{name}", lambda: seconds)

@@ -19,11 +19,12 @@ Outcome = tuple[int, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where cells run: the cache's folder, the device, the folder of published image sets."""
+    """Where cells run: the cache's folder, the device, the folder of published image sets, and how many at once."""
 
     cache: str
     device: str = "cpu"
     root: str | None = None
+    jobs: int = 1
 
 
 def on_ray(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,12 +15,12 @@ import torch
 
 from queen.atomic import make_folder, write_atomically
 from queen.attacks import ATTACKS
-from queen.bench.cell import run_trial
 from queen.bench.parsing import SpecError
 from queen.bench.protectee import Protectee, make_protectee
 from queen.bench.ray import Outcome, Place, Task, on_ray
 from queen.bench.spec import VERSION, Cell, Spec, as_json, make_spec
-from queen.bench.trial import Trial
+from queen.bench.trials.cell import fit_defense, run_trial
+from queen.bench.trials.trial import Trial
 from queen.cache import Cache
 from queen.core.inputs import find_device
 from queen.defenses import DEFENSES
@@ -28,6 +29,7 @@ from queen.progress import Progress
 from queen.training import one_thread
 
 SPECS = ".specs"  # folder of the specs that were run into a folder of results
+GPU_JOBS = 3  # processes that share one GPU, unless asked otherwise: more of them gain little and take its memory
 CELL_KEYS = ("defense", "options", "query", "attack", "seed")  # of a config: they differ between cells of one spec
 
 
@@ -60,16 +62,18 @@ def run_spec(
         raise OptionError(f"jobs must be a whole number of at least 1, got {jobs}")
     cells = list(spec.cells())
     open_cells = [cell for cell in cells if not is_finished(cell, make_folder(out))]
-    place = Place(str(cache or out / ".cache"), device, str(root) if root else None)
+    workers = jobs or (GPU_JOBS if device.startswith("cuda") else os.cpu_count() or 1)
+    at_once = 1 if ray_address else max(1, min(workers, len(open_cells)))
+    place = Place(str(cache or out / ".cache"), device, str(root) if root else None, at_once)
     content = as_json(spec)
     numbers = [index for index, cell in enumerate(cells) if cell in open_cells]
     tasks = [(content, index) for index in sorted(numbers, key=lambda index: cells[index].seed)]  # victim by victim
     failed: dict[str, str] = {}
     _write_if_changed(out / SPECS / f"{spec.name}.json", json.dumps(content) + "\n")
-    if tasks and not ray_address:
-        _prepare(content, place)
     with Progress(progress) as show:
-        outcomes = _on_cores(tasks, place, jobs) if ray_address is None else on_ray(work, tasks, place, ray_address)
+        if tasks and not ray_address:
+            _prepare(content, numbers, place, show)
+        outcomes = _on_cores(tasks, place) if ray_address is None else on_ray(work, tasks, place, ray_address)
         for index, result in show.each("cells", outcomes, len(tasks)):
             cell = cells[index]
             if "error" in result:
@@ -80,19 +84,33 @@ def run_spec(
     return RunSummary(len(tasks) - len(failed), len(cells) - len(tasks), failed)
 
 
-def _prepare(content: dict[str, Any], place: Place) -> None:
-    """Train the victims and refuse a spec that no worker could run, before any of them starts."""
+def _prepare(content: dict[str, Any], indices: Sequence[int], place: Place, show: Progress) -> None:
+    """Refuse a spec that no worker could run; train its victims and set its defenses up, before any of them starts.
+
+    What a defense trains is in the cache then, so that no worker waits for another. A defense that fails here fails
+    again in its cells, which say why.
+    """
     spec = make_spec(content)
-    with one_thread():
-        for text in {json.dumps(as_json(spec.for_seed(seed))) for seed in spec.seeds}:
-            protectee, _ = _load_task(text, place)
-    _load_task.cache_clear()  # workers have their own, and a GPU's memory is theirs
-    for cell in spec.cells():
+    cells = list(spec.cells())
+    for cell in cells:
         _check_needs(cell)
+    fits = {(cell.seed, cell.column): cell for cell in (cells[index] for index in indices)}
+    with one_thread():
+        for cell in show.each("defenses", sorted(fits.values(), key=lambda cell: cell.seed), len(fits)):
+            protectee, cache = _load_task(json.dumps(as_json(spec.for_seed(cell.seed))), place)
+            _check_budgets(spec, len(protectee.pool))
+            with suppress(Exception):
+                fit_defense(Trial.of(cell), protectee, cache)
+    _load_task.cache_clear()  # workers have their own, and a GPU's memory is theirs
+
+
+def _check_budgets(spec: Spec, pool: int) -> None:
+    """Refuse a budget that buys more images than the pool has."""
+    for cell in spec.cells():
         images = spec.budget // ATTACKS[cell.attack].cost(spec.sizes)
-        if cell.query == "knockoff" and images > len(protectee.pool):
+        if cell.query == "knockoff" and images > pool:
             raise SpecError(
-                f"a budget of {spec.budget} queries is larger than the pool of {len(protectee.pool)} images "
+                f"a budget of {spec.budget} queries is larger than the pool of {pool} images "
                 f"(attack '{cell.attack}'): lower budget, or give a larger pool"
             )
 
@@ -195,7 +213,7 @@ def work(task: Task, place: Place) -> Outcome:
         spec = make_spec(content)
         cell = list(spec.cells())[index]
         protectee, cache = _load_task(json.dumps(as_json(spec.for_seed(cell.seed))), place)
-        return index, run_trial(Trial.of(cell), protectee, cache)
+        return index, run_trial(Trial.of(cell), protectee, cache, jobs=place.jobs)
     except QueenError as error:
         return index, {"error": " ".join(str(error).split())}
     except Exception as error:
@@ -210,10 +228,9 @@ def _load_task(content: str, place: Place) -> tuple[Protectee, Cache]:
     return make_protectee(spec.protectee, spec.thief, cache, place.device, root), cache
 
 
-def _on_cores(tasks: list[Task], place: Place, jobs: int | None) -> Iterator[Outcome]:
+def _on_cores(tasks: list[Task], place: Place) -> Iterator[Outcome]:
     from joblib import Parallel, delayed  # noqa: PLC0415  (an extra)
 
-    workers = jobs or os.cpu_count() or 1
     run: Callable[[Iterable[Any]], Iterator[Outcome]]
-    run = Parallel(n_jobs=min(workers, max(1, len(tasks))), return_as="generator_unordered", batch_size=1)
+    run = Parallel(n_jobs=place.jobs, return_as="generator_unordered", batch_size=1)
     return run(delayed(work)(task, place) for task in tasks)

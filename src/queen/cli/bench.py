@@ -55,6 +55,50 @@ def run(
         raise typer.Exit(1)
 
 
+@bench.command(
+    epilog="Example: `queen bench plan benchmarks/paper/cifar10.yaml --device cuda --measured results/trial`"
+)
+def plan(
+    spec: Annotated[Path, typer.Argument(help="What would be run, YAML.", show_default=False)],
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder of results; cells there are done.")] = None,
+    device: Device = "cpu",
+    measured: Annotated[
+        list[Path] | None, typer.Option(help="Folder of results to learn times from; repeat it.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of published image sets (or $QUEEN_DATA).")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder of trained victims; OUT/.cache, if not given.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a run would do before it starts: cells, what they share, expected minutes, files another machine needs.
+
+    Times are those of results of the same kind of device, in --measured and in --out.
+    """
+    from dataclasses import asdict
+
+    from queen.bench.plan import make_plan, read_measured
+    from queen.bench.spec import read_spec
+
+    wanted = read_spec(spec)
+    known = read_measured([*(measured or ()), *([folder] if folder and folder.exists() else ())], device)
+    made = make_plan(wanted, measured=known, out=folder, root=data, cache=cache or (folder and folder / ".cache"))
+    if as_json:
+        print_json({**asdict(made), "minutes": made.minutes, "device": device})
+        return
+    out.print(f"{made.name}: {made.cells} cells, {made.finished} of them have a result")
+    rows = [
+        (phase.name, str(phase.times), str(phase.cells), f"{phase.minutes:.1f}" + (" + ?" if phase.unknown else ""))
+        for phase in made.phases
+    ]
+    out.print(table(("phase", "times", "for cells", "minutes"), rows, left=1))
+    if made.measured:
+        out.print(f"expected  {made.minutes:.0f} minutes, by {made.measured} results on {device}")
+    else:
+        out.print(f"expected  unknown: no results on {device}; run a few cells, and name their folder with --measured")
+    for path, size in made.files:
+        out.print(f"needs     {path}  {size / 2**20:.1f} MiB", soft_wrap=True)
+    out.print(f"together  {sum(size for _, size in made.files) / 2**20:.1f} MiB")
+
+
 @bench.command(name="table", epilog="Example: `queen bench table results/smoke --format latex`")
 def show_table(
     folder: Results,

@@ -146,15 +146,14 @@ def _draw_seeds(knowledge: Knowledge, room: int, generator: torch.Generator) -> 
 
 
 def _for_this_round(knowledge: Knowledge, answers: int, budget: int) -> Knowledge:
-    """The knowledge to train a round's thief with: nobody watches it, a recovery table grows with the answers, and few
-    answers are no reason to stop early."""
+    """The knowledge to train a round's thief with: nobody watches it, a recovery table grows with the answers, and it
+    takes the published number of steps, which point the way, not those that the last thief is worth."""
     table = max(1, knowledge.sizes.table * answers // budget)
-    schedule = knowledge.schedule
-    steps = max(schedule.min_steps, knowledge.sizes.jbda_min_steps)
+    steps = knowledge.sizes.jbda_min_steps
     return replace(
         knowledge,
         on_epoch=None,
         findings={},
-        schedule=replace(schedule, min_steps=steps),
+        schedule=replace(knowledge.schedule, min_steps=steps),
         sizes=replace(knowledge.sizes, table=table),
     )

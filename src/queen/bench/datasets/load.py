@@ -74,6 +74,12 @@ def find_root(root: Path | str | None) -> Path:
     return Path(root or os.environ.get(ROOT_VARIABLE) or "data")
 
 
+def files_of_set(name: str, root: Path | str | None = None) -> list[Path]:
+    """The file or folder that a set is read from; none if it comes with a package."""
+    dataset = SETS[name]
+    return [] if isinstance(dataset, PackagedSet) else [_locate(name, dataset, root)[0]]
+
+
 def _check(name: str, wanted: Selection) -> None:
     if name not in SETS:
         raise OptionError(f"no data set '{name}'{nearest(name, SETS)}")

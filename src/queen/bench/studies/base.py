@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from queen.attacks import find_attack
-from queen.bench.cell import run_trial
+from queen.bench.code import DEFENDING
 from queen.bench.parsing import SpecError, make_checked, read_yaml
 from queen.bench.protectee import Labelled, Protectee
 from queen.bench.spec import (
@@ -22,7 +22,8 @@ from queen.bench.spec import (
     make_spec,
     read_spec,
 )
-from queen.bench.trial import Trial
+from queen.bench.trials.cell import run_trial
+from queen.bench.trials.trial import Trial
 from queen.bundle.bundle import Bundle
 from queen.cache import Cache, code_version
 from queen.defenses import DEFENSES
@@ -35,9 +36,7 @@ Parameters = TypeVar("Parameters")
 Item = TypeVar("Item")
 Result = Mapping[str, Any]
 # The modules that a part of a study's result depends on.
-CODE = ("queen.attacks", "queen.bench.studies", "queen.bench.thief", "queen.bench.trial", "queen.bench.utility",
-        "queen.core", "queen.defenses", "queen.fit", "queen.guard", "queen.ledger", "queen.perturber", "queen.sentinel",
-        "queen.training", "queen.zoo")  # fmt: skip
+CODE = (*DEFENDING, "queen.attacks", "queen.bench.studies", "queen.bench.trials")
 POOLS = ("foreign", "own_kind")
 
 

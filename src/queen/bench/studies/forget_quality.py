@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from queen.attacks import ATTACKS
 from queen.attacks.base import Transcript
-from queen.bench.asking import interrogate
 from queen.bench.render.markdown import markdown_table
 from queen.bench.render.plots import GREEN, GREY, RED
 from queen.bench.studies.base import Result, Study, StudyContext
 from queen.bench.studies.formatting import pool_name
-from queen.bench.trial import Trial, make_knowledge
+from queen.bench.trials.asking import interrogate
+from queen.bench.trials.trial import Trial, make_knowledge
 from queen.errors import OptionError
 from queen.plots import png
 from queen.training import predict

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from queen.atomic import write_atomically
-from queen.bench.cell import hardware
 from queen.bench.parsing import SpecError
 from queen.bench.protectee import make_protectee
 from queen.bench.run import read_result, write_result
 from queen.bench.spec import VERSION, as_json, digest
 from queen.bench.studies.base import Study, StudyContext, base_config, read_study
+from queen.bench.trials.cell import hardware
 from queen.cache import Cache
 from queen.core.inputs import find_device
 from queen.progress import Progress

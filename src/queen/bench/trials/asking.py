@@ -15,7 +15,7 @@ from queen.attacks.queries.knockoff import draw_rows
 from queen.bench.code import defending_code
 from queen.bench.protectee import Protectee
 from queen.bench.spec import digest
-from queen.bench.trial import Trial, make_knowledge
+from queen.bench.trials.trial import Trial, make_knowledge
 from queen.cache import Cache
 from queen.defenses.base import Endpoint
 from queen.defenses.queen import GuardedEndpoint

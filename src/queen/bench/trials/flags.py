@@ -9,8 +9,8 @@ import torch
 
 from queen.attacks.base import CountedOracle, Transcript
 from queen.bench.protectee import Protectee
-from queen.bench.thief import is_at_chance
-from queen.bench.trial import Trial
+from queen.bench.trials.thief import is_at_chance
+from queen.bench.trials.trial import Trial
 from queen.defenses import DEFENSES
 
 HONEST = 0.99  # share of right labels from which a thief must learn something

@@ -14,7 +14,7 @@ from queen.attacks import ATTACKS
 from queen.attacks.base import Knowledge, Transcript
 from queen.bench.protectee import Protectee
 from queen.bench.spec import as_json, digest
-from queen.bench.trial import Trial
+from queen.bench.trials.trial import Trial
 from queen.cache import Cache, Timed, code_version, fingerprint
 from queen.core.split import run_model
 from queen.training import collapsed

@@ -14,14 +14,14 @@ from torch import Tensor
 from queen.attacks import ATTACKS
 from queen.attacks.base import Transcript
 from queen.attacks.strategies.cleaning import rounding_error
-from queen.bench.asking import Interrogation, interrogate
 from queen.bench.code import defending_code, describe_code
-from queen.bench.flags import HONEST, flag_answers, flag_recovery, flag_thief
 from queen.bench.protectee import Protectee
 from queen.bench.spec import VERSION, as_json, digest
-from queen.bench.thief import measure_thief
-from queen.bench.trial import Trial
-from queen.bench.utility import distances, measure_utility
+from queen.bench.trials.asking import Interrogation, interrogate
+from queen.bench.trials.flags import HONEST, flag_answers, flag_recovery, flag_thief
+from queen.bench.trials.thief import measure_thief
+from queen.bench.trials.trial import Trial
+from queen.bench.trials.utility import distances, measure_utility
 from queen.cache import Cache, Timed
 from queen.defenses import DEFENSES
 
@@ -29,10 +29,10 @@ from queen.defenses import DEFENSES
 SAME: Mapping[str, float] = {"cpu": 1e-6, "cuda": 1e-4}
 
 
-def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any]:
-    """Attack one defense, train the thief, and return all figures as plain JSON."""
+def run_trial(trial: Trial, protectee: Protectee, cache: Cache, *, jobs: int = 1) -> dict[str, Any]:
+    """Attack one defense, train the thief, and return all figures as plain JSON; `jobs` trials run at the same time."""
     defense, attack = DEFENSES[trial.defense], ATTACKS[trial.attack]
-    fit, utility = _fit(trial, protectee, cache), _utility(trial, protectee, cache)
+    fit, utility = fit_defense(trial, protectee, cache), _utility(trial, protectee, cache)
     asked = interrogate(trial, protectee, cache)
     transcript, knowledge, sent = asked.transcript, asked.knowledge, asked.sent
     start = time.perf_counter()
@@ -73,10 +73,11 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache) -> dict[str, Any
             *(["budget exceeded, as published"] if sent > trial.budget else []),
         ],
         "sizes": as_json(trial.sizes),
-        "seconds": {name: phase.seconds for name, phase in phases.items()} | {"recover": recovering},
+        "seconds": {"victim": protectee.seconds, "recover": recovering}
+        | {name: phase.seconds for name, phase in phases.items()},
         "reused": [name for name, phase in phases.items() if phase.reused],
         "versions": {"python": platform.python_version(), "torch": torch.__version__, **describe_code()},
-        "hardware": hardware(protectee.pool.device),
+        "hardware": hardware(protectee.pool.device) | {"jobs": jobs},
     }
 
 
@@ -86,8 +87,8 @@ def hardware(device: torch.device) -> dict[str, Any]:
     return {"device": name, "threads": torch.get_num_threads()}
 
 
-def _fit(trial: Trial, protectee: Protectee, cache: Cache) -> Timed:
-    """How long the defense took to be set up: the first time, with all that it trains and stores."""
+def fit_defense(trial: Trial, protectee: Protectee, cache: Cache) -> Timed:
+    """Set the defense up once, so that all it trains is in the cache; how long that took."""
     return cache.timed(_name("fit", trial, protectee), lambda: trial.start_endpoint(protectee) and None)
 
 

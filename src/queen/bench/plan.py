@@ -1,0 +1,154 @@
+"""What a run will take before it is started: its cells, what they share, the expected time, the files it needs.
+
+Times come from results: each says what its phases took, which of them others had done, and how many processes ran at
+once. A cell is expected to take what the same query and attack took against the same column; where that was never
+measured, the mean over the columns, then over the attacks of the query.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from queen.attacks import ATTACKS
+from queen.bench.datasets.load import files_of_set
+from queen.bench.run import is_finished, read_results
+from queen.bench.spec import Cell, ImageSet, Spec
+from queen.bench.trials.asking import sends_plain_images
+from queen.bench.trials.trial import Trial
+
+ALONE = ("victim", "fit")  # phases that are done before the workers start
+PER_CELL = ("ask", "recover", "train")  # phases that depend on the attack
+LIKENESSES: Sequence[tuple[str, ...]] = (
+    ("column", "query", "attack"),
+    ("query", "attack"),
+    ("query",),
+    ("column",),
+    (),
+)
+"""What a result must have in common with a cell to tell of it, the best first."""
+
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PhasePlan:
+    """One phase of the work: how often it is done, how many cells need it, and the minutes expected for all of it.
+
+    `minutes` leaves out the `unknown` ones, of which no result tells the time.
+    """
+
+    name: str
+    times: int
+    cells: int
+    minutes: float
+    unknown: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cells of a spec, those that have a result already, the phases of the others, and the files they need."""
+
+    name: str
+    cells: int
+    finished: int
+    phases: tuple[PhasePlan, ...]
+    files: tuple[tuple[str, int], ...]
+    measured: int
+
+    @property
+    def minutes(self) -> float:
+        """Expected for everything that is open, as far as it is known."""
+        return sum(phase.minutes for phase in self.phases)
+
+
+def make_plan(
+    spec: Spec,
+    *,
+    measured: Sequence[Result] = (),
+    out: Path | None = None,
+    root: Path | None = None,
+    cache: Path | None = None,
+) -> Plan:
+    """The plan for the cells of a spec that have no result in `out`, from results that were `measured` before."""
+    cells = list(spec.cells())
+    open_cells = [cell for cell in cells if out is None or not is_finished(cell, out)]
+    return Plan(
+        name=spec.name,
+        cells=len(cells),
+        finished=len(cells) - len(open_cells),
+        phases=tuple(_plan_phase(name, open_cells, measured) for name in PHASES),
+        files=tuple(_list_files(spec, root, cache)),
+        measured=len(measured),
+    )
+
+
+def read_measured(folders: Iterable[Path], device: str) -> list[dict[str, Any]]:
+    """All results below the folders that ran on this kind of device and say what their phases took."""
+    on_gpu = device.startswith("cuda")
+    results = [result for folder in folders for result in read_results(folder)]
+    return [r for r in results if "fit" in r["seconds"] and r["hardware"]["device"].startswith("NVIDIA") == on_gpu]
+
+
+def _share_nothing(cell: Cell) -> Hashable:
+    return cell.path
+
+
+def _share_answers(cell: Cell) -> Hashable:
+    if not sends_plain_images(Trial.of(cell)):
+        return cell.path
+    return (cell.column, cell.seed, cell.spec.budget // ATTACKS[cell.attack].cost(cell.spec.sizes))
+
+
+PHASES: Mapping[str, Callable[[Cell], Hashable]] = {
+    "victim": lambda cell: cell.spec.for_seed(cell.seed).protectee.seed,
+    "fit": lambda cell: (cell.column, cell.seed),
+    "utility": lambda cell: (cell.column, cell.seed),
+    "ask": _share_answers,
+    "recover": _share_nothing,
+    "train": _share_nothing,
+}
+"""The phases of a cell, and what cells must have in common to share one."""
+
+
+def _plan_phase(name: str, cells: Iterable[Cell], measured: Sequence[Result]) -> PhasePlan:
+    listed = list(cells)
+    groups = {PHASES[name](cell): cell for cell in listed}
+    seconds = [_expect(name, cell, measured) for cell in groups.values()]
+    known = [value for value in seconds if value is not None]
+    return PhasePlan(name, len(groups), len(listed), sum(known) / 60, len(seconds) - len(known))
+
+
+def _expect(phase: str, cell: Cell, measured: Sequence[Result]) -> float | None:
+    """Seconds that a phase of a cell is expected to take out of the whole run's; None if no result tells."""
+    for names in LIKENESSES if phase in PER_CELL else LIKENESSES[-2:]:
+        alike = [r for r in measured if all(r[name] == getattr(cell, name) for name in names)]
+        spent = [value for value in (_spent(phase, result) for result in alike) if value is not None]
+        if spent:
+            return statistics.mean(spent)
+    return None
+
+
+def _spent(phase: str, result: Result) -> float | None:
+    """What a phase took of a run's time. Equal beliefs train one thief: its training counts where it was done."""
+    seconds = result["seconds"].get(phase)
+    if seconds is None:
+        return None
+    if phase == "train" and phase in result.get("reused", ()):
+        return 0.0
+    return float(seconds) / (1 if phase in ALONE else result["hardware"].get("jobs", 1))
+
+
+def _list_files(spec: Spec, root: Path | None, cache: Path | None) -> Iterable[tuple[str, int]]:
+    """The files that another machine needs to run the spec, and their sizes: image sets, and victims trained here."""
+    wanted = [spec.protectee.data, spec.protectee.test, spec.protectee.pool, spec.protectee.outliers]
+    names = dict.fromkeys(images.set for images in wanted if isinstance(images, ImageSet))
+    paths = [path for name in names for path in files_of_set(name, root)]
+    if cache is not None:
+        paths += sorted(cache.glob("victim-*"))
+    for path in paths:
+        inside = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+        yield str(path), sum(file.stat().st_size for file in inside)
