@@ -28,9 +28,8 @@ def phase(plan: Plan, name: str) -> tuple[int, int, float, int]:
 
 
 def test_what_cells_share_is_counted_once():
-    spec = tiny_spec(
-        defenses=["none", "rounding"], seeds=[0, 1], matrix=[{"queries": "knockoff", "attacks": ["direct", "label_only", "many_accounts"]}]
-    )  # fmt: skip
+    matrix = [{"queries": "knockoff", "attacks": ["direct", "label_only", "many_accounts"]}]
+    spec = tiny_spec(defenses=["none", "rounding"], seeds=[0, 1], matrix=matrix)
     plan = make_plan(spec, measured=[timed("none", "direct")])
     assert (plan.cells, plan.finished) == (12, 0)
     assert phase(plan, "victim") == (1, 12, 1.0, 0)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import PUBLISHED_WIDTHS, Sizes
-from queen.bench.parsing import SpecError
+from queen.bench.parsing import SpecError, read_yaml
 from queen.bench.spec import ImageSet, as_json, make_spec, read_spec
 from queen.defenses import DEFENSES
 from tests.support.benchmarks import content, tiny_spec
@@ -360,3 +360,20 @@ def test_the_smoke_matrix_holds_every_defense_and_every_attack():
     assert {cell.query for cell in cells} == set(QUERIES)
     published = {(c.query, c.attack) for c in cells if not ATTACKS[c.attack].adaptive}
     assert {(c.column, c.query, c.attack) for c in cells} >= {(d, *pair) for d in DEFENSES for pair in published}
+
+
+def test_cells_can_be_selected_by_column_query_and_attack():
+    spec = tiny_spec()
+    assert spec.select() == list(spec.cells())
+    chosen = spec.select(columns=["none"], queries=["knockoff"], attacks=["label_only"])
+    assert [(cell.column, cell.attack) for cell in chosen] == [("none", "label_only")]
+    with pytest.raises(SpecError, match="column 'noen' is not known; known: none, label_only; did you mean 'none'"):
+        spec.select(columns=["noen"])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").rglob("*.yaml")), ids=lambda path: path.stem)
+def test_every_spec_that_ships_is_a_spec(path):
+    if "studies" in path.parts:
+        assert read_spec(path.parent / read_yaml(path)["base"]).name
+    else:
+        assert list(read_spec(path).cells())

@@ -72,9 +72,10 @@ def make_plan(
     out: Path | None = None,
     root: Path | None = None,
     cache: Path | None = None,
+    selected: Sequence[Cell] | None = None,
 ) -> Plan:
-    """The plan for the cells of a spec that have no result in `out`, from results that were `measured` before."""
-    cells = list(spec.cells())
+    """The plan for the cells of a spec, or those `selected`, without a result in `out`, from what was `measured`."""
+    cells = list(spec.cells()) if selected is None else selected
     open_cells = [cell for cell in cells if out is None or not is_finished(cell, out)]
     return Plan(
         name=spec.name,

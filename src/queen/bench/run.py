@@ -52,8 +52,9 @@ def run_spec(
     jobs: int | None = None,
     ray_address: str | None = None,
     progress: bool | None = None,
+    selected: Sequence[Cell] | None = None,
 ) -> RunSummary:
-    """Run the cells of a spec that have no result in `out` yet; one file per cell.
+    """Run the cells of a spec, or those `selected` of them, that have no result in `out` yet; one file per cell.
 
     A cell that fails does not stop the others. `ray_address` sends them to a Ray cluster ("local" starts one here).
     """
@@ -61,7 +62,8 @@ def run_spec(
     if jobs is not None and jobs < 1:
         raise OptionError(f"jobs must be a whole number of at least 1, got {jobs}")
     cells = list(spec.cells())
-    open_cells = [cell for cell in cells if not is_finished(cell, make_folder(out))]
+    wanted = cells if selected is None else selected
+    open_cells = [cell for cell in wanted if not is_finished(cell, make_folder(out))]
     workers = jobs or (GPU_JOBS if device.startswith("cuda") else os.cpu_count() or 1)
     at_once = 1 if ray_address else max(1, min(workers, len(open_cells)))
     place = Place(str(cache or out / ".cache"), device, str(root) if root else None, at_once)
@@ -81,7 +83,7 @@ def run_spec(
                 show.say([f"failed: {cell.path}: {result['error']}"])
             else:
                 write_result(out / cell.path, {"hash": cell.hash, "config": cell.config, **result})
-    return RunSummary(len(tasks) - len(failed), len(cells) - len(tasks), failed)
+    return RunSummary(len(tasks) - len(failed), len(wanted) - len(tasks), failed)
 
 
 def _prepare(content: dict[str, Any], indices: Sequence[int], place: Place, show: Progress) -> None:

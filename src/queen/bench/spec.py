@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,22 @@ class Spec:
                             if cell.path not in listed:
                                 listed.add(cell.path)
                                 yield cell
+
+    def select(
+        self, columns: Sequence[str] = (), queries: Sequence[str] = (), attacks: Sequence[str] = ()
+    ) -> list[Cell]:
+        """The cells of these columns, query strategies and attacks; of all of them where none is named."""
+        cells = list(self.cells())
+        for field_name, wanted in (("column", columns), ("query", queries), ("attack", attacks)):
+            for name in wanted:
+                _check_known(name, dict.fromkeys(getattr(cell, field_name) for cell in cells), field_name)
+        return [
+            cell
+            for cell in cells
+            if (not columns or cell.column in columns)
+            and (not queries or cell.query in queries)
+            and (not attacks or cell.attack in attacks)
+        ]
 
     def for_seed(self, seed: int) -> Spec:
         """The spec whose protectee the cells with this seed attack: this one, unless victims vary with seeds."""

@@ -14,6 +14,9 @@ bench = typer.Typer(help="Attack defended models and compare.", no_args_is_help=
 app.add_typer(bench, name="bench")
 
 Results = Annotated[Path, typer.Argument(help="Folder of results.", show_default=False)]
+Columns = Annotated[list[str] | None, typer.Option("--column", help="Only this column; may be repeated.")]
+Queries = Annotated[list[str] | None, typer.Option("--query", help="Only this query strategy; may be repeated.")]
+Attacks = Annotated[list[str] | None, typer.Option("--attack", help="Only this attack; may be repeated.")]
 Metric = Annotated[str, typer.Option(help="accuracy, best_accuracy, agreement or best_agreement of the thief.")]
 
 
@@ -28,6 +31,9 @@ def run(
     ray: Annotated[
         str | None, typer.Option(help="Run on a Ray cluster: its address, 'auto', or 'local' to start one here.")
     ] = None,
+    columns: Columns = None,
+    queries: Queries = None,
+    attacks: Attacks = None,
     as_json: Json = False,
 ) -> None:
     """Run every cell of a spec that has no result yet. Stop it at any time: it goes on where it stopped."""
@@ -38,7 +44,8 @@ def run(
     wanted = read_spec(spec)
     for name, (here, published) in wanted.reduced_sizes().items():
         err.print(f"note: {name} is {here}; published: {published}")
-    done = run_spec(wanted, folder, cache=cache, device=device, root=data, jobs=jobs, ray_address=ray)
+    cells = wanted.select(columns or (), queries or (), attacks or ())
+    done = run_spec(wanted, folder, cache=cache, device=device, root=data, jobs=jobs, ray_address=ray, selected=cells)
     if done.done + done.skipped:
         results = read_results(folder)
         reduced = wanted.reduced_sizes(results[0]["protectee"].get("classes"))
@@ -67,6 +74,9 @@ def plan(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of published image sets (or $QUEEN_DATA).")] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder of trained victims; OUT/.cache, if not given.")] = None,
+    columns: Columns = None,
+    queries: Queries = None,
+    attacks: Attacks = None,
     as_json: Json = False,
 ) -> None:
     """Say what a run would do before it starts: cells, what they share, expected minutes, files another machine needs.
@@ -80,7 +90,14 @@ def plan(
 
     wanted = read_spec(spec)
     known = read_measured([*(measured or ()), *([folder] if folder and folder.exists() else ())], device)
-    made = make_plan(wanted, measured=known, out=folder, root=data, cache=cache or (folder and folder / ".cache"))
+    made = make_plan(
+        wanted,
+        measured=known,
+        out=folder,
+        root=data,
+        cache=cache or (folder and folder / ".cache"),
+        selected=wanted.select(columns or (), queries or (), attacks or ()),
+    )
     if as_json:
         print_json({**asdict(made), "minutes": made.minutes, "device": device})
         return
