@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from queen.cache import Cache
+from queen.core.shadows import HeadShadows
 from queen.defenses import DEFENSES
 from queen.defenses import queen as module
+from queen.errors import OptionError, QueenError
 from tests.support.defenses import small_victim
 
 
@@ -85,3 +87,68 @@ def test_the_sentinel_is_simulated_without_refusals_since_nobody_can_learn_from_
     assert (accused.argmax(1) == clean.argmax(1)).float().mean() < 0.3
     [rounded] = started(victim, "queen-sentinel", **few).simulate(clean, x, torch.Generator().manual_seed(1))
     assert (rounded - clean).abs().max() < 2e-2  # the accused get nothing, so there is nothing to simulate
+
+
+# Options of the column
+
+
+LIMITS = {"radius": 0.2, "threshold": 0.02}  # under which digits meet all four verdicts
+
+
+def reversed_rows(victim, **options):
+    """Digits, the answers to them, and which of them were reversed: labels change nowhere else."""
+    x = victim.train[0][:400]
+    endpoint = started(victim, **{**LIMITS, **options})
+    answers = endpoint.client("a")(x)
+    assert endpoint.verdicts["B"] > 50
+    return x, answers, (answers.argmax(1) != victim.clean(x).argmax(1))
+
+
+def test_an_absolute_radius_is_divided_by_the_spread_of_each_class():
+    victim = small_victim()
+    bundle = started(victim, absolute_radius=0.005, radius=7.0)._guard.bundle
+    expected = [0.005 / spread for spread in bundle.geometry.spreads.tolist()]
+    assert bundle.limits.radius == pytest.approx(expected)
+    alike = started(victim, radius=tuple(expected))._guard.bundle
+    assert alike.limits == bundle.limits
+
+
+@pytest.mark.parametrize("radius", [0, -1, float("nan"), "wide"])
+def test_an_absolute_radius_that_is_none_is_refused(radius):
+    with pytest.raises(QueenError, match="radius must be a number"):
+        started(small_victim(), absolute_radius=radius)
+
+
+def test_kept_labels_are_kept_in_every_reversed_answer():
+    victim = small_victim()
+    _, plain, changed = reversed_rows(victim)
+    x, kept, moved = reversed_rows(victim, keep_label=True)
+    assert changed.sum() > 50
+    assert not moved.any()
+    assert (plain - kept).abs().amax(1)[changed].min() > 1e-3
+    assert not torch.allclose(kept[changed], victim.clean(x)[changed], atol=0.05)  # reversed all the same
+
+
+def test_shadows_can_be_networks_by_kind_or_by_name():
+    victim = small_victim()
+    few = {"shadow_models": 2, "map_epochs": 2}
+    kinds = {
+        kind: DEFENSES["queen"].start(victim, torch.Generator().manual_seed(0), shadow_kind=kind, **few)._guard.bundle
+        for kind in ("head", "network", "small_cnn")
+    }
+    assert isinstance(kinds["head"].shadows, HeadShadows)
+    names = [[recipe.args["name"] for recipe in kinds[kind].shadows.recipes] for kind in ("network", "small_cnn")]
+    assert names == [["small_cnn", "vgg11_bn"], ["small_cnn", "small_cnn"]]
+    with pytest.raises(OptionError, match=r"no shadow_kind 'heads'; known: head, network, .*did you mean 'head'"):
+        started(victim, shadow_kind="heads")
+
+
+def test_as_many_shadows_answer_as_are_drawn():
+    victim = small_victim()
+    assert started(victim)._guard.bundle.draw == 5
+    assert started(victim, shadow_models=3)._guard.bundle.draw == 3
+    _, several, _ = reversed_rows(victim)
+    _, one, _ = reversed_rows(victim, draw=1)
+    assert not torch.equal(one, several)
+    with pytest.raises(OptionError, match="draw must lie between 1 and the 10 shadows, got 11"):
+        started(victim, draw=11)

@@ -86,7 +86,8 @@ class Defense:
     """One entry of `DEFENSES`: how to build the endpoint, what that needs, and what it promises.
 
     `build(victim, generator, **options)` returns the endpoint; all options have defaults. `on_simplex` says whether
-    answers sum to 1, `stateful` whether an answer depends on what the client asked before.
+    answers sum to 1, `stateful` whether an answer depends on what the client asked before. `added` names options that
+    are younger than published results: those depend on them only where they are not at their defaults.
     """
 
     build: Callable[..., Endpoint]
@@ -94,6 +95,7 @@ class Defense:
     needs: frozenset[Need] = frozenset()
     on_simplex: bool = True
     stateful: bool = False
+    added: frozenset[str] = frozenset()
 
     @property
     def options(self) -> Mapping[str, Any]:
