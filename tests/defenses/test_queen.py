@@ -10,10 +10,14 @@ import torch
 
 from queen.cache import Cache
 from queen.core.shadows import HeadShadows
+from queen.core.split import Split
 from queen.defenses import DEFENSES
 from queen.defenses import queen as module
 from queen.errors import OptionError, QueenError
+from queen.guard import Guard
 from tests.support.defenses import small_victim
+
+LIMITS = {"radius": 0.2, "threshold": 0.02}  # under which digits meet all four verdicts
 
 
 def started(victim, name="queen", **options):
@@ -89,10 +93,80 @@ def test_the_sentinel_is_simulated_without_refusals_since_nobody_can_learn_from_
     assert (rounded - clean).abs().max() < 2e-2  # the accused get nothing, so there is nothing to simulate
 
 
+def passes(victim, name="queen", **options):
+    """An endpoint, 700 queries, and a function that simulates a pass over them with the answers of a seed."""
+    victim = replace(victim, calibration=(victim.train[0][:300], victim.train[1][:300]))
+    x = victim.train[0][:700].clone()
+    endpoint = started(victim, name, **options)
+
+    def simulate(seed, x=x):
+        generator = torch.Generator().manual_seed(seed)
+        clean = (3 * torch.randn(len(x), 10, generator=generator)).softmax(1)
+        return endpoint.simulate(clean, x, generator)
+
+    return endpoint, x, simulate
+
+
+def step_by_step(endpoint, clean, x, generator):
+    """What a simulation is by definition, the network run for every part of it; without accused clients."""
+    guard = Guard(endpoint._guard.bundle, secret=module.draw_secret(generator))
+    batches = [guard.measure(part, said=said) for part, said in zip(x.split(512), clean.split(512), strict=True)]
+    answers = [guard.respond(batch, guard.judge(batch, "attacker"), "attacker").probabilities for batch in batches]
+    return torch.cat(answers)[None]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("queen", LIMITS), ("queen-strict", LIMITS), ("queen-sentinel", {"on_alarm": "decoy"})]
+)
+def test_the_model_runs_once_however_often_its_stream_is_simulated(monkeypatch, name, options):
+    _, x, simulate = passes(small_victim(), name, **options)
+    rows = 0
+
+    def count(split, part, run=Split.__call__):
+        nonlocal rows
+        rows += len(part)
+        return run(split, part)
+
+    monkeypatch.setattr(Split, "__call__", count)
+    first, second = simulate(1), simulate(2)
+    assert rows == len(x)
+    assert not torch.equal(first, second)
+    fresh = passes(small_victim(), name, **options)[2]
+    assert torch.equal(fresh(2), second)  # to the bit what an endpoint says that has simulated nothing before
+    assert torch.equal(simulate(1), first)
+
+
+def test_simulated_answers_are_those_of_the_definition_to_the_bit():
+    endpoint, x, simulate = passes(small_victim(), **LIMITS)
+    simulate(1)
+    generator = torch.Generator().manual_seed(2)
+    clean = (3 * torch.randn(len(x), 10, generator=generator)).softmax(1)
+    expected = step_by_step(endpoint, clean, x, generator)
+    assert torch.equal(simulate(2), expected)
+
+
+@pytest.mark.parametrize("change", ["in place", "another", "part", "in inference mode"])
+def test_queries_that_changed_are_measured_anew(change):
+    _, x, simulate = passes(small_victim(), **LIMITS)
+    if change == "in inference mode":
+        with torch.inference_mode():
+            x = x.clone()
+    before = simulate(1, x)
+    other = x
+    if change == "another":
+        other = x.flip(0)
+    elif change == "part":
+        other = x[:-1]
+    else:
+        with torch.inference_mode(change != "in place"):
+            x.copy_(x.flip(0))
+    fresh = passes(small_victim(), **LIMITS)[2](1, other)
+    after = simulate(1, other)
+    assert torch.equal(after, fresh)
+    assert after.shape != before.shape or not torch.equal(after, before)
+
+
 # Options of the column
-
-
-LIMITS = {"radius": 0.2, "threshold": 0.02}  # under which digits meet all four verdicts
 
 
 def reversed_rows(victim, **options):

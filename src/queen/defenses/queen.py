@@ -7,7 +7,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,12 +33,31 @@ from queen.zoo import NETWORKS
 BATCH = 512
 
 
+@dataclass(frozen=True)
+class SimulatedQueries:
+    """Queries x (n, ...), how often they had been changed in place, and their features (n, D)."""
+
+    x: Tensor
+    version: int | None
+    features: Tensor
+
+    def is_for(self, x: Tensor) -> bool:
+        """Whether these are the features of x: the very same tensor, unchanged since."""
+        return self.x is x and self.version is not None and self.version == _version(x)
+
+
+def _version(x: Tensor) -> int | None:
+    """How often a tensor has been changed in place; None where torch does not count."""
+    return None if x.is_inference() else x._version
+
+
 class GuardedEndpoint:
     """A guard as an endpoint that counts its verdicts."""
 
     def __init__(self, bundle: Bundle, secret: bytes) -> None:
         self._guard = Guard(bundle, secret=secret)
         self._verdicts: Counter[str] = Counter()
+        self._simulated: SimulatedQueries | None = None
 
     @property
     def verdicts(self) -> Mapping[str, int]:
@@ -71,12 +90,26 @@ class GuardedEndpoint:
         has_accused = bundle.policy == "sentinel" and bundle.sentinel.on_alarm != "refuse"
         guard = Guard(_without_refusals(bundle), secret=draw_secret(generator))
         states: list[list[Tensor]] = [[], []] if has_accused else [[]]
-        for part_clean, part in zip(clean.split(BATCH), x.split(BATCH), strict=True):  # type: ignore[no-untyped-call]
-            batch = guard.measure(part, said=part_clean)
+        features = self._features_of(x)
+        for part_clean, part, part_features in zip(
+            clean.split(BATCH),  # type: ignore[no-untyped-call]
+            x.split(BATCH),  # type: ignore[no-untyped-call]
+            features.split(BATCH),  # type: ignore[no-untyped-call]
+            strict=True,
+        ):
+            batch = guard.measure(part, said=part_clean, features=part_features)
             for state, answers in enumerate(states):
                 judgement = _accuse(batch) if state else guard.judge(_without_alarm(batch), "attacker")
                 answers.append(_respond(guard, batch, judgement))
         return torch.stack([torch.cat(answers) for answers in states])
+
+    def _features_of(self, x: Tensor) -> Tensor:
+        """The model's features (n, D) of x: recovery attacks simulate many passes over one stream, whose features do
+        not depend on what the model is said to have said. Those of the latest stream are kept."""
+        if self._simulated is None or not self._simulated.is_for(x):
+            parts = [self._guard.measure(part).features for part in x.split(BATCH)]  # type: ignore[no-untyped-call]
+            self._simulated = SimulatedQueries(x, _version(x), torch.cat(parts))
+        return self._simulated.features
 
 
 def _without_refusals(bundle: Bundle) -> Bundle:
