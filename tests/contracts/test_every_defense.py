@@ -24,6 +24,7 @@ SAME = 1e-5  # through a network, whose rounding depends on the size of a batch
 STEEP = 1e-3  # a map that switches at a confidence makes more of that rounding, for the few rows just there
 TRAIN, CALIBRATION = 900, 400
 LIMITS = {"radius": 0.2, "threshold": 0.02}  # where a defense has them: digits then meet all four verdicts
+SMALL = {"queen-artifact": {"shadow_kind": "small_cnn", "shadow_models": 2}}  # ten large networks would take a minute
 EVERY = pytest.mark.parametrize("name", DEFENSES)
 
 
@@ -60,7 +61,7 @@ def options(defense: Defense) -> dict[str, object]:
 
 
 def start(name: str, victim: Victim, number: int = 0, **changes: object) -> Endpoint:
-    return DEFENSES[name].start(victim, seed(number), **{**options(DEFENSES[name]), **changes})
+    return DEFENSES[name].start(victim, seed(number), **{**options(DEFENSES[name]), **SMALL.get(name, {}), **changes})
 
 
 def ask(oracle: Callable[[Tensor], Tensor], x: Tensor, batch: int) -> Tensor:

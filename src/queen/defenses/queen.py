@@ -54,8 +54,8 @@ def _version(x: Tensor) -> int | None:
 class GuardedEndpoint:
     """A guard as an endpoint that counts its verdicts."""
 
-    def __init__(self, bundle: Bundle, secret: bytes) -> None:
-        self._guard = Guard(bundle, secret=secret)
+    def __init__(self, bundle: Bundle, secret: bytes, make_guard: type[Guard] = Guard) -> None:
+        self._guard, self._make_guard = make_guard(bundle, secret=secret), make_guard
         self._verdicts: Counter[str] = Counter()
         self._simulated: SimulatedQueries | None = None
 
@@ -88,7 +88,7 @@ class GuardedEndpoint:
         """Answers to a new client, under another secret; also those to an accused client, where the accused get any."""
         bundle = self._guard.bundle
         has_accused = bundle.policy == "sentinel" and bundle.sentinel.on_alarm != "refuse"
-        guard = Guard(_without_refusals(bundle), secret=draw_secret(generator))
+        guard = self._make_guard(_without_refusals(bundle), secret=draw_secret(generator))
         states: list[list[Tensor]] = [[], []] if has_accused else [[]]
         features = self._features_of(x)
         for part_clean, part, part_features in zip(
@@ -203,7 +203,7 @@ def _builder(policy: str) -> Callable[..., Endpoint]:
 
 
 def load_or_fit(victim: Victim, **recipe: Any) -> Bundle:
-    """The bundle that all policies share: from the victim's cache, or fitted and stored there."""
+    """The bundle of a recipe, which policies share: from the victim's cache, or fitted and stored there."""
     if victim.cache is None:
         return _fit(victim, **recipe)
     tensors = [*victim.model.state_dict().values(), *victim.train, *(victim.calibration or ())]
@@ -222,7 +222,14 @@ def load_or_fit(victim: Victim, **recipe: Any) -> Bundle:
 
 
 def _fit(
-    victim: Victim, *, map_epochs: int, map_batch: int | None, shadow_models: int, shadow_kind: str, seed: int
+    victim: Victim,
+    *,
+    map_epochs: int,
+    map_batch: int | None,
+    shadow_models: int,
+    shadow_kind: str,
+    seed: int,
+    **training: Any,
 ) -> Bundle:
     guard = protect(
         victim.model,
@@ -230,7 +237,7 @@ def _fit(
         calibration=victim.calibration,
         policy="paper",  # the defense chooses its own
         mapping=MapRecipe(epochs=map_epochs, batch=map_batch),
-        shadows=_shadow_recipe(shadow_kind, shadow_models),
+        shadows=replace(_shadow_recipe(shadow_kind, shadow_models), **training),
         min_agreement=0,  # reported, not refused: a benchmark also shows where the map is poor
         input_range=None,  # attackers' images come from elsewhere, and all defenses must see the same
         seed=seed,
@@ -262,6 +269,5 @@ _queen = partial(
 DEFENSES: Mapping[str, Defense] = {
     "queen": _queen(_builder("paper")),
     "queen-strict": _queen(_builder("strict")),
-    "queen-artifact": _queen(_builder("artifact")),
     "queen-sentinel": _queen(_builder("sentinel"), needs=_NEEDS | {"calibration"}),
 }
