@@ -205,6 +205,21 @@ def test_the_promise_could_be_broken(victim, queries):
     assert keeps_promise("ties", clean, torch.ones_like(clean))
 
 
+@EVERY
+def test_honest_answers_are_counted_and_simulations_are_not(name, victim, queries):
+    endpoint = start(name, victim)
+    assert sum(endpoint.verdicts.values()) == 0
+    answers = ask(endpoint.client("a"), queries, 64)
+    counted = dict(endpoint.verdicts)
+    endpoint.simulate(victim.clean(queries), queries, seed(7))
+    assert dict(endpoint.verdicts) == counted
+    assert 0 <= counted["honest"] <= len(queries) - counted.get("refused", 0)
+    if isinstance(endpoint, MappedEndpoint):
+        assert counted["honest"] == ((answers - victim.clean(queries)).abs().amax(1) <= SAME).sum()
+    ask(endpoint.client("b"), queries, 64)
+    assert endpoint.verdicts["honest"] == 2 * counted["honest"]  # everybody starts alike
+
+
 # What a defense declares to need
 
 

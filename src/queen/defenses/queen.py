@@ -56,7 +56,7 @@ class GuardedEndpoint:
 
     def __init__(self, bundle: Bundle, secret: bytes, make_guard: type[Guard] = Guard) -> None:
         self._guard, self._make_guard = make_guard(bundle, secret=secret), make_guard
-        self._verdicts: Counter[str] = Counter()
+        self._verdicts: Counter[str] = Counter(alarmed=0, refused=0, honest=0)
         self._simulated: SimulatedQueries | None = None
 
     @property
