@@ -71,15 +71,19 @@ class Guard:
         judgement = self.judge(batch, client, group_limits)
         return self.respond(batch, judgement, client)
 
-    def measure(self, x: Inputs, *, said: Tensor | None = None) -> MeasuredBatch:
+    def measure(self, x: Inputs, *, said: Tensor | None = None, features: Tensor | None = None) -> MeasuredBatch:
         """One checked batch through model and map: all that answering needs but the client's past. Changes nothing.
 
         `said` (n, K) replaces the model's own probabilities, for callers who ask what the guard would make of others.
+        `features` (n, D) are those of x, measured before: then only the model's head runs.
         """
         bundle = self.bundle
         x = inputs.to(self.check(x), bundle.probe.logits.device)
         with torch.inference_mode():
-            features, logits = self._run(x)
+            if features is None:
+                features, logits = self._run(x)
+            else:
+                logits = bundle.split.head_of(features)
             if not inputs.is_finite(logits):
                 raise NotFiniteError("the model's logits are NaN or infinite for this input")
             if said is not None:

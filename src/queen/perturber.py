@@ -84,36 +84,37 @@ class Perturber:
         """The answers (n, K) to a batch whose rows all get the same action."""
         honest = batch.honest
         if action is Action.MOVE:
-            return self._move(batch.features, batch.logits)
+            return self._move(batch)
         if action is Action.DECOY and batch.bets is not None:  # only the sentinel gives decoys, and it always bets
             return self._sentinel.decoys(batch.bets).to(honest)
         if action is Action.LABEL:
             return torch.nn.functional.one_hot(batch.logits.argmax(1), honest.shape[1]).to(honest)
         if action is Action.REFUSE:
             return torch.full_like(honest, 1 / honest.shape[1])
-        # The sentinel reverses the answers of thieves: a kept label would be just what they want.
-        keep_label = self._bundle.keep_label and self._bundle.policy != "sentinel"
-        return self._round(
-            reverse_gradient(honest, self._pirate(clients, batch.x, batch.features), keep_label=keep_label)
-        )
+        return self._round(self._reverse(clients, batch))
 
     def _round(self, answers: Tensor) -> Tensor:
         """Answers (n, K) with as many digits as clients may see."""
         return answers if self._digits is None else round_answers(answers, self._digits)
 
-    def _move(self, features: Tensor, logits: Tensor) -> Tensor:
+    def _move(self, batch: MeasuredBatch, *, as_logits: bool = False) -> Tensor:
         """Answers for features that were moved, by the linear head in closed form or step by step by any other head."""
-        centres, max_steps = self._bundle.geometry.feature_centres, self._policy.max_steps
+        features, logits = batch.features, batch.logits
+        centres = self._bundle.geometry.feature_centres
+        how: dict[str, Any] = {"max_steps": self._policy.max_steps, "as_logits": as_logits}
         if self._centre_logits is None:
-            return move_feature_any_head(features, logits, self._bundle.split.head_of, centres, max_steps=max_steps)
-        return move_feature(
-            features, logits, centres, self._centre_logits, centre_squares=self._centre_squares, max_steps=max_steps
-        )
+            return move_feature_any_head(features, logits, self._bundle.split.head_of, centres, **how)
+        return move_feature(features, logits, centres, self._centre_logits, centre_squares=self._centre_squares, **how)
 
-    def _pirate(self, clients: Sequence[str], x: Inputs, features: Tensor) -> Tensor:
-        """What a simulated pirate would answer: the mean of `draw` shadows, drawn by the keyed hash of the query."""
+    def _reverse(self, clients: Sequence[str], batch: MeasuredBatch) -> Tensor:
+        """Answers (n, K) that reverse the gradient of a simulated pirate."""
+        pirate = self._mean(clients, batch.x, self._bundle.shadows.probabilities(batch.features, batch.x))
+        # The sentinel reverses the answers of thieves: a kept label would be just what they want.
+        keep_label = self._bundle.keep_label and self._bundle.policy != "sentinel"
+        return reverse_gradient(batch.honest, pirate, keep_label=keep_label)
+
+    def _mean(self, clients: Sequence[str], x: Inputs, said: Tensor) -> Tensor:
+        """The mean (n, K) of what `draw` shadows said (n, S, K), drawn by the keyed hash of the query."""
         bundle = self._bundle
-        probabilities = bundle.shadows.probabilities(features, x)
         digests = query_digests(self._secret, [f"{bundle.identity}\0{client}" for client in clients], x)
-        drawn = draw(digests, len(bundle.shadows), bundle.draw)
-        return draw_mean(probabilities, drawn.to(probabilities.device))
+        return draw_mean(said, draw(digests, len(bundle.shadows), bundle.draw).to(said.device))

@@ -135,6 +135,46 @@ def test_answers_are_compared_with_the_clean_ones(tmp_path, plant):
     assert undefended == {"honest": 1.0, "label_kept": 1.0, "l1": 0.0, "l2": 0.0, "kl": 0.0}
 
 
+# Honest is what the service left alone
+
+
+def test_an_answer_near_the_models_own_is_not_honest(tmp_path, plant):
+    plant(lambda y, x: y.lerp(y.roll(1, 1), 1e-5))
+    assert run(tmp_path, "planted")["answers"]["honest"] == 0
+
+
+def test_honest_answers_stay_honest_when_the_attacker_averages_them(tmp_path, plant):
+    plant(attacks={"smoothing": replace(ATTACKS["smoothing"], learn=clueless)})
+    result = run(tmp_path, attack="smoothing")
+    assert result["answers"]["honest"] == result["verdicts"]["honest"] == 1
+    assert result["answers"]["l1"] > 0.01  # the means are not the model's answer to any image
+
+
+def test_a_map_that_leaves_some_answers_alone_is_honest_there(tmp_path, plant):
+    def squeeze_the_unsure(y: Tensor, x: Tensor) -> Tensor:
+        return torch.where(y.amax(1, keepdim=True) > 0.9, y, y.square() / y.square().sum(1, keepdim=True))
+
+    plant(squeeze_the_unsure)
+    result = run(tmp_path, "planted")
+    assert 0.2 < result["answers"]["honest"] < 0.98
+    assert result["answers"]["l1"] > 0
+
+
+@pytest.mark.parametrize("after_alarm", [0, None])
+def test_rounded_answers_of_the_sentinel_are_honest_until_the_alarm_and_refused_ones_are_no_answers(
+    tmp_path, after_alarm, plant
+):
+    noise = replace(tiny_protectee(), key="noise", pool=torch.rand(600, 1, 8, 8, generator=torch.Generator()))
+    plant(attacks={"clueless": Attack(learn=clueless)})
+    options = {"map_epochs": 5, "on_alarm": "decoy", "after_alarm": after_alarm}
+    result = run(tmp_path, "queen-sentinel", "clueless", around=noise, options=options)
+    shares, honest = result["verdicts"], result["answers"]["honest"]
+    assert 0 < shares["honest"] < 0.9
+    assert shares["refused"] > 0.1 or after_alarm is None
+    assert honest == pytest.approx(shares["honest"] / (1 - shares["refused"]))
+    assert honest == 1 or after_alarm is None
+
+
 # Flags
 
 

@@ -298,6 +298,16 @@ def test_seed_attack_query_defense_and_options_change_the_hash_and_names_do_not(
     assert hashes(name="another name of the spec") == hashes()
 
 
+def test_an_option_that_came_later_changes_the_hash_only_where_it_is_not_at_its_default():
+    before = hashes(defenses={"queen": {}})
+    for name in DEFENSES["queen"].added:
+        assert hashes(defenses={"queen": {name: DEFENSES["queen"].options[name]}}) == before
+    changed = {"absolute_radius": 0.1, "shadow_kind": "network", "draw": 3, "keep_label": True}
+    assert set(changed) == DEFENSES["queen"].added
+    each = [hashes(defenses={"queen": {name: value}}) for name, value in changed.items()]
+    assert len({tuple(found) for found in (before, *each)}) == 5
+
+
 def shuffled(value: Any, rng: random.Random) -> Any:
     if isinstance(value, dict):
         keys = list(value)

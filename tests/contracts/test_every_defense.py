@@ -24,6 +24,7 @@ SAME = 1e-5  # through a network, whose rounding depends on the size of a batch
 STEEP = 1e-3  # a map that switches at a confidence makes more of that rounding, for the few rows just there
 TRAIN, CALIBRATION = 900, 400
 LIMITS = {"radius": 0.2, "threshold": 0.02}  # where a defense has them: digits then meet all four verdicts
+SMALL = {"queen-artifact": {"shadow_kind": "small_cnn", "shadow_models": 2}}  # ten large networks would take a minute
 EVERY = pytest.mark.parametrize("name", DEFENSES)
 
 
@@ -60,7 +61,7 @@ def options(defense: Defense) -> dict[str, object]:
 
 
 def start(name: str, victim: Victim, number: int = 0, **changes: object) -> Endpoint:
-    return DEFENSES[name].start(victim, seed(number), **{**options(DEFENSES[name]), **changes})
+    return DEFENSES[name].start(victim, seed(number), **{**options(DEFENSES[name]), **SMALL.get(name, {}), **changes})
 
 
 def ask(oracle: Callable[[Tensor], Tensor], x: Tensor, batch: int) -> Tensor:
@@ -202,6 +203,21 @@ def test_the_promise_could_be_broken(victim, queries):
     assert not keeps_promise("always", clean, clean.roll(1, 1))
     assert not keeps_promise("ties", clean, clean.roll(1, 1))
     assert keeps_promise("ties", clean, torch.ones_like(clean))
+
+
+@EVERY
+def test_honest_answers_are_counted_and_simulations_are_not(name, victim, queries):
+    endpoint = start(name, victim)
+    assert sum(endpoint.verdicts.values()) == 0
+    answers = ask(endpoint.client("a"), queries, 64)
+    counted = dict(endpoint.verdicts)
+    endpoint.simulate(victim.clean(queries), queries, seed(7))
+    assert dict(endpoint.verdicts) == counted
+    assert 0 <= counted["honest"] <= len(queries) - counted.get("refused", 0)
+    if isinstance(endpoint, MappedEndpoint):
+        assert counted["honest"] == ((answers - victim.clean(queries)).abs().amax(1) <= SAME).sum()
+    ask(endpoint.client("b"), queries, 64)
+    assert endpoint.verdicts["honest"] == 2 * counted["honest"]  # everybody starts alike
 
 
 # What a defense declares to need

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -237,6 +238,20 @@ def test_options_reach_the_bundle():
     assert bundle.name_of(1) == "b"
     assert fit().bundle.name_of(1) == "1"
     assert len(bundle.shadows) == 4
+
+
+def test_network_shadows_may_be_named_and_trained_on_all_images():
+    x, y = digits()
+    part = images(x[:200]), y[:200]
+    apart = ShadowRecipe(kind="network", networks=["small_cnn"], count=2, draw=1, per_class=1, epochs=10, batch=16)
+    whole = fit(part, trained("cnn"), shadows=replace(apart, whole=True)).bundle.shadows
+    assert [recipe.args["name"] for recipe in whole.recipes] == ["small_cnn", "small_cnn"]
+    rest = images(x[200:600])
+    right = [
+        (shadows.probabilities(torch.empty(0), rest).argmax(2) == y[200:600, None]).double().mean()
+        for shadows in (fit(part, trained("cnn"), shadows=apart).bundle.shadows, whole)
+    ]
+    assert right[1] > right[0] + 0.2
 
 
 def test_default_network_shadows_see_small_images():

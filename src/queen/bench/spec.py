@@ -199,10 +199,10 @@ class Cell:
     def config(self) -> dict[str, Any]:
         """All that the result depends on, except the images themselves and the machine, which the result names.
 
-        Of the sizes only those that are not the published ones: a new attack brings new ones, on which no older result
-        depends.
+        Of the sizes only those that are not the published ones, of options `added` to a defense only those that are not
+        at their defaults: new attacks and options bring new ones, on which no older result depends.
         """
-        spec = self.spec
+        spec, method = self.spec, DEFENSES[self.defense]
         return {
             "version": spec.version,
             "protectee": as_json(spec.protectee),
@@ -211,7 +211,11 @@ class Cell:
             "sizes": {name: size for name, size in as_json(spec.sizes).items() if size != as_json(Sizes())[name]},
             "utility": as_json(spec.utility),
             "defense": self.defense,
-            "options": self.options,
+            "options": {
+                name: value
+                for name, value in self.options.items()
+                if name not in method.added or value != method.options[name]
+            },
             "query": self.query,
             "attack": self.attack,
             "seed": self.seed,

@@ -29,6 +29,10 @@ class Geometry:
         centres, spreads = (of_class.index_select(0, labels) for of_class in (self.centres, self.spreads))
         return (points.double() - centres).div_(spreads.unsqueeze(1))
 
+    def relative_radii(self, radius: float) -> tuple[float, ...]:
+        """rho^k = r / d^k: a radius in the map's own units, as one relative radius per class (K,)."""
+        return tuple(radius / spread for spread in self.spreads.tolist())
+
 
 def check_labels(labels: Tensor, classes: int) -> None:
     """Refuse labels outside the model's classes, too few classes and classes without images."""

@@ -70,9 +70,11 @@ def move_feature(
     centre_squares: Tensor | None = None,
     step: float = STEP,
     max_steps: int | None = None,
+    as_logits: bool = False,
 ) -> Tensor:
     """Walk u towards the farthest C^j (j != k) while the label stays k; returns the softmax there, (n, K).
 
+    With `as_logits`, which only the reproduction of the authors' released code wants, the logits there instead.
     features (n, D), logits (n, K), centres (K, D), centre_logits (K, K) = f^C(centres) of a linear head f^C;
     centre_squares (K,) = |C^j|^2 saves computing them again. Along the line the logits are linear,
     l(s) = l + s g with g = (f^C(C^j) - l) / |C^j - u|, so the step count comes from the first crossing,
@@ -92,7 +94,8 @@ def move_feature(
     closing = slope - slope.gather(1, labels)
     crossing = ((logits.gather(1, labels) - logits) / closing).masked_fill_(closing <= 0, torch.inf)
     steps = walk_steps(crossing.amin(1, keepdim=True), distance, step, max_steps)
-    return lift_top(torch.addcmul(logits, steps, slope, value=step).softmax(1), labels)
+    moved = torch.addcmul(logits, steps, slope, value=step)
+    return moved if as_logits else lift_top(moved.softmax(1), labels)
 
 
 def walk_steps(crossing: Tensor, distance: Tensor, step: float, max_steps: int | None) -> Tensor:
@@ -110,6 +113,7 @@ def move_feature_any_head(
     *,
     step: float = STEP,
     max_steps: int | None = None,
+    as_logits: bool = False,
 ) -> Tensor:
     """`move_feature` for a head that is not linear: BISECTIONS halvings of the line find where the label changes."""
     labels = logits.argmax(1, keepdim=True)
@@ -130,7 +134,8 @@ def move_feature_any_head(
     moved: Tensor = head(features + steps * step * direction)
     # Bisection may miss a crossing, so that the label differs here, and huge features may overflow: then do not move.
     stays = (moved.argmax(1, keepdim=True) == labels) & moved.isfinite().all(1, keepdim=True)
-    return lift_top(torch.where(stays, moved, logits).softmax(1), labels)
+    moved = torch.where(stays, moved, logits)
+    return moved if as_logits else lift_top(moved.softmax(1), labels)
 
 
 def lift_top(probabilities: Tensor, labels: Tensor) -> Tensor:

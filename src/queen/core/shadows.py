@@ -21,13 +21,17 @@ class Shadows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def probabilities(self, features: Tensor, x: Inputs) -> Tensor:
-        """Softmax of every shadow, (n, S, K), for features (n, D) of the queries x."""
+    def logits(self, features: Tensor, x: Inputs) -> Tensor:
+        """Logits of every shadow, (n, S, K), for features (n, D) of the queries x."""
         ...
+
+    def probabilities(self, features: Tensor, x: Inputs) -> Tensor:
+        """Softmax of every shadow, (n, S, K)."""
+        return self.logits(features, x).softmax(2)
 
 
 @dataclass(frozen=True)
-class HeadShadows:
+class HeadShadows(Shadows):
     """Linear pirates on the protectee's own features: weight (S, K, D), bias (S, K). Nearly free at query time."""
 
     weight: Tensor
@@ -36,15 +40,14 @@ class HeadShadows:
     def __len__(self) -> int:
         return len(self.weight)
 
-    def probabilities(self, features: Tensor, x: Inputs) -> Tensor:
-        """Softmax of every shadow, (n, S, K); looks at features only."""
+    def logits(self, features: Tensor, x: Inputs) -> Tensor:
+        """Logits of every shadow, (n, S, K); looks at features only."""
         shadows, classes, _ = self.weight.shape
-        logits = F.linear(features, self.weight.flatten(0, 1), self.bias.flatten())
-        return logits.view(-1, shadows, classes).softmax(2)
+        return F.linear(features, self.weight.flatten(0, 1), self.bias.flatten()).view(-1, shadows, classes)
 
 
 @dataclass(frozen=True)
-class NetworkShadows:
+class NetworkShadows(Shadows):
     """Pirates with networks of their own that take x, as in the paper."""
 
     networks: tuple[nn.Module, ...]
@@ -53,15 +56,18 @@ class NetworkShadows:
     def __len__(self) -> int:
         return len(self.networks)
 
-    def probabilities(self, features: Tensor, x: Inputs) -> Tensor:
-        """Softmax of every shadow, (n, S, K); looks at x only."""
-        return torch.stack([run_model(network, x).softmax(1) for network in self.networks], 1)
+    def logits(self, features: Tensor, x: Inputs) -> Tensor:
+        """Logits of every shadow, (n, S, K); looks at x only."""
+        return torch.stack([run_model(network, x) for network in self.networks], 1)
 
 
-def draw_mean(probabilities: Tensor, drawn: Tensor) -> Tensor:
-    """The pirates' answer: mean of the drawn shadows' softmax (never of logits); (n, S, K), drawn (n, k) -> (n, K)."""
+def draw_mean(said: Tensor, drawn: Tensor) -> Tensor:
+    """The pirates' answer: mean of what the drawn shadows said, (n, S, K), drawn (n, k) -> (n, K).
+
+    They say their softmax, never logits, except where the authors' released code is reproduced.
+    """
     rows = torch.arange(len(drawn), device=drawn.device)[:, None]
-    return probabilities[rows, drawn].mean(1)
+    return said[rows, drawn].mean(1)
 
 
 def disjoint_subsets(

@@ -17,6 +17,7 @@ from queen.defenses import (
     modelguard_w,
     none,
     queen,
+    queen_artifact,
     reverse_sigmoid,
     rounding,
 )
@@ -35,7 +36,7 @@ DEFENSES: Mapping[str, Defense] = {
     "modelguard_s": modelguard_s.DEFENSE,
     "queen": queen.DEFENSES["queen"],
     "queen-strict": queen.DEFENSES["queen-strict"],
-    "queen-artifact": queen.DEFENSES["queen-artifact"],
+    "queen-artifact": queen_artifact.DEFENSE,
     "queen-sentinel": queen.DEFENSES["queen-sentinel"],
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -26,6 +27,8 @@ KeepsLabel = Literal["always", "ties", "no"]
 Need = Literal["x", "second_network", "outliers", "calibration"]
 """What a defense uses beside the model's probabilities: the query itself, a second trained network, outlier images
 that the victim was trained with, images held out from training."""
+
+NOISE = 1e-6  # of float32 numbers in 0..1 that were only scaled or summed up
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,15 @@ class Victim:
 class Endpoint(Protocol):
     """A defended victim, as seen by its clients and by attackers who know the defense."""
 
+    @property
+    def verdicts(self) -> Mapping[str, int]:
+        """What became of all queries so far: how many got each verdict, by its name.
+
+        Every defense counts the "honest" answers, as it alone knows: where it decides, those that it decided to leave
+        alone; a fixed map, those of which it changed no number. Those that refuse also count "refused" ones.
+        """
+        ...
+
     def client(self, name: str) -> Oracle:
         """The oracle of one client, whom stateful defenses remember by this name."""
         ...
@@ -71,14 +83,32 @@ class MappedEndpoint:
 
     victim: Victim
     perturb: Callable[[Tensor, Tensor], Tensor]
+    counts: Counter[str] = field(default_factory=lambda: Counter(honest=0), compare=False)
+
+    @property
+    def verdicts(self) -> Mapping[str, int]:
+        """How many answers were the model's own."""
+        return dict(self.counts)
 
     def client(self, name: str) -> Oracle:
         """The map, applied to the model's answers."""
-        return lambda x: self.perturb(self.victim.clean(x), x)
+
+        def answer(x: Tensor) -> Tensor:
+            clean = self.victim.clean(x)
+            answers = self.perturb(clean, x)
+            self.counts["honest"] += count_unchanged(clean, answers)
+            return answers
+
+        return answer
 
     def simulate(self, clean: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
         """The map itself."""
         return self.perturb(clean, x)[None]
+
+
+def count_unchanged(clean: Tensor, answers: Tensor) -> int:
+    """How many rows of the answers (n, K) are the clean ones they were made of, but for the noise of arithmetic."""
+    return int(((answers - clean).abs().amax(1) <= NOISE).sum())
 
 
 @dataclass(frozen=True)
@@ -86,7 +116,8 @@ class Defense:
     """One entry of `DEFENSES`: how to build the endpoint, what that needs, and what it promises.
 
     `build(victim, generator, **options)` returns the endpoint; all options have defaults. `on_simplex` says whether
-    answers sum to 1, `stateful` whether an answer depends on what the client asked before.
+    answers sum to 1, `stateful` whether an answer depends on what the client asked before. `added` names options that
+    are younger than published results: those depend on them only where they are not at their defaults.
     """
 
     build: Callable[..., Endpoint]
@@ -94,6 +125,7 @@ class Defense:
     needs: frozenset[Need] = frozenset()
     on_simplex: bool = True
     stateful: bool = False
+    added: frozenset[str] = frozenset()
 
     @property
     def options(self) -> Mapping[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from queen.defenses.base import Defense, Endpoint, Victim
+from queen.defenses.base import Defense, Endpoint, Victim, count_unchanged
 from queen.defenses.checks import check_number
 from queen.types import Oracle
 
@@ -56,11 +58,24 @@ class RepeatingEndpoint:
     victim: Victim
     epsilon: float
     clients: dict[str, EarlierAnswers] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=lambda: Counter(honest=0))
+
+    @property
+    def verdicts(self) -> Mapping[str, int]:
+        """How many answers were the model's own."""
+        return dict(self.counts)
 
     def client(self, name: str) -> Oracle:
         """The victim's answers, or earlier ones near them."""
         earlier = self.clients.setdefault(name, {})
-        return lambda x: repeat(self.victim.clean(x), earlier, epsilon=self.epsilon)
+
+        def answer(x: Tensor) -> Tensor:
+            clean = self.victim.clean(x)
+            answers = repeat(clean, earlier, epsilon=self.epsilon)
+            self.counts["honest"] += count_unchanged(clean, answers)
+            return answers
+
+        return answer
 
     def simulate(self, clean: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
         """The answers to a client without earlier ones that sends the rows in order."""

@@ -224,8 +224,8 @@ def _limits(limits: Limits | None, absolute_radius: float | None, geometry: Geom
         return limits or Limits()
     if limits is not None:
         raise LimitsError("give either limits or absolute_radius, not both")
-    absolute = Limits(radius=absolute_radius).radius  # which checks that it is a number
-    return Limits(radius=tuple(absolute / d for d in geometry.spreads.tolist()))
+    Limits(radius=absolute_radius)  # which checks that it is a number
+    return Limits(radius=geometry.relative_radii(absolute_radius))
 
 
 def _report(

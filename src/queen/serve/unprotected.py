@@ -27,7 +27,7 @@ class Unprotected(Guard):
     policy = NO_POLICY
     digits = None
 
-    def measure(self, x: Inputs, *, said: Tensor | None = None) -> MeasuredBatch:
+    def measure(self, x: Inputs, *, said: Tensor | None = None, features: Tensor | None = None) -> MeasuredBatch:
         """The model's answers and nothing else."""
         bundle = self.bundle
         x = inputs.to(self.check(x), bundle.probe.logits.device)

@@ -80,8 +80,8 @@ class StudyContext:
     def fit_bundle(self, *, use_cache: bool = True) -> Bundle:
         """The bundle that the benchmark's own QUEEN fits, so that both share one in the cache."""
         options = self.spec.defenses.get("queen", {})
-        recipe: dict[str, Any] = {"map_epochs": 100, "map_batch": None, "shadow_models": 10, "seed": 0}
-        recipe |= {name: value for name, value in options.items() if name in recipe}
+        names = ("map_epochs", "map_batch", "shadow_models", "shadow_kind", "seed")
+        recipe = {name: options.get(name, DEFENSES["queen"].options[name]) for name in names}
         victim = self.protectee.victim if use_cache else replace(self.protectee.victim, cache=None)
         return load_or_fit(victim, **recipe)
 

@@ -18,7 +18,6 @@ from queen.bench.spec import digest
 from queen.bench.trials.trial import Trial, make_knowledge
 from queen.cache import Cache
 from queen.defenses.base import Endpoint
-from queen.defenses.queen import GuardedEndpoint
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def interrogate(trial: Trial, protectee: Protectee, cache: Cache | None = None) 
     start, oracle = time.perf_counter(), _make_oracle(trial, endpoint)
     transcript = QUERIES[trial.query](oracle, ATTACKS[trial.attack], knowledge, trial.budget, trial.generator("query"))
     seconds = round(time.perf_counter() - start, 3)
-    return Interrogation(endpoint, knowledge, transcript, oracle.used, _verdicts(endpoint), seconds)
+    return Interrogation(endpoint, knowledge, transcript, oracle.used, endpoint.verdicts, seconds)
 
 
 def sends_plain_images(trial: Trial) -> bool:
@@ -58,10 +57,6 @@ def sends_plain_images(trial: Trial) -> bool:
 def _make_oracle(trial: Trial, endpoint: Endpoint) -> CountedOracle:
     overspend = ATTACKS[trial.attack].overspend(trial.sizes)
     return CountedOracle(endpoint.client, trial.budget * overspend, trial.sizes.ask_batch)
-
-
-def _verdicts(endpoint: Endpoint) -> Mapping[str, int]:
-    return endpoint.verdicts if isinstance(endpoint, GuardedEndpoint) else {}
 
 
 def _share(trial: Trial, protectee: Protectee, endpoint: Endpoint, knowledge: Knowledge, cache: Cache) -> Interrogation:
@@ -76,7 +71,7 @@ def _share(trial: Trial, protectee: Protectee, endpoint: Endpoint, knowledge: Kn
 
     def ask_and_count() -> dict[str, Any]:
         cache.tensors(name, ask)
-        return dict(_verdicts(endpoint))
+        return dict(endpoint.verdicts)
 
     counted = cache.timed(f"{name}-counts", ask_and_count)
     stored = cache.tensors(name, ask)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from queen.attacks import ATTACKS
 from queen.attacks.base import Transcript
-from queen.attacks.strategies.cleaning import rounding_error
 from queen.bench.code import defending_code, describe_code
 from queen.bench.protectee import Protectee
 from queen.bench.spec import VERSION, as_json, digest
@@ -24,9 +22,6 @@ from queen.bench.trials.trial import Trial
 from queen.bench.trials.utility import distances, measure_utility
 from queen.cache import Cache, Timed
 from queen.defenses import DEFENSES
-
-# Answers closer than this are equal; on a GPU they change a little with the batch they are computed in.
-SAME: Mapping[str, float] = {"cpu": 1e-6, "cuda": 1e-4}
 
 
 def run_trial(trial: Trial, protectee: Protectee, cache: Cache, *, jobs: int = 1) -> dict[str, Any]:
@@ -39,7 +34,7 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache, *, jobs: int = 1
     findings: dict[str, Any] = {}
     believed = attack.believe(transcript, replace(knowledge, findings=findings), trial.generator("believe"))
     recovering = round(time.perf_counter() - start, 3)
-    answers = _compare(transcript, protectee.victim.clean(transcript.x))
+    answers = _compare(transcript, protectee.victim.clean(transcript.x)) | {"honest": _honest(asked)}
     label_right = _share(believed.answers.argmax(1) == protectee.victim.clean(believed.x).argmax(1))
     training = measure_thief(believed, knowledge, trial, protectee, cache, should_learn=label_right > HONEST)
     thief = training.value
@@ -109,13 +104,21 @@ def _name(what: str, trial: Trial, protectee: Protectee) -> str:
 def _compare(transcript: Transcript, clean: Tensor) -> dict[str, float]:
     """How far the attacker's answers are from the clean ones."""
     if len(transcript) == 0:
-        return {"honest": 0.0, "label_kept": 0.0}
-    same = SAME[clean.device.type] + rounding_error(transcript.answers)
+        return {"label_kept": 0.0}
     return {
-        "honest": _share((transcript.answers - clean).abs().amax(1) <= same),
         "label_kept": _share(transcript.answers.argmax(1) == clean.argmax(1)),
         **distances(clean, transcript.answers),
     }
+
+
+def _honest(asked: Interrogation) -> float:
+    """The share of honest answers among all that were given, by the service's own count (`Endpoint.verdicts`).
+
+    Not by comparing numbers: an answer that happens to be near the model's is not honest, nor is one dishonest that was
+    computed in another batch, that was rounded as everybody's are, or that the attacker averaged with others.
+    """
+    answered = asked.sent - asked.verdicts.get("refused", 0)
+    return asked.verdicts["honest"] / answered if answered else 0.0
 
 
 def _share(mask: Tensor) -> float:
