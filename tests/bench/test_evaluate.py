@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset, TensorDataset
 
 import queen.bench
 from queen.attacks.base import BudgetError, Sizes
 from queen.bench.datasets import digits
 from queen.bench.evaluate import Evaluation, fresh_copy
 from queen.bench.spec import Utility
-from queen.errors import OptionError
+from queen.errors import DtypeError, OptionError, QueenError, ShapeError
 from queen.training import Schedule, train
 from queen.zoo import build, seeded
 
@@ -152,6 +156,120 @@ def test_a_budget_larger_than_the_pool_is_an_error(model, data):
 def test_an_attack_that_needs_what_is_not_there_says_so(model, data):
     with pytest.raises(OptionError, match="benign"):
         evaluate(model, data, attacks=["cover_1"])
+
+
+# Images in other forms
+
+
+def mapped(folder, name, pair):
+    """The same images as an array that lies on disk, read-only."""
+    np.save(folder / f"{name}.npy", pair[0].numpy())
+    return np.load(folder / f"{name}.npy", mmap_mode="r"), pair[1].numpy()
+
+
+def timeless(results):
+    """All of the results but times."""
+    text = json.dumps(results)
+    return re.sub(r'"[a-z_]*(seconds|per_second)[a-z_]*": (\{[^}]*\}|[\d.]+)', "", text)
+
+
+@pytest.mark.parametrize("form", ["mapped", "dataset"])
+def test_images_on_disk_or_in_a_dataset_give_the_numbers_of_tensors(model, data, tmp_path, form):
+    other = {n: mapped(tmp_path, n, p) if form == "mapped" else TensorDataset(*p) for n, p in data.items()}
+    options = {"defenses": {"queen-sentinel": {"map_epochs": 2}}, "budget": 60}
+    plain = evaluate(model, data, calibration=data["calibration"], **options)
+    again = evaluate(model, other, calibration=other["calibration"], **options)
+    assert timeless(again.results) == timeless(plain.results)
+
+
+def test_a_pool_may_have_no_labels_in_any_form(model, data, tmp_path):
+    images = data["pool"][0]
+    pools = [images, mapped(tmp_path, "pool", data["pool"])[0], TensorDataset(images)]
+    one, *others = (timeless(evaluate(model, data, pool=pool, budget=40).results) for pool in pools)
+    assert all(other == one for other in others)
+
+
+class Stream(IterableDataset):
+    """A Dataset without a length."""
+
+    def __iter__(self):
+        return iter([])
+
+
+UNUSABLE = {
+    "normalised": (
+        lambda x, y: (4 * x - 2, y),
+        OptionError,
+        r"got numbers from -2 to 2, .*Normalised\(model, ",
+    ),
+    "in bytes": (lambda x, y: ((255 * x).byte(), y), DtypeError, r"expected images in 0\.\.1 as torch\.float32"),
+    "not a number": (lambda x, y: (x / 0 * 0, y), OptionError, "got numbers from nan to nan"),
+    "double": (lambda x, y: TensorDataset(x.double(), y), DtypeError, r"got torch\.float64: convert them"),
+    "too few labels": (lambda x, y: (x, y[1:]), ShapeError, "expected one label an image"),
+    "nothing": (lambda x, y: (x[:0], y[:0]), ShapeError, "expected at least one image, got none"),
+    "an empty dataset": (lambda x, y: TensorDataset(x[:0], y[:0]), ShapeError, "expected at least one image, got none"),
+    "without length": (lambda x, y: Stream(), OptionError, "expected a Dataset with a length, got Stream"),
+    "a list": (lambda x, y: x.tolist(), DtypeError, "expected a tensor, an array or a Dataset, got list"),
+}
+
+
+@pytest.mark.parametrize("name", ["train", "test", "pool", "calibration", "benign"])
+@pytest.mark.parametrize(("change", "error", "message"), UNUSABLE.values(), ids=UNUSABLE)
+def test_unusable_images_are_named_before_anything_runs(model, data, name, change, error, message, monkeypatch):
+    module = sys.modules["queen.bench.evaluate"]
+    monkeypatch.setattr(module, "run_trial", lambda *_: pytest.fail("ran"))
+    x, y = data[name if name in data else "train"]
+    given = {"train": data["train"], "test": data["test"], "pool": data["pool"], name: change(x, y)}
+    with pytest.raises(QueenError, match=f"^{name}: .*{message}") as caught:
+        queen.bench.evaluate(model, defenses=["none"], **given)
+    assert isinstance(caught.value, error)
+
+
+def test_images_without_labels_are_an_error_where_labels_are_needed(model, data):
+    with pytest.raises(OptionError, match="test: expected images and labels"):
+        evaluate(model, {**data, "test": data["test"][0]})
+
+
+def test_a_column_may_be_another_method_with_options(model, data):
+    found = evaluate(model, data, defenses={"coarse": {"defense": "rounding", "decimals": 0}}, budget=40)
+    [one] = found.results
+    assert (one["column"], one["defense"]["name"], one["defense"]["options"]["decimals"]) == ("coarse", "rounding", 0)
+
+
+def test_tables_of_pairs_are_smaller_where_there_are_many_classes():
+    fitting = sys.modules["queen.bench.evaluate"]._fitting_sizes
+    assert fitting(10) == Sizes()
+    assert fitting(1000) == replace(Sizes(), table=100_000)
+
+
+# A cache folder
+
+
+def test_an_evaluation_that_was_stopped_goes_on_where_it_stopped(model, data, tmp_path, monkeypatch):
+    module = sys.modules["queen.bench.evaluate"]
+    original, ran = module.run_trial, []
+
+    def stop_at_the_second(trial, *rest):
+        ran.append(trial.column)
+        if ran == ["none", "rounding"]:
+            raise KeyboardInterrupt
+        return original(trial, *rest)
+
+    monkeypatch.setattr(module, "run_trial", stop_at_the_second)
+    options = {"defenses": ["none", "rounding", "label_only"], "budget": 40, "cache": tmp_path / "new"}
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(model, data, **options)
+    first = evaluate(model, data, **options)
+    assert ran == ["none", "rounding", "rounding", "label_only"]
+    assert evaluate(model, data, **options) == first
+    assert len(ran) == 4
+    assert [path for path in (tmp_path / "new").iterdir() if path.is_dir()] == []  # no images stay behind
+    thief = {"make_thief": lambda _: build("small_cnn", classes=10, grid=2)}
+    for changes in ({"seeds": [1]}, {"budget": 41}, {"schedule": Schedule(epochs=1)}, thief):
+        evaluate(model, data, **(options | changes | {"defenses": ["none"]}))
+    other = {**data, "train": (data["train"][0].flip(0), data["train"][1])}
+    evaluate(model, other, **(options | {"defenses": ["none"]}))
+    assert len(ran) == 9
 
 
 # Fresh copies

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import copy
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from queen.attacks import find_attack, find_queries
 from queen.attacks.base import Sizes
 from queen.bench.cell import run_trial
+from queen.bench.datasets.own import Owned, as_tensors
 from queen.bench.protectee import Labelled, Protectee
 from queen.bench.render.table import Table, tables, to_markdown
-from queen.bench.spec import Utility
+from queen.bench.spec import Utility, as_json, digest
 from queen.bench.trial import Trial
-from queen.cache import Cache, fingerprint
+from queen.cache import Cache, code_version, fingerprint
 from queen.core.split import run_model
 from queen.defenses import find_defense
 from queen.defenses.base import Victim
@@ -28,6 +30,9 @@ from queen.progress import Progress
 from queen.training import Schedule
 from queen.weights import sha256_of
 from queen.zoo import seeded
+
+MOST_NUMBERS = 10**8  # of a table of pairs, so that pairs of 1,000 classes fit into memory
+Columns = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -55,12 +60,12 @@ class Evaluation:
 def evaluate(
     model: nn.Module,
     *,
-    train: Labelled,
-    test: Labelled,
-    pool: Tensor | Labelled,
-    calibration: Labelled | None = None,
-    benign: Labelled | None = None,
-    defenses: Sequence[str] = ("none", "queen", "queen-sentinel"),
+    train: Owned,
+    test: Owned,
+    pool: Owned,
+    calibration: Owned | None = None,
+    benign: Owned | None = None,
+    defenses: Columns = ("none", "queen", "queen-sentinel"),
     attacks: Sequence[str] = ("direct", "label_only"),
     queries: Sequence[str] = ("knockoff",),
     budget: int | None = None,
@@ -69,61 +74,121 @@ def evaluate(
     schedule: Schedule | None = None,
     sizes: Sizes | None = None,
     utility: Utility | None = None,
+    cache: Path | str | None = None,
     progress: bool | None = None,
 ) -> Evaluation:
     """Attack a trained classifier behind every defense.
 
-    `train`, `test`, `calibration` and `benign` are (x, y) tensors, images in 0..1, on the model's device; `pool` are
-    the attacker's images (and their own labels, which some attacks use). The budget is the whole pool unless given;
-    thieves have the model's architecture, with fresh weights, unless `make_thief` says otherwise.
+    `train`, `test`, `calibration` and `benign` are (x, y), images in 0..1 and labels, as tensors or arrays, which may
+    be memory-mapped, or Datasets of such pairs, which are written to disk; `pool` are the attacker's images (and their
+    own labels, which some attacks use). On a GPU all of them go there. `defenses` are names, or columns and their
+    options as in a spec. The budget is the whole pool unless given; thieves have the model's architecture, with fresh
+    weights, unless `make_thief` says otherwise. `sizes` are the published ones, but tables of pairs that fit into
+    memory. A `cache` folder stores what is finished: the same call goes on where it was stopped.
     """
+    columns = defenses if isinstance(defenses, Mapping) else {name: {} for name in defenses}
+    _check(columns, attacks, queries, has_calibration=calibration is not None, has_benign=benign is not None)
+    model = copy.deepcopy(model).eval()  # the caller's stays in its mode
+    with _work_folder(cache) as (store, scratch), Progress(progress) as show:
+        given = {"train": train, "test": test, "pool": pool, "calibration": calibration, "benign": benign}
+        protectee = _make_protectee(model, given, make_thief, schedule or Schedule(), store, scratch)
+        common: dict[str, Any] = {
+            "budget": len(protectee.pool) if budget is None else budget,
+            "sizes": sizes or _fitting_sizes(protectee.classes),
+            "utility": utility or Utility(),
+        }
+        trials = [
+            Trial(column=column, query=query, attack=attack, seed=seed, **_method(column, options), **common)
+            for column, options in columns.items()
+            for query in queries
+            for attack in attacks
+            if query in find_attack(attack).queries
+            for seed in seeds
+        ]
+
+        def run(trial: Trial) -> dict[str, Any]:
+            recipe = [as_json(trial), protectee.key, code_version("queen")]
+            result: dict[str, Any] = store.facts(f"trial-{digest(recipe)}", lambda: run_trial(trial, protectee, store))
+            return result
+
+        return Evaluation([run(trial) for trial in show.each("attacks", trials, len(trials))])
+
+
+def _check(
+    columns: Mapping[str, Mapping[str, Any]],
+    attacks: Sequence[str],
+    queries: Sequence[str],
+    *,
+    has_calibration: bool,
+    has_benign: bool,
+) -> None:
+    """Refuse names that nobody knows, and defenses and attacks that lack images."""
     for query in queries:
         find_queries(query)
-    for name in defenses:
-        if "calibration" in find_defense(name).needs and calibration is None:
-            raise OptionError(f"defense '{name}' needs held-out images: evaluate(..., calibration=(x, y))")
-    model = copy.deepcopy(model).eval()  # the caller's stays in its mode
+    for column, options in columns.items():
+        needs = find_defense(_method(column, options)["defense"]).needs
+        if "calibration" in needs and not has_calibration:
+            raise OptionError(f"defense '{column}' needs held-out images: evaluate(..., calibration=(x, y))")
     for name in attacks:
-        if "benign" in find_attack(name).knows and benign is None:
+        if "benign" in find_attack(name).knows and not has_benign:
             raise OptionError(f"attack '{name}' owns images of the victim's kind: evaluate(..., benign=(x, y))")
-    images, labels = pool if isinstance(pool, tuple) else (pool, None)
+
+
+def _method(column: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The method behind a column, which "defense" names where it is not the column's name, and its options."""
+    given = {name: value for name, value in options.items() if name != "defense"}
+    return {"defense": str(options.get("defense", column)), "options": given}
+
+
+def _fitting_sizes(classes: int) -> Sizes:
+    """The published sizes, with a smaller table where that many pairs of so many classes would not fit into memory."""
+    return replace(Sizes(), table=min(Sizes().table, MOST_NUMBERS // classes))
+
+
+@contextmanager
+def _work_folder(cache: Path | str | None) -> Iterator[tuple[Cache, Path]]:
+    """The cache, and beside it on the same disk a folder for images, which goes in the end; so do both without one."""
+    folder = None if cache is None else Cache(Path(cache)).folder
+    with TemporaryDirectory(prefix=".own-", dir=folder) as scratch:
+        yield Cache(folder or Path(scratch)), Path(scratch)
+
+
+def _make_protectee(
+    model: nn.Module,
+    given: Mapping[str, Owned | None],
+    make_thief: Callable[[torch.Generator], nn.Module] | None,
+    schedule: Schedule,
+    cache: Cache,
+    scratch: Path,
+) -> Protectee:
+    """The model and everybody's images; `key` names all of them, and the thief."""
+    like = next(model.parameters(), torch.empty(0))
+    owned = {name: as_tensors(data, name, like, scratch) for name, data in given.items() if data is not None}
+    for name in owned:
+        if name != "pool" and owned[name][1] is None:
+            raise OptionError(f"{name}: expected images and labels, (x, y) or a Dataset of pairs, got images alone")
+    labelled: dict[str, Labelled] = {name: (x, y) for name, (x, y) in owned.items() if y is not None}
+    pool, pool_labels = owned["pool"]
     make = make_thief or (lambda generator: fresh_copy(model, generator))
     with torch.inference_mode():
-        classes = run_model(model, test[0][:2]).shape[1]
-    trials = [
-        Trial(
-            column=defense,
-            defense=defense,
-            query=query,
-            attack=attack,
-            budget=len(images) if budget is None else budget,
-            seed=seed,
-            sizes=sizes or Sizes(),
-            utility=utility or Utility(),
-        )
-        for defense in defenses
-        for query in queries
-        for attack in attacks
-        if query in find_attack(attack).queries
-        for seed in seeds
-    ]
-    with tempfile.TemporaryDirectory() as folder, Progress(progress) as show:
-        cache = Cache(Path(folder))
-        protectee = Protectee(
-            name="own model",
-            key=fingerprint(*model.state_dict().values(), test[0], images),
-            weights=sha256_of(model),
-            victim=Victim(model, train, make, calibration=calibration, cache=cache),
-            test=test,
-            pool=images,
-            pool_labels=labels,
-            make_thief=make,
-            thief_schedule=schedule or Schedule(),
-            classes=classes,
-            benign=benign,
-            sources=("own images",),
-        )
-        return Evaluation([run_trial(trial, protectee, cache) for trial in show.each("attacks", trials, len(trials))])
+        classes = run_model(model, labelled["test"][0][:2]).shape[1]
+    weights, blank = sha256_of(model), make(torch.Generator().manual_seed(0))
+    facts = repr((weights, sorted(owned), schedule, blank, str(like.device.type))).encode()
+    tensors = [part for pair in owned.values() for part in pair if part is not None]
+    return Protectee(
+        name="own model",
+        key=fingerprint(facts, *blank.state_dict().values(), *tensors),
+        weights=weights,
+        victim=Victim(model, labelled["train"], make, calibration=labelled.get("calibration"), cache=cache),
+        test=labelled["test"],
+        pool=pool,
+        pool_labels=pool_labels,
+        make_thief=make,
+        thief_schedule=schedule,
+        classes=classes,
+        benign=labelled.get("benign"),
+        sources=("own images",),
+    )
 
 
 def fresh_copy(model: nn.Module, generator: torch.Generator) -> nn.Module:
