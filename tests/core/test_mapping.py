@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queen.core import mapping
 from queen.core.geometry import measure, nearest_centre
 from queen.core.mapping import MappingNet, MapRecipe, contrastive_loss, train_map
 from queen.errors import MapError
@@ -38,6 +39,23 @@ def test_the_loss_is_what_loops_give(form, seed, rows, classes, temperature):
     labels[0] = labels[1]
     got = contrastive_loss(z, labels, temperature=temperature, form=form)
     assert got.item() == pytest.approx(by_loops(z.tolist(), labels.tolist(), temperature, form), rel=1e-7, abs=1e-9)
+
+
+@pytest.mark.parametrize("form", ["out", "in"])
+@pytest.mark.parametrize("pairs", [1, 100, 600])
+def test_a_loss_in_blocks_is_the_whole_loss_and_so_is_its_gradient(form, pairs, monkeypatch):
+    labels = torch.arange(50) % 7
+    labels[-1] = 7  # has no partner
+    found = []
+    for most in (mapping.MOST_PAIRS, pairs):
+        monkeypatch.setattr(mapping, "MOST_PAIRS", most)
+        z = torch.randn(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_(True)
+        loss = contrastive_loss(z, labels, temperature=0.5, form=form)
+        loss.backward()
+        found.append((loss.detach(), z.grad))
+    (whole, gradient), (blocks, other) = found
+    assert torch.allclose(whole, blocks, rtol=1e-12)
+    assert torch.allclose(gradient, other, rtol=1e-9, atol=1e-15)
 
 
 @pytest.mark.parametrize("form", ["out", "in"])

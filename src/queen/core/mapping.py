@@ -11,10 +11,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from queen.errors import MapError
 
 MAX_GRADIENT = 3.0
+MOST_PAIRS = 2**24  # points compared at a time: all of them in a batch of up to 341 classes
 LossForm = Literal["out", "in"]
 
 
@@ -73,16 +75,33 @@ def contrastive_loss(z: Tensor, labels: Tensor, *, temperature: float = 1.0, for
     Paper: the printed equation is the "in" form, -log(mean_o softmax); "out", -mean_o log softmax, is the default
     because it separates the classes clearly better (docs/paper.md).
     """
-    similarity = z @ z.T / temperature
-    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
+    rows = max(1, MOST_PAIRS // len(z))
+    if rows >= len(z):
+        losses, counts = _row_losses(z, labels, 0, z, labels, temperature, form)
+    else:  # block by block, each computed again for its gradient, so that memory grows with the points alone
+        blocks = [
+            checkpoint(_row_losses, z[i : i + rows], labels[i : i + rows], i, z, labels, temperature, form,
+                       use_reentrant=False, preserve_rng_state=False)
+            for i in range(0, len(z), rows)
+        ]  # fmt: skip
+        losses, counts = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+    return losses[counts > 0].mean()
+
+
+def _row_losses(
+    z: Tensor, labels: Tensor, first: int, others: Tensor, other_labels: Tensor, temperature: float, form: LossForm
+) -> tuple[Tensor, Tensor]:
+    """Losses (m,) of points z (m, 2) among all `others` (n, 2), where they are the rows from `first` on, and how many
+    partners (m,) each has."""
+    similarity = z @ others.T / temperature
+    itself = torch.zeros_like(similarity, dtype=torch.bool)
+    itself.diagonal(first).fill_(True)
     log_share = similarity - similarity.masked_fill(itself, -torch.inf).logsumexp(1, keepdim=True)
-    partners = (labels[:, None] == labels[None, :]) & ~itself
+    partners = (labels[:, None] == other_labels[None, :]) & ~itself
     count = partners.sum(1)
     if form == "out":
-        per_row = -(log_share * partners).sum(1) / count.clamp(min=1)
-    else:
-        per_row = count.clamp(min=1).log() - log_share.masked_fill(~partners, -torch.inf).logsumexp(1)
-    return per_row[count > 0].mean()
+        return -(log_share * partners).sum(1) / count.clamp(min=1), count
+    return count.clamp(min=1).log() - log_share.masked_fill(~partners, -torch.inf).logsumexp(1), count
 
 
 def train_map(
