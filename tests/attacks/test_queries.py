@@ -235,6 +235,16 @@ def test_peers_clip_normalised_numbers_and_so_lose_all_that_is_dark():
     assert (moved - pool).abs().max() > 0.3
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_steps_in_bfloat16_on_a_gpu_go_where_those_of_the_cpu_go():
+    known = knowledge(device="cuda")
+    x = known.pool[:64]
+    on_gpu = (push(victim_network(), x, known, PLAIN, seed(3)) - x).cpu()
+    on_cpu = push(victim_network().cpu(), x.cpu(), known, PLAIN, seed(3)) - x.cpu()
+    assert on_gpu.abs().max() == pytest.approx(0.1, abs=1e-6)
+    assert F.cosine_similarity(on_gpu.flatten(), on_cpu.flatten(), 0) > 0.8
+
+
 def test_normalised_epsilon_is_in_units_of_std_and_pixels_stay_pixels():
     pool = torch.rand(50, 3, 8, 8, generator=seed())
     known = knowledge(replace(SMALL, jbda_clip="normalised"), pool=pool)
