@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from queen.attacks.base import Attack, QueryStrategy
+from queen.attacks.queries.active import active_thief
+from queen.attacks.queries.data_free import data_free
 from queen.attacks.queries.jbda_tr import jbda_tr
 from queen.attacks.queries.knockoff import knockoff
 from queen.attacks.strategies import (
@@ -32,7 +34,13 @@ from queen.attacks.strategies.pbayes import pbayes
 from queen.defenses.base import nearest
 from queen.errors import OptionError
 
-QUERIES: Mapping[str, QueryStrategy] = {"knockoff": knockoff, "jbda_tr": jbda_tr}
+QUERIES: Mapping[str, QueryStrategy] = {
+    "knockoff": knockoff,
+    "jbda_tr": jbda_tr,
+    "active_thief": active_thief,
+    "data_free": data_free,
+}
+ONCE_EACH = ("knockoff", "active_thief")  # query strategies that ask for an image of the pool at most once
 
 _KNOCKOFF = ("knockoff",)
 _adaptive = partial(Attack, queries=_KNOCKOFF, adaptive=True)
@@ -40,8 +48,8 @@ _path = partial(_adaptive, cost=path.path_cost(lambda sizes: sizes.honest_anchor
 _path_labelled = partial(_adaptive, cost=path.path_cost(lambda sizes: sizes.labelled_anchors), knows=("benign",))
 
 ATTACKS: Mapping[str, Attack] = {
-    "direct": Attack(),
-    "label_only": Attack(believe=labels.top_label),
+    "direct": Attack(queries=tuple(QUERIES)),
+    "label_only": Attack(believe=labels.top_label, queries=tuple(QUERIES)),
     "s4l": Attack(learn=rotation.learn_turns, queries=_KNOCKOFF),
     "s4l_average": Attack(ask=averaging.average_views, cost=lambda sizes: sizes.views, queries=_KNOCKOFF),
     "smoothing": Attack(

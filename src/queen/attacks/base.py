@@ -6,6 +6,7 @@ An `Attack` is a strategy in three steps (ask, believe, learn); a `QueryStrategy
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,6 +47,14 @@ class Sizes:
     jbda_epsilon: float = 0.1
     jbda_clip: str = "pixel"  # or "normalised" or "peer": what may be asked, and in which units epsilon is
     jbda_min_steps: int = 240  # of a round's thief: as many as 30 epochs of 1000 images in batches of 128 have
+    active_first: float = 0.1  # share of the budget that goes to random images (active_thief)
+    active_rounds: int = 10  # after them
+    active_candidates: float = 1.0  # images that a round picks from, the most unsure ones, in budgets
+    data_free_batch: int = 256  # images asked at once, and learned from in a step
+    data_free_steps: int = 4  # of the thieves after each batch: one on its answers, the others on earlier ones
+    data_free_replay: int = 1_000_000  # last answers that it remembers and learns from
+    data_free_width: int = 64  # of the generator
+    data_free_rate: float = 1e-4  # at which it learns
     views: int = 3  # shifted or mirrored copies asked per image (smoothing, s4l_average)
     mirror: bool = True  # whether views may be mirrored
     peer_smoothing: bool = False  # as published: ask every view of `budget` images, which spends `views` budgets
@@ -103,17 +112,23 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class Transcript:
-    """Images x (n, ...) in the order they were asked, and the answers (n, K) that the attacker believes."""
+    """Images x (n, ...) in the order they were asked, and the answers (n, K) that the attacker believes.
+
+    `thief` is a network that a query strategy has trained on the way, if the attacker wants to go on with it;
+    `forgotten` is the number of earlier answers, which only that thief has seen.
+    """
 
     x: Tensor
     answers: Tensor
+    thief: nn.Module | None = None
+    forgotten: int = 0
 
     def __len__(self) -> int:
         return len(self.x)
 
     def take(self, rows: Tensor) -> Transcript:
         """The given rows only."""
-        return Transcript(self.x[rows], self.answers[rows])
+        return replace(self, x=self.x[rows], answers=self.answers[rows])
 
     def with_answers(self, answers: Tensor) -> Transcript:
         """The same images with these answers instead."""
@@ -167,8 +182,8 @@ def believe_answers(transcript: Transcript, knowledge: Knowledge, generator: tor
 
 
 def train_thief(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
-    """A new network, trained on the answers in the transcript."""
-    thief = knowledge.make_thief(generator)
+    """A new network, or a copy of the thief that comes with the transcript, trained on the answers."""
+    thief = knowledge.make_thief(generator) if transcript.thief is None else deepcopy(transcript.thief)
     return train(thief, transcript.x, transcript.answers, knowledge.schedule, generator, on_epoch=knowledge.on_epoch)
 
 
@@ -196,7 +211,7 @@ class Attack:
     cost: Callable[[Sizes], int] = lambda _: 1
     overspend: Callable[[Sizes], int] = lambda _: 1
     choose: Choose | None = None
-    queries: tuple[str, ...] = ("knockoff", "jbda_tr")
+    queries: tuple[str, ...] = ("knockoff", "jbda_tr", "active_thief")
     knows: Sequence[str] = ()
     adaptive: bool = False
 
@@ -206,4 +221,4 @@ class Attack:
 
 
 QueryStrategy = Callable[[CountedOracle, Attack, Knowledge, int, torch.Generator], Transcript]
-"""(oracle, attack, knowledge, budget, generator) -> transcript; needs the attack because JBDA-TR trains thieves."""
+"""(oracle, attack, knowledge, budget, generator) -> transcript; needs the attack because some train thieves."""

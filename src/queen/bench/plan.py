@@ -101,7 +101,7 @@ def _share_nothing(cell: Cell) -> Hashable:
 def _share_answers(cell: Cell) -> Hashable:
     if not sends_plain_images(Trial.of(cell)):
         return cell.path
-    return (cell.column, cell.seed, cell.spec.budget // ATTACKS[cell.attack].cost(cell.spec.sizes))
+    return (cell.column, cell.seed, cell.budget // ATTACKS[cell.attack].cost(cell.spec.sizes))
 
 
 PHASES: Mapping[str, Callable[[Cell], Hashable]] = {

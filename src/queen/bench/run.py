@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from queen.atomic import make_folder, write_atomically
-from queen.attacks import ATTACKS
+from queen.attacks import ATTACKS, ONCE_EACH
 from queen.bench.parsing import SpecError
 from queen.bench.protectee import Protectee, make_protectee
 from queen.bench.ray import Outcome, Place, Task, on_ray
@@ -30,7 +30,8 @@ from queen.training import one_thread
 
 SPECS = ".specs"  # folder of the specs that were run into a folder of results
 GPU_JOBS = 3  # processes that share one GPU, unless asked otherwise: more of them gain little and take its memory
-CELL_KEYS = ("defense", "options", "query", "attack", "seed")  # of a config: they differ between cells of one spec
+# Of a config, what differs between cells of one spec; a query strategy has one budget.
+CELL_KEYS = ("defense", "options", "query", "attack", "seed", "budget")
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,10 @@ def _prepare(content: dict[str, Any], indices: Sequence[int], place: Place, show
 def _check_budgets(spec: Spec, pool: int) -> None:
     """Refuse a budget that buys more images than the pool has."""
     for cell in spec.cells():
-        images = spec.budget // ATTACKS[cell.attack].cost(spec.sizes)
-        if cell.query == "knockoff" and images > pool:
+        images = cell.budget // ATTACKS[cell.attack].cost(spec.sizes)
+        if cell.query in ONCE_EACH and images > pool:
             raise SpecError(
-                f"a budget of {spec.budget} queries is larger than the pool of {pool} images "
+                f"a budget of {cell.budget} queries is larger than the pool of {pool} images "
                 f"(attack '{cell.attack}'): lower budget, or give a larger pool"
             )
 
@@ -155,10 +156,13 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
         raise SpecError(f"no results below '{folder}': queen bench run SPEC --out {folder}")
     results = [read_result(path) for path in paths]
     shared: dict[str, dict[str, Any]] = {}
+    budgets: dict[tuple[str, str], int | None] = {}
     for path, result in zip(paths, results, strict=True):
-        common = {key: value for key, value in result.get("config", {}).items() if key not in CELL_KEYS}
-        common["sources"] = result["protectee"].get("sources")
-        if shared.setdefault(result["protectee"]["name"], common) != common:
+        config, name = result.get("config", {}), result["protectee"]["name"]
+        common = {key: value for key, value in config.items() if key not in CELL_KEYS}
+        common["sources"], budget = result["protectee"].get("sources"), config.get("budget")
+        same_budget = budgets.setdefault((name, result["query"]), budget) == budget
+        if not same_budget or shared.setdefault(name, common) != common:
             raise SpecError(
                 f"'{path}' is of another spec or other images than results beside it: keep each in a folder of its own"
             )

@@ -100,6 +100,7 @@ class Block:
     queries: tuple[str, ...]
     attacks: tuple[str, ...]
     defenses: tuple[str, ...] | None = None  # None: all of the spec
+    budget: int | None = None  # None: that of the spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,7 @@ class Spec:
                 for query in block.queries:
                     for attack in block.attacks:
                         for seed in self.seeds if query in ATTACKS[attack].queries else ():
-                            cell = Cell(self, column, query, attack, seed)
+                            cell = Cell(self, column, query, attack, seed, block.budget or self.budget)
                             if cell.path not in listed:
                                 listed.add(cell.path)
                                 yield cell
@@ -178,6 +179,7 @@ class Cell:
     query: str
     attack: str
     seed: int
+    budget: int
 
     @property
     def defense(self) -> str:
@@ -207,7 +209,7 @@ class Cell:
             "version": spec.version,
             "protectee": as_json(spec.protectee),
             "thief": as_json(spec.thief),
-            "budget": spec.budget,
+            "budget": self.budget,
             "sizes": {name: size for name, size in as_json(spec.sizes).items() if size != as_json(Sizes())[name]},
             "utility": as_json(spec.utility),
             "defense": self.defense,
@@ -273,7 +275,23 @@ def make_spec(content: object, where: str = "spec") -> Spec:
             _check_known(query, QUERIES, f"{where}: query strategy")
         for attack in block.attacks:
             _check_known(attack, ATTACKS, f"{where}: attack")
+    _check_budgets(spec, where)
     return spec
+
+
+def _check_budgets(spec: Spec, where: str) -> None:
+    """Refuse two budgets for one query strategy: attacks that share one are compared, and their results share files."""
+    budgets: dict[str, int] = {}
+    for block in spec.matrix:
+        budget = spec.budget if block.budget is None else block.budget
+        if budget < 1:
+            raise SpecError(f"{where}: budget must be at least 1 query, got {budget}")
+        for query in block.queries:
+            if budgets.setdefault(query, budget) != budget:
+                raise SpecError(
+                    f"{where}: query strategy '{query}' has budgets of {budgets[query]} and {budget} queries: give all "
+                    "its blocks the same, or make two specs"
+                )
 
 
 def _check_folder(name: str, where: str) -> None:

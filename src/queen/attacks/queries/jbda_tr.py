@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from queen.attacks.base import Attack, BudgetError, CountedOracle, Knowledge, Transcript, join
-from queen.cache import code_version, fingerprint
+from queen.attacks.queries.rounds import train_round
 from queen.core.split import run_model
 from queen.errors import OptionError
 
@@ -71,37 +71,19 @@ def jbda_tr(
             f"and {attack.cost(knowledge.sizes)} queries an image"
         )
     units = units_of(knowledge)
+    # Thieves on the way only point the way: they take the published number of steps, not those the last one is worth.
+    quick = replace(knowledge, schedule=replace(knowledge.schedule, min_steps=knowledge.sizes.jbda_min_steps))
     transcript = attack.ask(oracle, _draw_seeds(knowledge, budget, generator), knowledge, generator)
     asked = min(knowledge.sizes.jbda_seeds, budget, len(knowledge.pool))
     while asked < budget:
         if len(transcript) > 1:
-            thief = train_round(attack, transcript, _for_this_round(knowledge, len(transcript), budget), generator)
+            thief = train_round(attack, transcript, quick, budget, generator)
             images = perturb_round(thief, transcript.x, budget - asked, knowledge, units, generator)
         else:  # everything was refused: nothing to train on
             images = _draw_seeds(knowledge, budget - asked, generator)
         transcript = join([transcript, attack.ask(oracle, images, knowledge, generator)])
         asked += len(images)
     return transcript
-
-
-def train_round(attack: Attack, transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
-    """A round's thief, from the cache if an attack that believes the same has trained it.
-
-    What is drawn from `generator` does not depend on the attack, so that equal beliefs meet in later rounds too.
-    """
-    seeds = torch.randint(2**62, (2,), generator=generator).tolist()
-    believing, learning = (torch.Generator().manual_seed(seed) for seed in seeds)
-    believed = attack.believe(transcript, knowledge, believing)
-    if knowledge.cache is None:
-        return attack.learn(believed, knowledge, learning)
-    blank = knowledge.make_thief(torch.Generator().manual_seed(0))
-    learn = attack.learn
-    code = code_version(learn.__module__, "queen.training", "queen.zoo")
-    recipe = (learn.__qualname__, code, knowledge.key, knowledge.schedule, knowledge.sizes, seeds[1], blank)
-    tensors = (*blank.state_dict().values(), believed.x, believed.answers)
-    name = f"round-{fingerprint(repr(recipe).encode(), *tensors)}"
-    network = knowledge.cache.network(name, blank, lambda _: learn(believed, knowledge, learning))
-    return network.to(knowledge.pool.device)
 
 
 def perturb_round(
@@ -143,17 +125,3 @@ def _draw_seeds(knowledge: Knowledge, room: int, generator: torch.Generator) -> 
     pool = knowledge.pool
     count = min(knowledge.sizes.jbda_seeds, room)
     return pool[torch.randperm(len(pool), generator=generator)[:count].to(pool.device)]
-
-
-def _for_this_round(knowledge: Knowledge, answers: int, budget: int) -> Knowledge:
-    """The knowledge to train a round's thief with: nobody watches it, a recovery table grows with the answers, and it
-    takes the published number of steps, which point the way, not those that the last thief is worth."""
-    table = max(1, knowledge.sizes.table * answers // budget)
-    steps = knowledge.sizes.jbda_min_steps
-    return replace(
-        knowledge,
-        on_epoch=None,
-        findings={},
-        schedule=replace(knowledge.schedule, min_steps=steps),
-        sizes=replace(knowledge.sizes, table=table),
-    )

@@ -54,7 +54,7 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache, *, jobs: int = 1
         "seed": trial.seed,
         "oracle_prior": "prior" in attack.knows,
         "knows": list(attack.knows),
-        "queries": {"budget": trial.budget, "sent": sent, "answered": len(transcript)},
+        "queries": {"budget": trial.budget, "sent": sent, "answered": len(transcript) + transcript.forgotten},
         "verdicts": {name: count / sent for name, count in asked.verdicts.items()},
         "answers": answers,
         "believed": {"label_right": label_right},

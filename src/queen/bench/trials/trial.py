@@ -41,7 +41,7 @@ class Trial:
             defense=cell.defense,
             query=cell.query,
             attack=cell.attack,
-            budget=spec.budget,
+            budget=cell.budget,
             seed=cell.seed,
             options=cell.options,
             sizes=spec.sizes,
