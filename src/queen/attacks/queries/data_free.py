@@ -106,7 +106,7 @@ class Duel:
         )
         self._thief_optimiser = _make_optimiser(self.thieves, schedule, device)
         self._rates = torch.optim.lr_scheduler.LambdaLR(self._thief_optimiser, lambda step: schedule.rate(step, steps))
-        self._loss: Loss = self._thieves_loss
+        self._loss = _answer_loss(self.thieves)
         if on_gpu:
             self._loss = compile_if_worth_it(self._loss, self.thieves, (self._batch, *shape), steps)
         self._paint, self._learn = RepeatedStep(self._painter_step), RepeatedStep(self._thief_step)
@@ -148,17 +148,13 @@ class Duel:
                 nn.utils.clip_grad_norm_(thief.parameters(), self._clip)
         self._thief_optimiser.step()
 
-    def _thieves_loss(self, x: Tensor, targets: Tensor) -> Tensor:
-        first, second = (F.cross_entropy(run_model(thief, x).float(), targets) for thief in self.thieves)
-        return first + second
-
 
 def painter_loss(guesses: Tensor) -> Tensor:
     """How little thieves disagree, given their probabilities (2, n, K) for n images, and how unequal the classes are.
 
     Disagreement is the standard deviation over thieves; classes are equal if the mean guess has the highest entropy.
     """
-    classes = guesses.mean((0, 1))
+    classes = guesses.mean((0, 1)).clamp(min=1e-6)  # a class that nobody names has an endless slope
     disagreement, evenness = guesses.std(0).mean(), torch.special.entr(classes).sum()
     loss: Tensor = -(disagreement + DIVERSITY * evenness)
     return loss
@@ -184,6 +180,15 @@ class Painter(nn.Module):
         """Noise -> images."""
         maps: Tensor = self.blocks(self.start(noise).view(-1, *self._small))
         return maps[:, :, : self._height, : self._width].float().sigmoid()
+
+
+def _answer_loss(thieves: nn.ModuleList) -> Loss:
+    """The loss of images and targets (n, K): the sum of all thieves' cross-entropies."""
+
+    def loss_of(x: Tensor, targets: Tensor) -> Tensor:
+        return torch.stack([F.cross_entropy(run_model(thief, x).float(), targets) for thief in thieves]).sum()
+
+    return loss_of
 
 
 def _make_optimiser(thieves: nn.Module, schedule: Schedule, device: torch.device) -> torch.optim.SGD:
