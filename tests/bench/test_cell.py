@@ -63,6 +63,16 @@ def plant(monkeypatch) -> Callable[..., None]:
 # What a result holds
 
 
+def test_answers_that_a_data_free_attack_has_forgotten_count(tmp_path):
+    """And its budget may be larger than the pool, from which it takes nothing but the shape of an image."""
+    sizes = replace(SIZES, data_free_batch=64, data_free_replay=100, data_free_width=2, data_free_steps=1)
+    result = run(tmp_path, query="data_free", budget=700, sizes=sizes)
+    assert len(tiny_protectee().pool) < 700
+    assert result["queries"] == {"budget": 700, "sent": 700, "answered": 700}
+    assert result["answers"]["honest"] == 1
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
 @pytest.mark.parametrize("defense", ["none", "rounding", "queen-sentinel"])
 def test_a_result_has_all_its_fields_and_json_can_say_them(tmp_path, defense):
     result = run(tmp_path, defense, options={"map_epochs": 5} if defense.startswith("queen") else {})

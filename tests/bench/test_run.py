@@ -125,6 +125,10 @@ CANNOT = {
     "too few images": ({"protectee__train": 5000}, "set 'digits' has 1797 images, 5700 are asked for"),
     "too small a pool": ({"protectee__pool__count": 2000}, r"set 'digits' has 1797 images \(all\), 2000 are asked for"),
     "budget larger than the pool": ({"budget": 601}, "a budget of 601 queries is larger than the pool of 600 images"),
+    "budget of a block": (
+        {"matrix": [{"queries": "active_thief", "attacks": "direct", "budget": 602}]},
+        "a budget of 602 queries",
+    ),
     "unknown set": ({"protectee__data": {"set": "digts"}}, "no data set 'digts'.*did you mean 'digits'"),
     "absent set": ({"protectee__data": {"set": "cifar10"}}, "the data set 'cifar10' is not in .*Put one of these"),
     "unknown network": ({"protectee__network": {"name": "vgg99"}}, "no network 'vgg99'"),
