@@ -258,7 +258,8 @@ def test_cells_without_a_result_are_known(finished, tmp_path):
     ({"defenses": {"queen-sentinel": {}}, "protectee__calibration": 0}, "calibration"),
     ({"matrix": [{"queries": ["knockoff"], "attacks": ["warm_up"]}], "protectee__benign": 0}, "benign"),
 ])  # fmt: skip
-def test_images_that_a_cell_lacks_are_missed_before_the_work(tmp_path, changes, what):
+def test_images_that_a_cell_lacks_are_missed_before_the_work(tmp_path, changes, what, monkeypatch):
+    monkeypatch.setattr(run_module, "make_protectee", lambda *_: pytest.fail("worked"))
     with pytest.raises(SpecError, match=what):
         run_spec(tiny_spec(**changes), tmp_path, jobs=1)
 
