@@ -82,7 +82,9 @@ def test_only_what_is_missing_is_run(finished, tmp_path, monkeypatch):
     (out / PATHS[2]).unlink()
     ran: list[str] = []
     original: Callable[..., Any] = run_module.run_trial
-    monkeypatch.setattr(run_module, "run_trial", lambda run, *rest: ran.append(run.column) or original(run, *rest))
+    monkeypatch.setattr(
+        run_module, "run_trial", lambda run, *rest, **more: ran.append(run.column) or original(run, *rest, **more)
+    )
     done = run_spec(tiny_spec(), out, cache=finished / ".cache", jobs=1)
     assert (done.done, done.skipped) == (1, 3)
     assert ran == ["none"]
@@ -106,10 +108,10 @@ def test_two_jobs_give_the_numbers_of_one(finished, tmp_path):
 def test_a_failing_cell_does_not_stop_the_others(finished, tmp_path, monkeypatch):
     original = run_module.run_trial
 
-    def fragile(run, *rest):
+    def fragile(run, *rest, **more):
         if (run.column, run.attack) == ("none", "direct"):
             raise ZeroDivisionError("on\npurpose")
-        return original(run, *rest)
+        return original(run, *rest, **more)
 
     monkeypatch.setattr(run_module, "run_trial", fragile)
     done = run_spec(tiny_spec(), tmp_path, cache=finished / ".cache", jobs=1)
