@@ -21,7 +21,7 @@ from queen.bench.run import is_finished, missing_results, read_result, read_resu
 from queen.errors import OptionError, QueenError
 from tests.support.benchmarks import content, result, tiny_spec
 
-TIMES = {"seconds", "training_seconds", "images_per_second", "reused"}  # and who did what others share
+TIMES = {"seconds", "training_seconds", "images_per_second", "reused", "jobs"}  # and who did what others share
 PATHS = [f"digits8/{c}/knockoff-{a}-s0.json" for c in ("label_only", "none") for a in ("direct", "label_only")]
 
 
