@@ -1,15 +1,21 @@
 """The same on a GPU; skipped where there is none (CI never has one)."""
 
+import copy
+
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 import queen
+from queen.bench import evaluate
+from queen.bench.spec import Utility
 from queen.core.mapping import MapRecipe
 from queen.fit.shadows import ShadowRecipe
 from queen.options import Limits
 from queen.recipe import Recipe
 from queen.sentinel.rounding import round_answers
 from queen.training import ExtraLoss, Schedule, compiled, predict, probabilities, train
+from queen.weights import sha256_of
 from queen.zoo import build, seeded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -129,3 +135,18 @@ def test_a_training_that_blows_up_does_so_recorded_or_not():
     for record in (False, True):
         model = train(torch.nn.Linear(4, 2), 1e9 * x, y, wild, torch.Generator().manual_seed(0), record=record)
         assert not probabilities(model, 1e9 * x).isfinite().all()
+
+
+def test_a_networks_weights_have_one_name_on_every_device():
+    network = build("resnet18", classes=4, image_size=64)
+    assert sha256_of(copy.deepcopy(network).cuda()) == sha256_of(network)
+
+
+def test_arrays_are_evaluated_where_the_model_is():
+    x, y = torch.rand(120, 3, 32, 32).numpy(), (torch.arange(120) % 4).numpy()
+    with seeded(torch.Generator().manual_seed(1)):
+        model = build("vgg11_bn", classes=4).cuda()
+    given = {"train": (x, y), "test": (x, y), "pool": TensorDataset(torch.rand(60, 3, 32, 32))}
+    quick = {"schedule": Schedule(epochs=1), "utility": Utility(clients=1), "defenses": ["none"], "attacks": ["direct"]}
+    [result] = evaluate(model, **given, **quick, progress=False).results
+    assert result["queries"]["answered"] == 60

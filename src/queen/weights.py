@@ -143,13 +143,17 @@ def _write_parts(path: Path, content: bytes) -> None:
         write_atomically(path.with_name(f"{path.name}.{number}-of-{len(parts)}"), part)
 
 
-def _read_whole(path: Path) -> bytes:
-    """The content of a file, or of its parts."""
+def files_of_weights(path: Path) -> list[Path]:
+    """The file of this name, or its parts where there are such instead."""
     first = min(path.parent.glob(f"{path.name}.1-of-*"), default=None)
     if first is None or path.exists():
-        return path.read_bytes()
+        return [path]
     count = int(first.name.rpartition("-")[2])
-    return b"".join(path.with_name(f"{path.name}.{number}-of-{count}").read_bytes() for number in range(1, count + 1))
+    return [path.with_name(f"{path.name}.{number}-of-{count}") for number in range(1, count + 1)]
+
+
+def _read_whole(path: Path) -> bytes:
+    return b"".join(part.read_bytes() for part in files_of_weights(path))
 
 
 def _find_stored(folder: Path, name: str, blank: nn.Module) -> nn.Module | None:

@@ -319,6 +319,21 @@ def test_ddae_undoes_a_map_given_shadows_that_are_as_sure_as_the_victim(monkeypa
     assert error(ATTACKS["ddae"].believe(transcript, knowledge(sizes), seed())) < 0.5 * error(transcript)
 
 
+@pytest.mark.parametrize(("most", "rows"), [(0.5, 20), (1, 40), (2, 40)])
+def test_shadows_answer_as_many_queries_as_fit_into_memory_in_their_order(monkeypatch, most, rows):
+    transcript = stolen(40)
+    known = knowledge()
+    monkeypatch.setattr(ddae, "MOST_NUMBERS", int(most * 40 * SMALL.shadows * known.classes))
+    asked = []
+    known = replace(known, simulate=lambda y, x, _: asked.append(x) or y[None])
+    believed = ddae.ddae(transcript, known, seed(0))
+    assert len(believed) == 40
+    places = [next(i for i, image in enumerate(transcript.x) if torch.equal(image, row)) for row in asked[0]]
+    assert len(asked) == SMALL.shadows
+    assert len(places) == rows
+    assert places == sorted(set(places))
+
+
 def test_pools_without_labels_train_no_shadows():
     with pytest.raises(OptionError, match=r"needs Knowledge\.pool_labels"):
         ATTACKS["ddae"].believe(stolen(20), knowledge(pool_labels=None), seed())

@@ -93,3 +93,8 @@ def test_files_that_another_machine_needs_are_listed_with_their_sizes(tmp_path):
     changed["protectee"]["pool"] = {"set": "cifar10", "size": 8, "channels": 1}
     plan = make_plan(tiny_spec(**changed), root=tmp_path, cache=cache)
     assert [size for _, size in plan.files] == [300, 20]
+    (tmp_path / "mine.safetensors.1-of-2").write_bytes(b"x" * 15)
+    (tmp_path / "mine.safetensors.2-of-2").write_bytes(b"x" * 5)
+    changed["protectee"]["weights"] = "mine.safetensors"
+    plan = make_plan(tiny_spec(**changed), root=tmp_path, cache=cache)
+    assert [size for _, size in plan.files] == [300, 15, 5]

@@ -21,7 +21,7 @@ from queen.bench.run import is_finished, missing_results, read_result, read_resu
 from queen.errors import OptionError, QueenError
 from tests.support.benchmarks import content, result, tiny_spec
 
-TIMES = {"seconds", "training_seconds", "images_per_second", "reused"}  # and who did what others share
+TIMES = {"seconds", "training_seconds", "images_per_second", "reused", "jobs"}  # and who did what others share
 PATHS = [f"digits8/{c}/knockoff-{a}-s0.json" for c in ("label_only", "none") for a in ("direct", "label_only")]
 
 
@@ -82,7 +82,9 @@ def test_only_what_is_missing_is_run(finished, tmp_path, monkeypatch):
     (out / PATHS[2]).unlink()
     ran: list[str] = []
     original: Callable[..., Any] = run_module.run_trial
-    monkeypatch.setattr(run_module, "run_trial", lambda run, *rest: ran.append(run.column) or original(run, *rest))
+    monkeypatch.setattr(
+        run_module, "run_trial", lambda run, *rest, **more: ran.append(run.column) or original(run, *rest, **more)
+    )
     done = run_spec(tiny_spec(), out, cache=finished / ".cache", jobs=1)
     assert (done.done, done.skipped) == (1, 3)
     assert ran == ["none"]
@@ -106,10 +108,10 @@ def test_two_jobs_give_the_numbers_of_one(finished, tmp_path):
 def test_a_failing_cell_does_not_stop_the_others(finished, tmp_path, monkeypatch):
     original = run_module.run_trial
 
-    def fragile(run, *rest):
+    def fragile(run, *rest, **more):
         if (run.column, run.attack) == ("none", "direct"):
             raise ZeroDivisionError("on\npurpose")
-        return original(run, *rest)
+        return original(run, *rest, **more)
 
     monkeypatch.setattr(run_module, "run_trial", fragile)
     done = run_spec(tiny_spec(), tmp_path, cache=finished / ".cache", jobs=1)
@@ -262,7 +264,8 @@ def test_cells_without_a_result_are_known(finished, tmp_path):
     ({"defenses": {"queen-sentinel": {}}, "protectee__calibration": 0}, "calibration"),
     ({"matrix": [{"queries": ["knockoff"], "attacks": ["warm_up"]}], "protectee__benign": 0}, "benign"),
 ])  # fmt: skip
-def test_images_that_a_cell_lacks_are_missed_before_the_work(tmp_path, changes, what):
+def test_images_that_a_cell_lacks_are_missed_before_the_work(tmp_path, changes, what, monkeypatch):
+    monkeypatch.setattr(run_module, "make_protectee", lambda *_: pytest.fail("worked"))
     with pytest.raises(SpecError, match=what):
         run_spec(tiny_spec(**changes), tmp_path, jobs=1)
 

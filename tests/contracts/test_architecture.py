@@ -57,7 +57,7 @@ def test_no_step_lies_above_the_one_that_calls_it(walk):
 def test_a_step_upwards_would_be_noticed():
     assert depth("guard.py:Guard") < depth("ledger/decide.py:decide")
     assert depth("serve/app.py:App") < depth("serve/batcher.py:Batcher")
-    assert depth("bench/run.py:work") < depth("bench/cell.py:run_trial") < depth("attacks/base.py:train_thief")
+    assert depth("bench/run.py:work") < depth("bench/trials/cell.py:run_trial") < depth("attacks/base.py:train_thief")
 
 
 def test_the_picture_is_drawn_from_the_imports_of_today():

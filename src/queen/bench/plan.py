@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from queen.attacks import ATTACKS
-from queen.bench.datasets.load import files_of_set
+from queen.bench.datasets.load import files_of_set, find_root
 from queen.bench.run import is_finished, read_results
 from queen.bench.spec import Cell, ImageSet, Spec
 from queen.bench.trials.asking import sends_plain_images
 from queen.bench.trials.trial import Trial
+from queen.weights import files_of_weights
 
 ALONE = ("victim", "fit")  # phases that are done before the workers start
 PER_CELL = ("ask", "recover", "train")  # phases that depend on the attack
@@ -144,11 +145,14 @@ def _spent(phase: str, result: Result) -> float | None:
 
 
 def _list_files(spec: Spec, root: Path | None, cache: Path | None) -> Iterable[tuple[str, int]]:
-    """The files that another machine needs to run the spec, and their sizes: image sets, and victims trained here."""
+    """The files that another machine needs to run the spec, and their sizes: image sets, and the weights of victims,
+    those that the spec names or those trained here."""
     wanted = [spec.protectee.data, spec.protectee.test, spec.protectee.pool, spec.protectee.outliers]
     names = dict.fromkeys(images.set for images in wanted if isinstance(images, ImageSet))
     paths = [path for name in names for path in files_of_set(name, root)]
-    if cache is not None:
+    if spec.protectee.weights is not None:
+        paths += files_of_weights(find_root(root) / spec.protectee.weights)
+    elif cache is not None:
         paths += sorted(cache.glob("victim-*"))
     for path in paths:
         inside = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]

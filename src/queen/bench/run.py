@@ -18,7 +18,7 @@ from queen.attacks import ATTACKS, ONCE_EACH
 from queen.bench.parsing import SpecError
 from queen.bench.protectee import Protectee, make_protectee
 from queen.bench.ray import Outcome, Place, Task, on_ray
-from queen.bench.spec import VERSION, Cell, Spec, as_json, make_spec
+from queen.bench.spec import VERSION, Cell, ProtecteeSpec, Spec, as_json, make_spec
 from queen.bench.trials.cell import fit_defense, run_trial
 from queen.bench.trials.trial import Trial
 from queen.cache import Cache
@@ -96,7 +96,7 @@ def _prepare(content: dict[str, Any], indices: Sequence[int], place: Place, show
     spec = make_spec(content)
     cells = list(spec.cells())
     for cell in cells:
-        _check_needs(cell)
+        check_needs(spec.protectee, cell.column, cell.defense, cell.attack)
     fits = {(cell.seed, cell.column): cell for cell in (cells[index] for index in indices)}
     with one_thread():
         for cell in show.each("defenses", sorted(fits.values(), key=lambda cell: cell.seed), len(fits)):
@@ -118,13 +118,12 @@ def _check_budgets(spec: Spec, pool: int) -> None:
             )
 
 
-def _check_needs(cell: Cell) -> None:
-    """Refuse a cell whose defense or attack lacks images, before hours of work."""
-    protectee = cell.spec.protectee
-    if "calibration" in DEFENSES[cell.defense].needs and not protectee.calibration:
-        raise SpecError(f"defense '{cell.column}' needs held-out images: give protectee: calibration")
-    if "benign" in ATTACKS[cell.attack].knows and not protectee.benign:
-        raise SpecError(f"attack '{cell.attack}' owns images of the victim's kind: give protectee: benign")
+def check_needs(protectee: ProtecteeSpec, column: str, defense: str, attack: str) -> None:
+    """Refuse a defense or an attack that lacks images, before hours of work."""
+    if "calibration" in DEFENSES[defense].needs and not protectee.calibration:
+        raise SpecError(f"defense '{column}' needs held-out images: give protectee: calibration")
+    if "benign" in ATTACKS[attack].knows and not protectee.benign:
+        raise SpecError(f"attack '{attack}' owns images of the victim's kind: give protectee: benign")
 
 
 def is_finished(cell: Cell, out: Path) -> bool:

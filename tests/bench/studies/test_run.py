@@ -9,8 +9,10 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
+from queen.attacks import ATTACKS
 from queen.bench.parsing import SpecError
 from queen.bench.studies import STUDIES, find_study
+from queen.bench.studies import run as run_module
 from queen.bench.studies.base import read_study
 from queen.bench.studies.formatting import percent, percent_range
 from queen.bench.studies.run import read_study_result, run_study
@@ -89,6 +91,37 @@ def test_mistakes_in_a_file_of_parameters_are_named(folder, content, message):
         read_study(STUDIES["radius"], write(folder, "wrong", content))
 
 
+CANNOT = {
+    "threshold": ({}, {"benign": 0}, "needs images of the victim's own kind: say protectee: benign: 600"),
+    "radius": ({"defenses": ["quen"]}, {}, "no defense 'quen'.*did you mean 'queen'"),
+    "shadow_models": ({"attacks": ["dirct"]}, {}, "no attack 'dirct'.*did you mean 'direct'"),
+    "forget_quality": ({}, {"calibration": 0}, "defense 'queen-sentinel' needs held-out images: give protectee: calib"),
+    "quartiles": ({"attacks": ["warm_up"], "sources": "train"}, {"benign": 0}, "attack 'warm_up' owns images of the"),
+    "features": ({"test": 20, "pool": 20}, {}, "more than three times the perplexity"),
+    "runtime": ({}, {"victim_per_seed": True}, "a study has one victim, but the spec 'tiny' says victim_per_seed"),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_refuses_a_base_that_it_cannot_use_before_any_work(folder, tmp_path, name, monkeypatch):
+    parameters, changes, message = CANNOT[name]
+    base = yaml.safe_load((folder / "tiny.yaml").read_text())
+    base["protectee"] |= changes
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))
+    monkeypatch.setattr(run_module, "make_protectee", lambda *_: pytest.fail("worked"))
+    path = write(tmp_path, name, {"base": "base.yaml", **parameters})
+    with pytest.raises(OptionError, match=message):
+        run_study(name, STUDIES[name], path, tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_study_whose_attack_does_not_go_with_its_queries_is_refused(folder, monkeypatch):
+    only_jbda = replace(ATTACKS["direct"], queries=("jbda_tr",))
+    monkeypatch.setitem(ATTACKS, "direct", only_jbda)
+    with pytest.raises(OptionError, match="attack 'direct' does not go with the queries 'knockoff'"):
+        read_study(STUDIES["quartiles"], folder / "tiny.yaml")
+
+
 def test_unknown_names_in_parameters_are_answered_with_the_nearest(context):
     with pytest.raises(OptionError, match="no pool 'own'; known: foreign, own_kind"):
         context.protectee_for("own")
@@ -99,7 +132,7 @@ def test_unknown_names_in_parameters_are_answered_with_the_nearest(context):
 
 
 def test_own_kind_images_must_be_there(context):
-    poor = replace(context, protectee=replace(context.protectee, benign=None))
+    poor = replace(context, spec=replace(context.spec, protectee=replace(context.spec.protectee, benign=0)))
     with pytest.raises(SpecError, match="protectee: benign: 600"):
         poor.protectee_for("own_kind")
 

@@ -23,9 +23,9 @@ def test_the_picture_of_features_has_every_image_and_small_files(context):
     assert min(near.values()) > 0.5  # a tenth, if there were nothing to see
 
 
-def test_too_few_images_for_t_sne_are_refused(context):
+def test_too_few_images_for_t_sne_are_refused():
     with pytest.raises(OptionError, match="three times the perplexity"):
-        features.measure(context, Features(test=20, pool=20))
+        Features(test=20, pool=20)
 
 
 def test_neighbours_are_alike_in_clusters_and_not_in_a_mixture():

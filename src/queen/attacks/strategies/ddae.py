@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks.base import Believe, Knowledge, Sizes, Transcript
-from queen.attacks.strategies.pairs import Pairs, Prior, believes_labels, pairs_around, simulate_pairs
+from queen.attacks.strategies.pairs import Pairs, Prior, believes_labels, draw_part, pairs_around, simulate_pairs
 from queen.attacks.strategies.requirements import require
 from queen.cache import code_version, fingerprint
 from queen.training import Schedule, predict, probabilities, train
@@ -24,6 +24,7 @@ from queen.training.repeated_step import RepeatedStep
 from queen.zoo import build, seeded
 
 RATE, HALVE_EVERY = 0.01, 100  # the restorer's learning rate, and the epochs after which it is halved
+MOST_NUMBERS = 3 * 10**8  # of the shadows' answers: 50,000 queries of 300 classes to 20 shadows
 CODE = "queen.attacks.strategies.ddae", "queen.training", "queen.zoo"  # what made a shadow
 
 
@@ -35,16 +36,22 @@ class Lesson(TypedDict):
 
 
 def ddae(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
-    """Recovery in which the answers of shadow networks to the images asked stand in for the clean ones."""
-    simulate = require(knowledge.simulate, "simulate")
+    """Recovery in which the answers of shadow networks to the images asked stand in for the clean ones.
+
+    Where so many answers of so many classes would not fit into memory, a random part of the images is taken.
+    """
+    simulate, x = require(knowledge.simulate, "simulate"), transcript.x
+    most = max(1, MOST_NUMBERS // (knowledge.sizes.shadows * knowledge.classes))
+    if len(x) > most:
+        x = x[draw_part(x, most, generator)]
     lessons: list[Lesson] = []
 
     def answers_of_shadows() -> Iterator[Tensor]:
         for network, lesson in shadows(knowledge):
             lessons.append(lesson)
-            yield probabilities(network, transcript.x).to(transcript.answers)
+            yield probabilities(network, x).to(transcript.answers)
 
-    pairs = simulate_pairs(answers_of_shadows(), transcript.x, simulate, generator)
+    pairs = simulate_pairs(answers_of_shadows(), x, simulate, generator)
     knowledge.findings["shadows"] = {
         "accuracy": fmean(lesson["accuracy"] for lesson in lessons),
         "chance": fmean(lesson["chance"] for lesson in lessons),

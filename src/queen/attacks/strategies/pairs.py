@@ -85,11 +85,16 @@ def draw_pairs(
     """
     x = transcript.x
     if sizes.table < len(x):
-        rows = torch.randperm(len(x), generator=generator)[: sizes.table].sort().values.to(x.device)
+        rows = draw_part(x, sizes.table, generator)
         x, prior = x[rows], prior[rows]
     strength = prior.shape[1] * sizes.concentration
     passes = max(1, sizes.table // len(x))
     return simulate_pairs((dirichlet(strength * prior, generator) for _ in range(passes)), x, simulate, generator)
+
+
+def draw_part(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """The rows (count,) of a random part of a stream of queries x (n, ...), in their order."""
+    return torch.randperm(len(x), generator=generator)[:count].sort().values.to(x.device)
 
 
 def simulate_pairs(passes: Iterable[Tensor], x: Tensor, simulate: Simulate, generator: torch.Generator) -> Pairs:

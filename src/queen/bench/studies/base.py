@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 
@@ -22,14 +22,13 @@ from queen.bench.spec import (
     make_spec,
     read_spec,
 )
+from queen.bench.studies.needs import FOREIGN, OWN_KIND, QUERY, StudyNeeds, check_base, check_pool, find_method
 from queen.bench.trials.cell import run_trial
 from queen.bench.trials.trial import Trial
 from queen.bundle.bundle import Bundle
 from queen.cache import Cache, code_version
 from queen.defenses import DEFENSES
-from queen.defenses.base import nearest
 from queen.defenses.queen import load_or_fit
-from queen.errors import OptionError
 from queen.progress import Progress
 
 Parameters = TypeVar("Parameters")
@@ -37,7 +36,6 @@ Item = TypeVar("Item")
 Result = Mapping[str, Any]
 # The modules that a part of a study's result depends on.
 CODE = (*DEFENDING, "queen.attacks", "queen.bench.studies", "queen.bench.trials")
-POOLS = ("foreign", "own_kind")
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,14 @@ class Study(Generic[Parameters]):
     """How a study is made and shown.
 
     `measure(context, parameters)` returns plain JSON; `draw` and `to_markdown` make a PNG and Markdown of a result.
+    `needs(spec, parameters)` says what it uses of its base.
     """
 
     parameters: type[Parameters]
     measure: Callable[[StudyContext, Parameters], dict[str, Any]]
     draw: Callable[[Result], bytes]
     to_markdown: Callable[[Result], str]
+    needs: Callable[[Spec, Parameters], StudyNeeds]
 
 
 @dataclass(frozen=True)
@@ -64,18 +64,16 @@ class StudyContext:
 
     def protectee_for(self, pool: str) -> Protectee:
         """The protectee with the attacker's images: those of the spec ("foreign") or of the victim's own kind."""
-        if pool not in POOLS:
-            raise OptionError(f"no pool '{pool}'{nearest(pool, dict.fromkeys(POOLS))}")
-        if pool == "foreign":
+        check_pool(self.spec, pool)
+        if pool == FOREIGN:
             return self.protectee
         x, y = self.own_kind_images()
         return replace(self.protectee, key=f"{self.protectee.key}-own", pool=x, pool_labels=y)
 
     def own_kind_images(self) -> Labelled:
         """Images like the victim's that did not train it."""
-        if self.protectee.benign is None:
-            raise SpecError("this study needs images of the victim's own kind: say protectee: benign: 600 in the spec")
-        return self.protectee.benign
+        check_pool(self.spec, OWN_KIND)
+        return cast(Labelled, self.protectee.benign)  # the spec sets them aside
 
     def fit_bundle(self, *, use_cache: bool = True) -> Bundle:
         """The bundle that the benchmark's own QUEEN fits, so that both share one in the cache."""
@@ -88,11 +86,10 @@ class StudyContext:
     def make_trial(self, defense: str, *, seed: int, options: Result | None = None, **changes: Any) -> Trial:
         """A trial against a column of the spec, or any other defense; `options` override the column's own."""
         column = dict(self.spec.defenses.get(defense, {}))
-        method = str(column.pop("defense", defense))
-        if method not in DEFENSES:
-            raise OptionError(f"no defense '{defense}'{nearest(defense, {**self.spec.defenses, **DEFENSES})}")
+        column.pop("defense", None)
+        method = find_method(self.spec, defense)
         find_attack(changes.get("attack", "direct"))
-        fields: dict[str, Any] = {"query": "knockoff", "attack": "direct", "budget": self.spec.budget}
+        fields: dict[str, Any] = {"query": QUERY, "attack": "direct", "budget": self.spec.budget}
         fields |= {"sizes": self.spec.sizes, "utility": self.spec.utility, **changes}
         return Trial(column=defense, defense=method, options={**column, **(options or {})}, seed=seed, **fields)
 
@@ -136,14 +133,14 @@ def base_config(spec: Spec) -> dict[str, Any]:
 
 
 def read_study(study: Study[Parameters], path: Path) -> tuple[Spec, Parameters]:
-    """The benchmark spec and the parameters that a study's YAML file gives.
+    """The benchmark spec, checked that the study can use it, and the parameters that a study's YAML file gives.
 
     The file names a spec as `base`, by its path relative to the file, beside the parameters. A benchmark spec may be
     given instead; all parameters then have their defaults.
     """
     content = read_yaml(path)
     if isinstance(content, Mapping) and "protectee" in content:
-        return make_spec(content, str(path)), study.parameters()
+        return _checked(study, make_spec(content, str(path)), study.parameters())
     if not isinstance(content, Mapping):
         raise SpecError(f"{path}: expected keys and values, got {type(content).__name__}")
     if not isinstance(content.get("base"), str):
@@ -153,4 +150,9 @@ def read_study(study: Study[Parameters], path: Path) -> tuple[Spec, Parameters]:
     empty = next((key for key, value in vars(parameters).items() if value == ()), None)
     if empty is not None:
         raise SpecError(f"{path}: {empty}: expected at least one, got none")
-    return read_spec(path.parent / content["base"]), parameters
+    return _checked(study, read_spec(path.parent / content["base"]), parameters)
+
+
+def _checked(study: Study[Parameters], spec: Spec, parameters: Parameters) -> tuple[Spec, Parameters]:
+    check_base(spec, study.needs(spec, parameters))
+    return spec, parameters

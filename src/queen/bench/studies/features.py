@@ -12,6 +12,7 @@ from torch import Tensor
 
 from queen.bench.render.markdown import markdown_table
 from queen.bench.studies.base import Result, Study, StudyContext
+from queen.bench.studies.needs import StudyNeeds
 from queen.bundle.bundle import Bundle
 from queen.core.geometry import nearest_centre
 from queen.errors import OptionError
@@ -30,15 +31,17 @@ class Features:
     perplexity: float = 30.0
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        counts = self.test, self.pool
+        if sum(counts) <= 3 * self.perplexity or min(counts) < 1:
+            raise OptionError(
+                "test and pool must hold more than three times the perplexity together, "
+                f"got {self.test} and {self.pool}"
+            )
+
 
 def measure(context: StudyContext, parameters: Features) -> dict[str, Any]:
     """The points of both pictures, rounded, and figures about them."""
-    counts = parameters.test, parameters.pool
-    if sum(counts) <= 3 * parameters.perplexity or min(counts) < 1:
-        raise OptionError(
-            "test and pool must hold more than three times the perplexity together, "
-            f"got {parameters.test} and {parameters.pool}"
-        )
     bundle = context.fit_bundle()
     images = {"test": context.protectee.test[0][: parameters.test], "pool": _draw_pool(context, parameters)}
     projections = {name: project(bundle, x) for name, x in images.items()}
@@ -158,4 +161,4 @@ def to_markdown(result: Result) -> str:
     )
 
 
-STUDY = Study(Features, measure, draw, to_markdown)
+STUDY = Study(Features, measure, draw, to_markdown, needs=lambda _, __: StudyNeeds())

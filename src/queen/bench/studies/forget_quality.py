@@ -15,8 +15,10 @@ from queen.attacks import ATTACKS
 from queen.attacks.base import Transcript
 from queen.bench.render.markdown import markdown_table
 from queen.bench.render.plots import GREEN, GREY, RED
+from queen.bench.spec import Spec
 from queen.bench.studies.base import Result, Study, StudyContext
 from queen.bench.studies.formatting import pool_name
+from queen.bench.studies.needs import StudyNeeds
 from queen.bench.trials.asking import interrogate
 from queen.bench.trials.trial import Trial, make_knowledge
 from queen.errors import OptionError
@@ -179,4 +181,9 @@ def to_markdown(result: Result) -> str:
     )
 
 
-STUDY = Study(ForgetQuality, measure, draw, to_markdown)
+def _needs(_: Spec, parameters: ForgetQuality) -> StudyNeeds:
+    defenses = (CLEAN, *parameters.defenses)
+    return StudyNeeds(defenses=defenses, attacks=(parameters.attack,), pools=(parameters.pool,))
+
+
+STUDY = Study(ForgetQuality, measure, draw, to_markdown, _needs)

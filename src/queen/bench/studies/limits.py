@@ -10,8 +10,10 @@ from itertools import product
 from typing import Any
 
 from queen.bench.render.markdown import markdown_table
+from queen.bench.spec import Spec
 from queen.bench.studies.base import FEW_CLIENTS, Result, Study, StudyContext
 from queen.bench.studies.formatting import percent, percent_range, pool_name
+from queen.bench.studies.needs import StudyNeeds
 from queen.plots import png
 
 LETTERS = "ABCD"
@@ -210,5 +212,9 @@ def _sweep_table(rows: Sequence[Result], header: str) -> str:
     return markdown_table(columns, lines)
 
 
-THRESHOLD = Study(Threshold, measure_threshold, partial(_draw_sweep, "threshold t"), _threshold_markdown)
-RADIUS = Study(Radius, measure_radius, partial(_draw_sweep, "radius rho"), _radius_markdown)
+def _needs(_: Spec, parameters: Sweep) -> StudyNeeds:
+    return StudyNeeds(defenses=parameters.defenses, attacks=parameters.attacks, pools=parameters.pools)
+
+
+THRESHOLD = Study(Threshold, measure_threshold, partial(_draw_sweep, "threshold t"), _threshold_markdown, _needs)
+RADIUS = Study(Radius, measure_radius, partial(_draw_sweep, "radius rho"), _radius_markdown, _needs)

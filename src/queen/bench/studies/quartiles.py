@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -15,8 +14,10 @@ from queen.attacks import ATTACKS
 from queen.attacks.base import Knowledge, Transcript
 from queen.bench.protectee import Labelled
 from queen.bench.render.markdown import markdown_table
+from queen.bench.spec import Spec
 from queen.bench.studies.base import Result, Study, StudyContext
 from queen.bench.studies.formatting import percent
+from queen.bench.studies.needs import OWN_KIND, StudyNeeds
 from queen.bundle.bundle import Bundle
 from queen.cache import fingerprint
 from queen.defenses.base import nearest
@@ -44,20 +45,21 @@ class Quartiles:
     per_class: int = 10
     seeds: tuple[int, ...] = (0, 1, 2)
 
+    def __post_init__(self) -> None:
+        for names, known in ((self.sources, SOURCE_WORDS), (self.distances, DISTANCES)):
+            for name in names:
+                if name not in known:
+                    raise OptionError(f"quartiles: '{name}' is not known{nearest(name, dict.fromkeys(known))}")
+
 
 def measure(context: StudyContext, parameters: Quartiles) -> dict[str, Any]:
     """One row per source, distance and attack: the accuracy of each quartile's thieves, one per seed."""
-    for name in parameters.sources:
-        _check_known(name, SOURCE_WORDS)
-    for name in parameters.distances:
-        _check_known(name, DISTANCES)
     bundle = context.fit_bundle()
     rows: list[dict[str, Any]] = []
     for source, distance in product(parameters.sources, parameters.distances):
         (x, y), labels, distances = measure_distances(context, bundle, source, distance)
         quartiles = split_quartiles(distances, labels, context.protectee.classes)
         for attack in context.each(f"quartiles, {source}", parameters.attacks):
-            context.make_trial("none", seed=0, attack=attack)  # says so if there is no such attack
             accuracies = [
                 [_steal(context, parameters, (x, labels), members, attack, seed) for seed in parameters.seeds]
                 for members in quartiles
@@ -66,11 +68,6 @@ def measure(context: StudyContext, parameters: Quartiles) -> dict[str, Any]:
             rows[-1]["mean_distance"] = [distances[members].mean().item() for members in quartiles]
             rows[-1]["victim_right"] = [(labels == y)[members].double().mean().item() for members in quartiles]
     return {"rows": rows, "images": parameters.per_class * context.protectee.classes}
-
-
-def _check_known(name: str, known: Iterable[str]) -> None:
-    if name not in known:
-        raise OptionError(f"quartiles: '{name}' is not known{nearest(name, dict.fromkeys(known))}")
 
 
 @torch.inference_mode()
@@ -184,4 +181,8 @@ def to_markdown(result: Result) -> str:
     return f"{table}\n{result['images']} images a thief, seeds {parameters['seeds']}.\n\n{''.join(gaps)}"
 
 
-STUDY = Study(Quartiles, measure, draw, to_markdown)
+def _needs(_: Spec, parameters: Quartiles) -> StudyNeeds:
+    return StudyNeeds(attacks=parameters.attacks, pools=[name for name in parameters.sources if name == OWN_KIND])
+
+
+STUDY = Study(Quartiles, measure, draw, to_markdown, _needs)

@@ -8,8 +8,10 @@ from typing import Any
 
 from queen.bench.render.markdown import markdown_table
 from queen.bench.render.plots import GREEN, GREY, RED
+from queen.bench.spec import Spec
 from queen.bench.speed.timing import ratios_to_none, seconds_per_thousand, time_in_turns
 from queen.bench.studies.base import Result, Study, StudyContext
+from queen.bench.studies.needs import StudyNeeds
 from queen.defenses.base import Endpoint
 from queen.plots import png
 
@@ -110,4 +112,8 @@ def _or_dash(figures: Mapping[str, float], name: str, form: str) -> str:
     return format(figures[name], form) if name in figures else "-"
 
 
-STUDY = Study(Runtime, measure, draw, to_markdown)
+def _needs(spec: Spec, parameters: Runtime) -> StudyNeeds:
+    return StudyNeeds(defenses=("none", *(parameters.defenses or spec.defenses)))
+
+
+STUDY = Study(Runtime, measure, draw, to_markdown, _needs)

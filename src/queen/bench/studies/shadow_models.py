@@ -10,8 +10,10 @@ from typing import Any
 
 from queen.bench.render.markdown import markdown_table
 from queen.bench.render.plots import GREEN, RED
+from queen.bench.spec import Spec
 from queen.bench.studies.base import FEW_CLIENTS, Result, Study, StudyContext
 from queen.bench.studies.formatting import percent, pool_name
+from queen.bench.studies.needs import StudyNeeds
 from queen.plots import png
 
 PAPER = {1: 0.5209, 2: 0.5259, 3: 0.5256, 5: 0.5127, 10: 0.5024}  # CIFAR-10, attacked by D-DAE+
@@ -112,4 +114,8 @@ def to_markdown(result: Result) -> str:
     )
 
 
-STUDY = Study(ShadowModels, measure, draw, to_markdown)
+def _needs(_: Spec, parameters: ShadowModels) -> StudyNeeds:
+    return StudyNeeds(defenses=("none", parameters.defense), attacks=parameters.attacks, pools=(parameters.pool,))
+
+
+STUDY = Study(ShadowModels, measure, draw, to_markdown, _needs)
