@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
 from queen.attacks.base import Transcript
-from queen.bench.asking import interrogate
 from queen.bench.studies import forget_quality, quartiles
 from queen.bench.studies.base import StudyContext
 from queen.bench.studies.forget_quality import CLEAN, CONTROL, ForgetQuality, p_value
 from queen.bench.studies.quartiles import Quartiles, measure_distances, sample, split_quartiles
+from queen.bench.trials.asking import interrogate
 from queen.defenses import DEFENSES
 from queen.errors import OptionError
 from queen.training import Schedule
