@@ -21,7 +21,9 @@ def at_root(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-@pytest.mark.parametrize(("spec", "folder"), [("smoke", "results/smoke"), ("cifar10", "results/cifar10-h200")])
+@pytest.mark.parametrize(
+    ("spec", "folder"), [("smoke", "results/smoke"), ("queen", "results/queen"), ("cifar10", "results/cifar10-h200")]
+)
 def test_committed_results_are_those_of_the_committed_spec_and_complete(spec, folder):
     cells = list(read_spec(Path(f"benchmarks/{spec}.yaml")).cells())
     assert [str(cell.path) for cell in cells if not is_finished(cell, Path(folder))] == []
@@ -57,6 +59,34 @@ def test_no_thief_gets_more_than_chance_from_the_sentinel_on_cifar10():
     assert len(results) == 8
     real = [r for r in results if r["attack"] != "drop_after_alarm"]  # that one knows all the clean answers
     assert max(r["thief"]["accuracy"] for r in real) < 0.12
+
+
+def test_the_papers_settings_reverse_many_answers_of_a_thief_at_the_papers_cost_to_a_benign_client():
+    results = {(r["column"], r["attack"]): r for r in read_results(Path("results/queen"))}
+
+    def points_lost(column: str) -> float:
+        result = results[column, "direct"]
+        return 100 * (result["protectee"]["accuracy"] - result["utility"]["one_client"]["accuracy"])
+
+    for column in ("queen-paper", "queen-paper-heads"):
+        shares = results[column, "direct"]["verdicts"]
+        assert shares["B"] > 0.1
+        assert shares["B"] / (1 - shares["A"]) > 1 / 3  # of those that may be reversed at all
+        assert 2 <= points_lost(column) <= 3
+        assert results[column, "direct"]["answers"]["label_kept"] < 0.9
+    kept = results["queen-keep-label", "direct"]
+    assert kept["verdicts"]["B"] > 0.1
+    assert kept["answers"]["label_kept"] == 1
+    assert points_lost("queen-keep-label") == 0
+    assert "B" not in results["queen", "direct"]["verdicts"]  # the default, beside them
+
+
+def test_the_released_code_collapses_a_direct_thief_at_first_and_is_undone_by_the_sanitiser():
+    results = {r["attack"]: r for r in read_results(Path("results/queen")) if r["column"] == "queen-artifact"}
+    direct, sanitiser = results["direct"]["thief"], results["sanitiser"]["thief"]
+    assert direct["tries"][0] <= results["direct"]["protectee"]["chance"]
+    assert direct["retried"]
+    assert sanitiser["accuracy"] > max(direct["tries"])
 
 
 def test_the_prototype_says_what_it_is():

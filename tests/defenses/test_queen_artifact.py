@@ -8,12 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from queen.bench.cell import run_trial
-from queen.bench.trial import Trial, interrogate
 
 from queen.attacks import ATTACKS
 from queen.attacks.base import Sizes
 from queen.bench.spec import Utility
+from queen.bench.trials.asking import interrogate
+from queen.bench.trials.cell import run_trial
+from queen.bench.trials.trial import Trial
 from queen.cache import Cache
 from queen.core.perturb import STEP
 from queen.defenses import DEFENSES

@@ -111,7 +111,7 @@ def build(
 
 def _first_geometry(bundle: Bundle, victim: Victim, count: int) -> Geometry:
     """Centres and spreads of the first `count` training images alone."""
-    x, labels = (part[:count] for part in victim.train)
+    x, labels = (part[:count].to(bundle.probe.logits.device) for part in victim.train)
     with torch.inference_mode():
         features = torch.cat([bundle.split(part)[0] for part in x.split(BATCH)]).float()  # type: ignore[no-untyped-call]
         return measure(features, bundle.mapping(features), labels, bundle.geometry.classes)

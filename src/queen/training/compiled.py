@@ -1,8 +1,9 @@
 """Compiling a network for a GPU where the time that takes comes back.
 
-A compiled VGG16 step takes two thirds of the time of a plain one (benchmarks/training); compiling takes about 20
-seconds, once per network and shape in a process. Whoever does not know how many trainings follow does best to rent
-first and to buy once the rent has reached the price: compile when the steps already taken without it cost as much.
+A compiled VGG16 step takes two thirds of the time of a plain one (results/training); compiling takes about 20 seconds
+in the first process, and a few in those after it, which find it on the disk. Whoever does not know how many trainings
+follow does best to rent first and to buy once the rent has reached the price: to compile when the steps already taken
+without it cost as much.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-COMPILED_FROM = 6000  # steps of one network and shape in a process
+COMPILED_FROM = 3000  # steps of one network and shape in a process
 
 _steps_taken: Counter[tuple[str, tuple[int, ...]]] = Counter()
 

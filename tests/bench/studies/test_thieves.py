@@ -13,8 +13,10 @@ from scipy.stats import ks_2samp
 
 from queen.attacks.base import Transcript
 from queen.bench.studies import forget_quality, quartiles
+from queen.bench.studies.base import StudyContext
 from queen.bench.studies.forget_quality import CLEAN, CONTROL, ForgetQuality, p_value
 from queen.bench.studies.quartiles import Quartiles, measure_distances, sample, split_quartiles
+from queen.bench.trials.asking import interrogate
 from queen.defenses import DEFENSES
 from queen.errors import OptionError
 from queen.training import Schedule
@@ -58,6 +60,37 @@ def test_a_thief_of_nothing_is_refused(context, monkeypatch):
     monkeypatch.setattr(forget_quality, "_ask", lambda *_: nothing)
     with pytest.raises(OptionError, match="'none' answered nothing"):
         forget_quality.measure(context, ForgetQuality(seed=7))
+
+
+@pytest.mark.parametrize("pool", ["foreign", "own_kind"])
+@pytest.mark.parametrize("peer_smoothing", [False, True])
+@pytest.mark.parametrize(("attack", "budget"), [("direct", 200), ("smoothing", 200), ("repeat_average", 600)])
+def test_every_attack_sends_as_many_queries_and_is_judged_by_as_many_images(
+    context, monkeypatch, attack, budget, pool, peer_smoothing
+):
+    sent, judged = [], []
+
+    def ask(trial, protectee):
+        asked = interrogate(trial, protectee)
+        sent.append((trial.attack, asked.sent))
+        return asked
+
+    def check(context, trial, believed, queries, pool):
+        judged.append(queries)
+        return [{"epoch": 1, "accuracy": 0.5, "labels": [1] * 10}]
+
+    monkeypatch.setattr(forget_quality, "interrogate", ask)
+    monkeypatch.setattr(forget_quality, "_train_with_checkpoints", check)
+    monkeypatch.setattr(StudyContext, "cached", lambda self, name, depends_on, compute: compute())
+    sizes = replace(context.spec.sizes, peer_smoothing=peer_smoothing)
+    tried = replace(context, spec=replace(context.spec, budget=budget, sizes=sizes))
+    forget_quality.measure(tried, ForgetQuality(defenses=(), attack=attack, pool=pool, control=False))
+    images = len(context.protectee_for(pool).pool)
+    expected = {"direct": min(budget, images)} | {
+        attack: 3 * min(budget // 3, images) if attack != "direct" else budget
+    }
+    assert dict(sent) == expected
+    assert {len(queries) for queries in judged} == {min(budget, images)}
 
 
 def test_every_thief_but_the_clean_ones_has_a_panel():

@@ -38,10 +38,10 @@ class Lesson(TypedDict):
 def ddae(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Recovery in which the answers of shadow networks to the images asked stand in for the clean ones.
 
-    Where so many answers of so many classes would not fit into memory, a random part of the images is taken.
+    Where that is more than `sizes.table` pairs, or than fits into memory, a random part of the images is taken.
     """
-    simulate, x = require(knowledge.simulate, "simulate"), transcript.x
-    most = max(1, MOST_NUMBERS // (knowledge.sizes.shadows * knowledge.classes))
+    simulate, sizes, x = require(knowledge.simulate, "simulate"), knowledge.sizes, transcript.x
+    most = max(1, min(sizes.table, MOST_NUMBERS // knowledge.classes) // sizes.shadows)
     if len(x) > most:
         x = x[draw_part(x, most, generator)]
     lessons: list[Lesson] = []

@@ -19,6 +19,7 @@ from queen.attacks.strategies.requirements import require
 from queen.cache import fingerprint
 
 NEARLY_ALL = 0.95  # share of pairs that keep the label from which the labels of answers are believed
+MOST_PASSES = 500  # over the stream of queries
 SMALLEST = 1e-3  # Dirichlet parameter: 0 is not allowed, and this adds about 1e-5 of probability
 SHARED_TABLES, SHARED_NUMBERS = 2, 2**29  # how many tables wait for another attack, and how many numbers together
 Simulate = Callable[[Tensor, Tensor, torch.Generator], Tensor]
@@ -81,14 +82,15 @@ def draw_pairs(
     """About `sizes.table` pairs per state of the defense: clean answers drawn around a prior (n, K), then defended.
 
     Each pass over the stream of queries draws one clean answer per query, so that a defense with a memory is simulated
-    on whole streams. A table smaller than the stream takes a random part of it, in order.
+    on whole streams. A table smaller than the stream takes a random part of it, in order; where few queries were
+    answered, `MOST_PASSES` passes have to do.
     """
     x = transcript.x
     if sizes.table < len(x):
         rows = draw_part(x, sizes.table, generator)
         x, prior = x[rows], prior[rows]
     strength = prior.shape[1] * sizes.concentration
-    passes = max(1, sizes.table // len(x))
+    passes = min(max(1, sizes.table // len(x)), MOST_PASSES)
     return simulate_pairs((dirichlet(strength * prior, generator) for _ in range(passes)), x, simulate, generator)
 
 

@@ -38,6 +38,12 @@ Result = Mapping[str, Any]
 CODE = (*DEFENDING, "queen.attacks", "queen.bench.studies", "queen.bench.trials")
 
 
+def limit_budget(trial: Trial, protectee: Protectee) -> Trial:
+    """The trial with a budget that buys no more images than the pool has, at what its attack asks per image."""
+    most = len(protectee.pool) * find_attack(trial.attack).cost(trial.sizes)
+    return replace(trial, budget=min(trial.budget, most))
+
+
 @dataclass(frozen=True)
 class Study(Generic[Parameters]):
     """How a study is made and shown.
@@ -94,9 +100,9 @@ class StudyContext:
         return Trial(column=defense, defense=method, options={**column, **(options or {})}, seed=seed, **fields)
 
     def steal(self, trial: Trial, pool: str) -> dict[str, Any]:
-        """The result of one trial, as `bench run` makes it; the budget is at most the pool."""
+        """The result of one trial, as `bench run` makes it; the budget is at most what the pool can use up."""
         protectee = self.protectee_for(pool)
-        return run_trial(replace(trial, budget=min(trial.budget, len(protectee.pool))), protectee, self.cache)
+        return run_trial(limit_budget(trial, protectee), protectee, self.cache)
 
     def steal_all(
         self, defense: str, pool: str, attacks: Sequence[str], seeds: Sequence[int], **changes: Any

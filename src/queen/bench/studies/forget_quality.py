@@ -16,7 +16,7 @@ from queen.attacks.base import Transcript
 from queen.bench.render.markdown import markdown_table
 from queen.bench.render.plots import GREEN, GREY, RED
 from queen.bench.spec import Spec
-from queen.bench.studies.base import Result, Study, StudyContext
+from queen.bench.studies.base import Result, Study, StudyContext, limit_budget
 from queen.bench.studies.formatting import pool_name
 from queen.bench.studies.needs import StudyNeeds
 from queen.bench.trials.asking import interrogate
@@ -84,7 +84,8 @@ def _history(context: StudyContext, parameters: ForgetQuality, defense: str, see
     """The checkpoints of one thief."""
     trial = context.make_trial(defense, seed=seed, attack=parameters.attack)
     asking = replace(trial, seed=parameters.seed)  # a control asks the same images, only its training has another seed
-    queries = _ask(context, replace(asking, defense=CLEAN, options={}), parameters.pool).x  # whatever the defense
+    # Whatever the defense and the attack: p-values of fewer images would be larger.
+    queries = _ask(context, replace(asking, defense=CLEAN, options={}, attack="direct"), parameters.pool).x
     depends_on = [defense, dict(trial.options), parameters.attack, parameters.pool, seed, parameters.seed]
 
     def train() -> list[dict[str, Any]]:
@@ -95,9 +96,13 @@ def _history(context: StudyContext, parameters: ForgetQuality, defense: str, see
 
 
 def _ask(context: StudyContext, trial: Trial, pool: str) -> Transcript:
-    """The queries of a trial and what its attacker believes of the answers."""
+    """The queries of a trial and what its attacker believes of the answers.
+
+    All attacks send as many queries, also those that ask for several views of an image, or count them as one.
+    """
     protectee = context.protectee_for(pool)
-    attacked = interrogate(replace(trial, budget=min(trial.budget, len(protectee.pool))), protectee)
+    trial = replace(trial, budget=trial.budget // ATTACKS[trial.attack].overspend(trial.sizes))
+    attacked = interrogate(limit_budget(trial, protectee), protectee)
     return ATTACKS[trial.attack].believe(attacked.transcript, attacked.knowledge, trial.generator("believe"))
 
 
