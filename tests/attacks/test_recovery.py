@@ -334,6 +334,15 @@ def test_shadows_answer_as_many_queries_as_fit_into_memory_in_their_order(monkey
     assert places == sorted(set(places))
 
 
+def test_shadows_answer_no_more_queries_than_the_table_has_pairs():
+    asked = []
+    known = knowledge(
+        replace(SMALL, table=10 * SMALL.shadows), simulate=lambda y, x, _: asked.append(len(x)) or y[None]
+    )
+    ddae.ddae(stolen(40), known, seed())
+    assert asked == [10] * SMALL.shadows
+
+
 def test_pools_without_labels_train_no_shadows():
     with pytest.raises(OptionError, match=r"needs Knowledge\.pool_labels"):
         ATTACKS["ddae"].believe(stolen(20), knowledge(pool_labels=None), seed())
@@ -404,3 +413,17 @@ def test_a_replayed_step_trains_as_a_plain_one_at_every_rate(monkeypatch):
 def test_distances_on_a_gpu_are_those_of_the_cpu():
     a, b = torch.rand(20, 7, generator=seed()), torch.rand(30, 7, generator=seed(1))
     assert torch.allclose(pbayes.l1_distances(a.cuda(), b.cuda()).cpu(), pbayes.l1_distances(a, b), atol=1e-6)
+
+
+def test_few_answers_take_a_bounded_number_of_passes(monkeypatch):
+    monkeypatch.setattr(pairs_module, "MOST_PASSES", 7)
+    passes = []
+
+    def simulate(answers, x, generator):
+        passes.append(len(x))
+        return answers[None]
+
+    transcript = stolen(3)
+    found = draw_pairs(transcript, transcript.answers, simulate, replace(SMALL, table=10_000), seed())
+    assert passes == [3] * 7
+    assert len(found.clean) == 21
