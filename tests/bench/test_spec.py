@@ -18,6 +18,7 @@ from queen.bench.parsing import SpecError, read_yaml
 from queen.bench.spec import ImageSet, as_json, make_spec, read_spec
 from queen.defenses import DEFENSES
 from tests.support.benchmarks import content, tiny_spec
+from tests.support.detectors import DETECTORS
 from tests.support.paths import ROOT
 
 COMMITTED = sorted((ROOT / "benchmarks").glob("*.yaml"))
@@ -398,7 +399,10 @@ def test_the_smoke_matrix_holds_every_defense_and_every_attack():
     assert {cell.query for cell in read_spec(ROOT / "benchmarks" / "data-free.yaml").cells()} == {"data_free"}
     paper = {(c.query, c.attack) for c in cells if c.query in ("knockoff", "jbda_tr")}
     published = {(query, attack) for query, attack in paper if not ATTACKS[attack].adaptive}
-    assert {(c.column, c.query, c.attack) for c in cells} >= {(d, *pair) for d in DEFENSES for pair in published}
+    others = [defense for defense in DEFENSES if defense not in DETECTORS]
+    assert {(c.column, c.query, c.attack) for c in cells} >= {(d, *pair) for d in others for pair in published}
+    once = {(d, query, "direct") for d in DETECTORS for query in ("knockoff", "jbda_tr")}
+    assert {(c.column, c.query, c.attack) for c in cells if c.column in DETECTORS} == once
 
 
 def test_cells_can_be_selected_by_column_query_and_attack():

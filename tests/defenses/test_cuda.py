@@ -8,8 +8,11 @@ import pytest
 import torch
 
 from queen.cache import Cache
+from queen.defenses import DEFENSES
+from queen.errors import RefusedError
 from queen.training import Schedule
 from tests.support.defenses import F64, MAPS, MODULES, all_kinds, generator, small_victim
+from tests.support.detectors import DETECTORS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -36,3 +39,23 @@ def test_endpoints_answer_on_cuda(name, tmp_path):
         answers = endpoint.client("a")(x[:30])
         assert answers.is_cuda
         assert torch.equal(answers, endpoint.simulate(victim.clean(x[:30]), x[:30], generator())[0])
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_detectors_accuse_at_the_same_query_on_cuda(name):
+    victim = small_victim()
+    x, y = victim.train
+    victim = replace(victim, train=(x[:600], y[:600]), calibration=(x[600:], y[600:]))
+    variants = (x[:20].repeat(15, 1, 1, 1) + 0.1 * torch.rand(300, 1, 8, 8, generator=generator())).clamp(0, 1)
+
+    def refused(place: str) -> list[bool]:
+        train, calibration = ((a.to(place), b.to(place)) for a, b in (victim.train, victim.calibration))
+        there = replace(victim, model=victim.model.to(place), train=train, calibration=calibration)
+        endpoint = DEFENSES[name].start(there, generator(), alpha=0.05, clients=19)
+        try:
+            assert endpoint.client("a")(variants.to(place)).device.type == place
+        except RefusedError as refusal:
+            return refusal.reply.refused.tolist()
+        return [False] * len(variants)
+
+    assert refused("cuda") == refused("cpu")

@@ -1,4 +1,4 @@
-"""Every defense but QUEEN by name, probability vectors of every kind that one may meet, and a small victim."""
+"""Every defense but QUEEN and the detectors, probability vectors of every kind, and a small victim."""
 
 from __future__ import annotations
 

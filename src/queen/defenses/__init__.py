@@ -22,6 +22,7 @@ from queen.defenses import (
     rounding,
 )
 from queen.defenses.base import Defense, Endpoint, MappedEndpoint, Victim, nearest
+from queen.defenses.detectors import dadd, mmd, prada, seat
 from queen.errors import OptionError
 
 DEFENSES: Mapping[str, Defense] = {
@@ -34,6 +35,10 @@ DEFENSES: Mapping[str, Defense] = {
     "emdp": emdp.DEFENSE,
     "modelguard_w": modelguard_w.DEFENSE,
     "modelguard_s": modelguard_s.DEFENSE,
+    "prada": prada.DEFENSE,
+    "seat": seat.DEFENSE,
+    "d_add": dadd.DEFENSE,
+    "mmd": mmd.DEFENSE,
     "queen": queen.DEFENSES["queen"],
     "queen-strict": queen.DEFENSES["queen-strict"],
     "queen-artifact": queen_artifact.DEFENSE,
