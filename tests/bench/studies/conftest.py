@@ -39,6 +39,7 @@ SPEC = {
         "queen": QUICK,
         "queen-strict": QUICK,
         "harsh": {"defense": "queen-strict", "threshold": 1e-4, **QUICK},
+        "quick-sentinel": {"defense": "queen-sentinel", **QUICK},
     },
     "matrix": [{"queries": "knockoff", "attacks": ["direct"]}],
 }

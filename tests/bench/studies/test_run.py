@@ -27,6 +27,7 @@ QUICK = {
     "forget_quality": {"defenses": ["rounding"], "control": False},
     "quartiles": {"sources": ["own_kind"], "attacks": ["direct"], "per_class": 3, "seeds": [0]},
     "features": {"test": 40, "pool": 30, "perplexity": 5},
+    "detectors": {"defenses": ["seat", "quick-sentinel"], "clients": 3, "images": 50, "queries": ["knockoff"]},
     "runtime": {"queries": 20, "repeats": 1, "defenses": ["rounding", "queen"]},
 }
 
@@ -98,6 +99,7 @@ CANNOT = {
     "forget_quality": ({}, {"calibration": 0}, "defense 'queen-sentinel' needs held-out images: give protectee: calib"),
     "quartiles": ({"attacks": ["warm_up"], "sources": "train"}, {"benign": 0}, "attack 'warm_up' owns images of the"),
     "features": ({"test": 20, "pool": 20}, {}, "more than three times the perplexity"),
+    "detectors": ({"defenses": ["seat", "rounding"]}, {}, "defense 'rounding' accuses nobody"),
     "runtime": ({}, {"victim_per_seed": True}, "a study has one victim, but the spec 'tiny' says victim_per_seed"),
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queen.bench.studies import features, forget_quality, limits, quartiles, runtime, shadow_models
+from queen.bench.studies import detectors, features, forget_quality, limits, quartiles, runtime, shadow_models
 from queen.bench.studies.base import Study
 from queen.defenses.base import nearest
 from queen.errors import OptionError
@@ -22,6 +22,7 @@ STUDIES: Mapping[str, Study[Any]] = {
     "quartiles": quartiles.STUDY,
     "features": features.STUDY,
     "runtime": runtime.STUDY,
+    "detectors": detectors.STUDY,
 }
 
 
