@@ -82,7 +82,7 @@ def test_a_result_has_all_its_fields_and_json_can_say_them(tmp_path, defense):
     assert result["defense"]["name"] == defense
     assert set(result["defense"]["options"]) == set(DEFENSES[defense].options)
     assert result["queries"] == {"budget": 300, "sent": 300, "answered": 300}
-    assert set(result["seconds"]) == {"victim", "fit", "utility", "ask", "recover", "train"}
+    assert set(result["seconds"]) == {"victim", "fit", "utility", "ask", "recover", "train", "other"}
     assert result["reused"] == []
     assert set(result["versions"]) == {"python", "torch", "code", "commit"}
     assert result["thief"]["best_accuracy"] >= result["thief"]["accuracy"] > 0.5

@@ -13,7 +13,7 @@ from queen.bench.run import write_result
 from queen.cli import app
 from tests.support.benchmarks import content, result, tiny_spec
 
-SECONDS = {"victim": 60.0, "fit": 30.0, "utility": 6.0, "ask": 12.0, "recover": 3.0, "train": 24.0}
+SECONDS = {"victim": 60.0, "fit": 30.0, "utility": 6.0, "ask": 12.0, "recover": 3.0, "train": 24.0, "other": 1.0}
 
 
 def timed(column: str, attack: str, *, jobs: int = 1, reused: tuple[str, ...] = (), **changes: float) -> dict[str, Any]:
@@ -80,7 +80,15 @@ def test_the_command_says_it_in_words_and_as_json(tmp_path):
     assert "4 cells" in text
     assert "unknown" in text
     found = json.loads(CliRunner().invoke(app, ["bench", "plan", str(spec), "--json"]).stdout)
-    assert [phase["name"] for phase in found["phases"]] == ["victim", "fit", "utility", "ask", "recover", "train"]
+    assert [phase["name"] for phase in found["phases"]] == [
+        "victim",
+        "fit",
+        "utility",
+        "ask",
+        "recover",
+        "train",
+        "other",
+    ]
     assert found["files"] == []
 
 

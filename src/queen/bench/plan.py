@@ -22,7 +22,7 @@ from queen.bench.trials.trial import Trial
 from queen.weights import files_of_weights
 
 ALONE = ("victim", "fit")  # phases that are done before the workers start
-PER_CELL = ("ask", "recover", "train")  # phases that depend on the attack
+PER_CELL = ("ask", "recover", "train", "other")  # phases that depend on the attack
 LIKENESSES: Sequence[tuple[str, ...]] = (
     ("column", "query", "attack"),
     ("query", "attack"),
@@ -112,6 +112,7 @@ PHASES: Mapping[str, Callable[[Cell], Hashable]] = {
     "ask": _share_answers,
     "recover": _share_nothing,
     "train": _share_nothing,
+    "other": _share_nothing,
 }
 """The phases of a cell, and what cells must have in common to share one."""
 

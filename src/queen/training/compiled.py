@@ -16,16 +16,16 @@ from torch import Tensor, nn
 
 COMPILED_FROM = 3000  # steps of one network and shape in a process
 
-_steps_taken: Counter[tuple[str, tuple[int, ...]]] = Counter()
+_steps_taken: Counter[tuple[str, tuple[int, ...], str]] = Counter()
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[..., Tensor]
 
 
-def compile_if_worth_it(loss_of: Loss, model: nn.Module, shape: tuple[int, ...], steps: int) -> Loss:
-    """The loss, compiled if trainings of such a network on batches of this shape took `COMPILED_FROM` steps, these
-    included."""
-    kind = (repr(model), shape)
+def compile_if_worth_it(loss: Loss, model: nn.Module, shape: tuple[int, ...], steps: int, name: str = "") -> Loss:
+    """The loss, compiled if it took `COMPILED_FROM` steps of such a network on batches of this shape, the `steps` ahead
+    included; `name` tells apart the losses of one network."""
+    kind = (repr(model), shape, name)
     _steps_taken[kind] += steps
     if _steps_taken[kind] < COMPILED_FROM:
-        return loss_of
-    return torch.compile(loss_of, dynamic=False)
+        return loss
+    return torch.compile(loss, dynamic=False)

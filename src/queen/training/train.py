@@ -59,9 +59,12 @@ def train(
     optimiser = _make_optimiser(model, schedule, x.device, recorded=recorded)
     rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: schedule.rate(step, epochs * per_epoch))
     loss_of = _answer_loss(model, outlier_weight if outliers is not None else None)
+    further_loss = None if extra_loss is None else extra_loss.loss
     images_per_step = min(schedule.batch, len(x))
     if recorded:
-        loss_of = compile_if_worth_it(loss_of, model, (images_per_step, *x.shape[1:]), epochs * per_epoch)
+        kind = (model, (images_per_step, *x.shape[1:]), epochs * per_epoch)
+        loss_of = compile_if_worth_it(loss_of, *kind)
+        further_loss = further_loss and compile_if_worth_it(further_loss, *kind, name=further_loss.__qualname__)
 
     def step(rows: Tensor, *others: Tensor) -> None:
         batch = augmented(x[rows], None if recorded else generator) if schedule.augment else x[rows]
@@ -70,8 +73,8 @@ def train(
             if outliers is not None:
                 batch, others = torch.cat([batch, outliers[others[0]]]), others[1:]
             loss = loss_of(batch, targets[rows])
-            if extra_loss is not None:
-                loss = loss + extra_loss.loss(*others)
+            if further_loss is not None:
+                loss = loss + further_loss(*others)
         loss.backward()  # type: ignore[no-untyped-call]
         if schedule.clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), schedule.clip)

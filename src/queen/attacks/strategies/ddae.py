@@ -20,6 +20,7 @@ from queen.attacks.strategies.pairs import Pairs, Prior, believes_labels, draw_p
 from queen.attacks.strategies.requirements import require
 from queen.cache import code_version, fingerprint
 from queen.training import Schedule, predict, probabilities, train
+from queen.training.compiled import Loss, compile_if_worth_it
 from queen.training.repeated_step import RepeatedStep
 from queen.zoo import build, seeded
 
@@ -148,13 +149,17 @@ def train_restorer(pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> nn
         fused=on_gpu or None,
     )
     rates = torch.optim.lr_scheduler.StepLR(optimiser, HALVE_EVERY, 0.5)
+    batch = min(sizes.generator_batch, count)
+    loss: Loss = lambda defended, clean: (network(defended) - clean).abs().sum(1).mean()  # noqa: E731
+    if on_gpu:
+        loss = compile_if_worth_it(loss, network, (batch, classes), sizes.generator_epochs * (count // batch))
 
     def step(rows: Tensor) -> None:
         optimiser.zero_grad(set_to_none=True)
-        (network(pairs.defended[rows]) - pairs.clean[rows]).abs().sum(1).mean().backward()
+        loss(pairs.defended[rows], pairs.clean[rows]).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
 
-    repeated_step, batch = RepeatedStep(step), min(sizes.generator_batch, count)
+    repeated_step = RepeatedStep(step)
     for _ in range(sizes.generator_epochs):
         order = torch.randperm(count, generator=generator).to(device, non_blocking=True)
         for rows in order[: count - count % batch].view(-1, batch):

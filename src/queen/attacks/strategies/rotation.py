@@ -31,7 +31,9 @@ class RotationModel(nn.Module):
         split = find_split(thief.to(sample.device), sample)
         with torch.no_grad():
             features, _ = split(sample)
-        self.thief, self._head_name = thief, split.head_name
+        self.thief, self._features = thief, [features]  # of the last batch, put there by the hook
+        # Not `Split`: it always puts the network into eval mode.
+        self.hook = thief.get_submodule(split.head_name).register_forward_pre_hook(self._note_features)
         with seeded(generator):
             self.turn_head = nn.Linear(features.shape[1], TURNS).to(sample.device)
 
@@ -41,16 +43,12 @@ class RotationModel(nn.Module):
 
     def turns(self, x: Tensor) -> Tensor:
         """Logits (n, 4) of the number of quarter turns of x."""
-        features: list[Tensor] = []
-        # Not `Split`: it always puts the network into eval mode.
-        head = self.thief.get_submodule(self._head_name)
-        handle = head.register_forward_pre_hook(lambda _, args: features.append(args[0]))
-        try:
-            run_model(self.thief, x)
-        finally:
-            handle.remove()
-        logits: Tensor = self.turn_head(features[0])
+        run_model(self.thief, x)
+        logits: Tensor = self.turn_head(self._features[0])
         return logits
+
+    def _note_features(self, head: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._features[0] = inputs[0]
 
 
 def learn_turns(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> nn.Module:
@@ -68,6 +66,7 @@ def learn_turns(transcript: Transcript, knowledge: Knowledge, generator: torch.G
         on_epoch=None if watch is None else lambda _: watch(model.thief),
         extra_loss=ExtraLoss(lambda: turned(next(unlabelled)), lambda x, turns: turn_loss(model, x, turns)),
     )
+    model.hook.remove()
     return model.thief
 
 

@@ -26,6 +26,7 @@ from queen.defenses import DEFENSES
 
 def run_trial(trial: Trial, protectee: Protectee, cache: Cache, *, jobs: int = 1) -> dict[str, Any]:
     """Attack one defense, train the thief, and return all figures as plain JSON; `jobs` trials run at the same time."""
+    begin = time.perf_counter()
     defense, attack = DEFENSES[trial.defense], ATTACKS[trial.attack]
     fit, utility = fit_defense(trial, protectee, cache), _utility(trial, protectee, cache)
     asked = interrogate(trial, protectee, cache)
@@ -39,7 +40,7 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache, *, jobs: int = 1
     training = measure_thief(believed, knowledge, trial, protectee, cache, should_learn=label_right > HONEST)
     thief = training.value
     phases: dict[str, Timed | Interrogation] = {"fit": fit, "utility": utility, "ask": asked, "train": training}
-    return {
+    result: dict[str, Any] = {
         "version": VERSION,
         "protectee": protectee.facts(),
         "column": trial.column,
@@ -74,6 +75,9 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache, *, jobs: int = 1
         "versions": {"python": platform.python_version(), "torch": torch.__version__, **describe_code()},
         "hardware": hardware(protectee.pool.device) | {"jobs": jobs},
     }
+    own = recovering + sum(phase.seconds for phase in phases.values() if not phase.reused)
+    result["seconds"]["other"] = round(max(0.0, time.perf_counter() - begin - own), 3)
+    return result
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
