@@ -34,13 +34,14 @@ from queen.demo.plot import draw_cost
 from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
 from tools.reliability import goals_table, open_goals_table
+from tools.strength import labels_table, release_line, shadows_line, speed_table
 from tools.threats import remaining_markdown
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 DEMO = RESULTS / "demo/demo.json"
 SMOKE, CIFAR, PROTOTYPE = RESULTS / "smoke", RESULTS / "cifar10-h200", RESULTS / "prototype/cifar10.json"
-ACCUSED = RESULTS / "accused"
+ACCUSED, TRIAL = RESULTS / "accused", RESULTS / "trial-h200"
 READ_BACK = {"demo": RESULTS / "qa/30-read-back.json", "CIFAR-10": RESULTS / "qa/30-read-back-cifar10.json"}
 SERVE, CAPACITY, TIMING = RESULTS / "serve", RESULTS / "capacity/ledgers.json", RESULTS / "timing/cpu-2-cores.json"
 EVIDENCE, TOLERANCE, ODD, THRESHOLD, DIGITS = (
@@ -266,6 +267,12 @@ def answer_times(path: Path = TIMING) -> str:
 
 DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"best thieves": best_thieves_table, "accused table": partial(benchmark_table, ACCUSED)},
+    "docs/attacks.md": {
+        "training speed": speed_table,
+        "labels": labels_table,
+        "shadows": shadows_line,
+        "release": release_line,
+    },
     "docs/policies.md": {
         "demo table": demo_table,
         "adaptive table": adaptive_table,
@@ -277,6 +284,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/results.md": {
         "cifar table": partial(benchmark_table, CIFAR),
         "cifar story": cifar_story,
+        "trial table": partial(benchmark_table, TRIAL),
         "smoke table": partial(benchmark_table, SMOKE),
     },
     "docs/sentinel.md": {

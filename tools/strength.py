@@ -1,0 +1,87 @@
+"""What it took to bring attackers to full strength, before and after: tables for docs/attacks.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from queen.bench.render.markdown import markdown_table
+from queen.bench.run import read_results
+
+RESULTS = Path(__file__).parents[1] / "results"
+BEFORE, AFTER, QUEEN = RESULTS / "cifar10-h200", RESULTS / "trial-h200", RESULTS / "queen"
+SPEED = RESULTS / "training/h200.json"
+KINDS = {
+    "plain": "every step in Python",
+    "recorded": "one CUDA graph per step",
+    "compiled": "the same, network compiled",
+}
+Result = Mapping[str, Any]
+
+
+def speed_table() -> str:
+    """Images per second of a thief's training."""
+    report = json.loads(SPEED.read_text())
+    rows = [
+        (
+            KINDS[row["kind"]],
+            f"{row['batch']:,}",
+            "yes" if row["augment"] else "no",
+            f"{row['images_per_second']:,}",
+            f"{row['seconds_before']:.0f}",
+        )
+        for row in report["rows"]
+    ]
+    header = ("how", "batch", "shifted and mirrored", "images/s", "seconds before it runs at that speed")
+    return f"{markdown_table(header, rows)}\nVGG16-BN, 32 x 32 pixels, {report['hardware']['device']}.\n"
+
+
+def labels_table() -> str:
+    """Right labels after recovery and the thief's accuracy, before and after, of all attacks that ran in both."""
+    before, after = (_by_cell(folder) for folder in (BEFORE, AFTER))
+    recovering = [cell for cell in before if cell in after and cell[2] in ("ddae_plus", "pbayes")]
+    rows = []
+    for cell in sorted(recovering):
+        labels, thieves = zip(*((_labels(r), _accuracy(r)) for r in (before[cell], after[cell])), strict=True)
+        if cell[0] != "queen-sentinel":  # another sentinel then
+            rows.append((f"`{cell[0]}`", f"`{cell[2]}`", *labels, *thieves))
+    header = ("defense", "attack", "right labels before", "after", "thief before", "after")
+    return markdown_table(header, rows)
+
+
+def shadows_line() -> str:
+    """What D-DAE's shadows learnt."""
+    facts = [r["recovery"]["shadows"] for r in read_results(AFTER) if "shadows" in r.get("recovery", {})]
+    worst = min(facts, key=lambda shadows: shadows["accuracy"] - shadows["chance"])
+    return (
+        f"In {len(facts)} trials D-DAE's shadows knew at least {worst['accuracy']:.0%} of their own training images "
+        f"(a constant guess: {worst['chance']:.0%}),\nwith a mean top probability of {worst['top_probability']:.2f} "
+        "on the images asked.\n"
+    )
+
+
+def release_line() -> str:
+    """What the authors' release leaves to a thief, on digits."""
+    results = {r["attack"]: r for r in read_results(QUEEN) if r["column"] == "queen-artifact"}
+    direct, sanitiser = results["direct"]["thief"], results["sanitiser"]["thief"]
+    chance = results["direct"]["protectee"]["chance"]
+    tries = ", ".join(f"{accuracy:.1%}" for accuracy in direct["tries"])
+    return (
+        f"On digits, where a constant guess has {chance:.1%}, a direct thief's trainings on the release's answers end\n"
+        f"at {tries}: the first one collapsed. One that makes probabilities of the answers first (`sanitiser`)\n"
+        f"has {sanitiser['accuracy']:.1%}.\n"
+    )
+
+
+def _by_cell(folder: Path) -> dict[tuple[str, str, str], Result]:
+    return {(r["column"], r["query"], r["attack"]): r for r in read_results(folder)}
+
+
+def _labels(result: Result) -> str:
+    return f"{result['believed']['label_right']:.1%}"
+
+
+def _accuracy(result: Result) -> str:
+    return f"{result['thief']['accuracy']:.1%}"
