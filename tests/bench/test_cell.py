@@ -17,6 +17,7 @@ from queen.attacks.base import Attack, BudgetError, Knowledge, Sizes, Transcript
 from queen.attacks.strategies.labels import top_label
 from queen.bench.spec import Utility
 from queen.bench.trials.cell import run_trial
+from queen.bench.trials.flags import AT_CHANCE, NO_THIEF, explain_flags
 from queen.bench.trials.trial import Trial
 from queen.cache import Cache
 from queen.defenses import DEFENSES
@@ -28,7 +29,7 @@ from tests.support.benchmarks import tiny_protectee, tiny_spec
 
 FIELDS = {
     "version", "protectee", "column", "defense", "query", "attack", "seed", "oracle_prior", "knows", "queries",
-    "verdicts", "answers", "believed", "recovery", "utility", "thief", "flags", "sizes", "seconds", "reused",
+    "verdicts", "answers", "believed", "recovery", "utility", "thief", "flags", "explained", "sizes", "seconds", "reused",
     "versions",
     "hardware",
 }  # fmt: skip
@@ -431,3 +432,21 @@ def test_an_oracle_prior_is_declared(tmp_path):
     informed = run(tmp_path, attack="pbayes", sizes=small)
     assert (informed["oracle_prior"], informed["knows"]) == (True, ["prior"])
     assert not run(tmp_path, attack="pbayes_answers", sizes=small)["oracle_prior"]
+
+
+# Flags that a measurement explains
+
+
+def test_a_thief_that_knows_its_few_answers_was_not_trained_badly():
+    at_chance = {"accuracy": 0.1, "fits": 1.0}
+    explained = explain_flags([AT_CHANCE], at_chance, 15, 50_000)
+    assert "100% of the 15 answers" in explained[AT_CHANCE]
+    assert explain_flags([AT_CHANCE], {**at_chance, "fits": 0.5}, 15, 50_000) == {}
+    assert explain_flags(["the thief collapsed to one class"], at_chance, 15, 50_000) == {}
+    assert explain_flags([NO_THIEF], {"accuracy": None}, 0, 300) == {NO_THIEF: "none of 300 queries was answered"}
+
+
+def test_a_result_says_how_many_of_its_answers_the_thief_knows(tmp_path):
+    result = run(tmp_path)
+    assert 0.9 < result["thief"]["fits"] <= 1
+    assert result["explained"] == {}

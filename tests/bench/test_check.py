@@ -122,3 +122,9 @@ def test_json_says_the_same(gate):
     }
     code, shown = gate("--max-thief", 0.7, "--json")
     assert (code, json.loads(shown)) == (0, {"passed": True, "problems": []})
+
+
+def test_a_flag_that_a_measurement_explains_is_no_problem():
+    flagged = result(accuracy=0.1, flags=("odd",))
+    assert problems([flagged], max_thief=0.5) != []
+    assert problems([{**flagged, "explained": {"odd": "measured"}}], max_thief=0.5) == []

@@ -21,7 +21,8 @@ def problems(
 ) -> list[str]:
     """Why the results do not pass: thieves that are too good, benign clients worse off, results that prove nothing.
 
-    Undefended results are not judged. A flagged one is no success of a defense, so it is a problem, too.
+    Undefended results are not judged. A flagged one is no success of a defense, so it is a problem, too, unless the
+    flag is explained.
     """
     for name, bound in (("max_thief", max_thief), ("min_benign", min_benign)):
         if bound is not None and not 0 <= bound <= 1:
@@ -43,5 +44,5 @@ def problems(
         if min_benign is not None and benign < min_benign:
             listed.append(f"{name}: benign clients get {benign:.1%}, at least {min_benign:.1%} are asked for")
         if not allow_flags:
-            listed += [f"{name}: {flag}" for flag in result["flags"]]
+            listed += [f"{name}: {flag}" for flag in result["flags"] if flag not in result.get("explained", {})]
     return listed

@@ -239,3 +239,12 @@ def test_latex_of_plain_names_is_plain():
     lines = to_latex(only([result("modelguard_w")])).splitlines()
     assert lines[2] == r"query & attack & modelguard\_w \\"
     assert r"knockoff & direct & 50.0 \\" in lines
+
+
+def test_explained_flags_are_not_marked_but_counted():
+    explained = {**result(flags=("odd",)), "explained": {"odd": "measured"}}
+    [shown] = tables([explained])
+    text = to_markdown(shown)
+    assert "50.0*" not in text
+    assert "Flags of 1 runs are explained" in text
+    assert "50.0*" in to_markdown(tables([result(flags=("odd",))])[0])

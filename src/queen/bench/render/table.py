@@ -108,7 +108,7 @@ def _attack_row(
     for column in columns:
         cells = [r for r in here if r["column"] == column]
         values = tuple(r["thief"][metric] for r in cells if r["thief"].get("accuracy") is not None)
-        flags = tuple(dict.fromkeys(flag for r in cells for flag in r["flags"]))
+        flags = tuple(dict.fromkeys(flag for r in cells for flag in open_flags(r)))
         entries.append(Entry(values, flags) if cells else None)
     shown = "".join(mark for knowledge, mark in MARKS.items() if any(knowledge in r["knows"] for r in here))
     return Row(query, attack + shown, tuple(entries))
@@ -151,11 +151,19 @@ def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
     notes += [f"{mark} {meaning}" for mark, meaning in EXPLAINED.items() if mark in known]
     flags: dict[str, int] = {}
     for result in results:
-        for flag in result["flags"]:
+        for flag in open_flags(result):
             kind = flag.partition(" (")[0]  # what follows are a run's own figures
             flags[kind] = flags.get(kind, 0) + 1
     notes += [f"{FLAG} {flag}: {count} of {len(results)} runs." for flag, count in sorted(flags.items())]
+    excused = sum(bool(result.get("explained")) for result in results)
+    if excused:
+        notes.append(f"Flags of {excused} runs are explained by a measurement in the result, and not marked here.")
     return notes
+
+
+def open_flags(result: Mapping[str, Any]) -> list[str]:
+    """The flags of a result that nothing in it explains."""
+    return [flag for flag in result["flags"] if flag not in result.get("explained", {})]
 
 
 def _refusals(results: Sequence[Mapping[str, Any]]) -> set[tuple[str, int, float]]:

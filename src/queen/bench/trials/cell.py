@@ -16,7 +16,7 @@ from queen.bench.code import defending_code, describe_code
 from queen.bench.protectee import Protectee
 from queen.bench.spec import VERSION, as_json, digest
 from queen.bench.trials.asking import Interrogation, interrogate
-from queen.bench.trials.flags import HONEST, flag_answers, flag_recovery, flag_thief
+from queen.bench.trials.flags import HONEST, explain_flags, flag_answers, flag_recovery, flag_thief
 from queen.bench.trials.thief import measure_thief
 from queen.bench.trials.trial import Trial
 from queen.bench.trials.utility import distances, measure_utility
@@ -39,6 +39,12 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache, *, jobs: int = 1
     label_right = _share(believed.answers.argmax(1) == protectee.victim.clean(believed.x).argmax(1))
     training = measure_thief(believed, knowledge, trial, protectee, cache, should_learn=label_right > HONEST)
     thief = training.value
+    flags = [
+        *flag_answers(transcript, trial, protectee),
+        *flag_recovery(findings),
+        *flag_thief(thief, label_right, answers["label_kept"], protectee),
+        *(["budget exceeded, as published"] if sent > trial.budget else []),
+    ]
     phases: dict[str, Timed | Interrogation] = {"fit": fit, "utility": utility, "ask": asked, "train": training}
     result: dict[str, Any] = {
         "version": VERSION,
@@ -62,12 +68,8 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache, *, jobs: int = 1
         "recovery": findings,
         "utility": utility.value,
         "thief": thief,
-        "flags": [
-            *flag_answers(transcript, trial, protectee),
-            *flag_recovery(findings),
-            *flag_thief(thief, label_right, answers["label_kept"], protectee),
-            *(["budget exceeded, as published"] if sent > trial.budget else []),
-        ],
+        "flags": flags,
+        "explained": explain_flags(flags, thief, len(believed), sent),
         "sizes": as_json(trial.sizes),
         "seconds": {"victim": protectee.seconds, "recover": recovering}
         | {name: phase.seconds for name, phase in phases.items()},

@@ -1,8 +1,11 @@
-"""What makes a result prove nothing: broken answers, thieves whose training failed, attacks that failed."""
+"""What makes a result prove nothing: broken answers, thieves whose training failed, attacks that failed.
+
+A flag that a measurement explains away stays in the result, with its explanation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +20,9 @@ HONEST = 0.99  # share of right labels from which a thief must learn something
 LOST = 0.02  # share of the right labels that a recovery attack must not lose
 LEARNT = 0.25  # of the way from chance to 1: less on its own training images, and a network has learnt nothing
 PROBE = 32  # queries that are asked twice
+FITS = 0.9  # share of its own answers from which on a thief has learnt them
+AT_CHANCE = "the thief is at chance though the labels it learnt from are right: its training failed"
+NO_THIEF = "no thief: nothing was answered"
 
 
 def flag_answers(transcript: Transcript, trial: Trial, protectee: Protectee) -> list[str]:
@@ -52,14 +58,14 @@ def flag_thief(thief: Mapping[str, Any], label_right: float, label_kept: float, 
     such labels among the answers.
     """
     if thief["accuracy"] is None:
-        return ["no thief: nothing was answered"]
+        return [NO_THIEF]
     flags = []
     if thief["nan"]:
         flags.append("the thief's answers are NaN")
     elif thief["collapsed"]:
         flags.append("the thief collapsed to one class")
     elif label_right > HONEST and is_at_chance(thief, protectee):
-        flags.append("the thief is at chance though the labels it learnt from are right: its training failed")
+        flags.append(AT_CHANCE)
     if label_right < (1 - LOST) * label_kept:
         flags.append(
             f"recovery lost right labels ({label_kept:.2%} of the answers had them, {label_right:.2%} have now)"
@@ -74,3 +80,15 @@ def flag_recovery(findings: Mapping[str, Any]) -> list[str]:
         return []
     figures = f"training accuracy {shadows['accuracy']:.2f}, chance {shadows['chance']:.2f}"
     return [f"the attack's shadow networks did not learn ({figures})"]
+
+
+def explain_flags(flags: Sequence[str], thief: Mapping[str, Any], answers: int, queries: int) -> dict[str, str]:
+    """Why some of the flags do not speak against the result, each with what was measured."""
+    explained = {}
+    if NO_THIEF in flags:
+        explained[NO_THIEF] = f"none of {queries:,} queries was answered"
+    if AT_CHANCE in flags and thief["fits"] >= FITS:
+        explained[AT_CHANCE] = (
+            f"its training did not fail: it knows {thief['fits']:.0%} of the {answers:,} answers it got"
+        )
+    return explained

@@ -17,9 +17,10 @@ from queen.bench.spec import as_json, digest
 from queen.bench.trials.trial import Trial
 from queen.cache import Cache, Timed, code_version, fingerprint
 from queen.core.split import run_model
-from queen.training import collapsed
+from queen.training import collapsed, predict
 
 LUCK = 0.05  # above chance
+FITTED = 5000  # answers that a thief is asked about after its training
 LOOKS = 30  # times a thief is tried while it trains
 
 
@@ -130,6 +131,13 @@ def _train_once(believed: Transcript, knowledge: Knowledge, trial: Trial, protec
         "epochs": epochs,
         "collapsed": collapsed(logits.argmax(1)),
         "nan": not bool(logits.isfinite().all()),
+        "fits": _fits(thief, believed),
         "images_per_second": round(len(believed) * total / seconds),
         "training_seconds": round(seconds, 3),
     }
+
+
+def _fits(thief: nn.Module, believed: Transcript) -> float:
+    """The share of the labels it learnt from that the thief knows, of the first `FITTED` of them."""
+    known = predict(thief, believed.x[:FITTED]) == believed.answers[:FITTED].argmax(1)
+    return known.double().mean().item()
