@@ -29,9 +29,8 @@ from tests.support.benchmarks import tiny_protectee, tiny_spec
 
 FIELDS = {
     "version", "protectee", "column", "defense", "query", "attack", "seed", "oracle_prior", "knows", "queries",
-    "verdicts", "answers", "believed", "recovery", "utility", "thief", "flags", "explained", "sizes", "seconds", "reused",
-    "versions",
-    "hardware",
+    "verdicts", "answers", "believed", "recovery", "utility", "thief", "flags", "explained", "sizes", "seconds",
+    "reused", "versions", "hardware",
 }  # fmt: skip
 SIZES = Sizes(mirror=False, ask_batch=64)
 UTILITY = Utility(clients=3, queries=20)
@@ -277,9 +276,6 @@ def clueless(found: Transcript, knowledge: Knowledge, generator: torch.Generator
     for _ in range(knowledge.schedule.plan(len(found))[0]):
         knowledge.on_epoch(Random())
     return Random()
-
-
-AT_CHANCE = "the thief is at chance though the labels it learnt from are right: its training failed"
 
 
 def test_a_thief_at_chance_on_honest_labels_is_tried_again_and_flagged(tmp_path, plant):

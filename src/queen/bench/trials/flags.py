@@ -88,7 +88,5 @@ def explain_flags(flags: Sequence[str], thief: Mapping[str, Any], answers: int, 
     if NO_THIEF in flags:
         explained[NO_THIEF] = f"none of {queries:,} queries was answered"
     if AT_CHANCE in flags and thief["fits"] >= FITS:
-        explained[AT_CHANCE] = (
-            f"its training did not fail: it knows {thief['fits']:.0%} of the {answers:,} answers it got"
-        )
+        explained[AT_CHANCE] = f"its training worked: it knows {thief['fits']:.0%} of the {answers:,} answers it got"
     return explained
