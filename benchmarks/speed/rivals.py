@@ -174,6 +174,7 @@ def _start_defenses(scale: int, network: str, folder: Path, generator: torch.Gen
     return {
         name: defense.start(victim, generator, **({"map_epochs": 20} if "map_epochs" in defense.options else {}))
         for name, defense in DEFENSES.items()
+        if "life" not in defense.options  # a detector: it is calibrated on traffic, which an untrained network has not
     }
 
 

@@ -225,7 +225,7 @@ def test_alarms_are_counted_for_every_kind_of_images_and_scores(demo):
 
 
 def test_a_finished_demo_attacks_nobody_again_and_measures_the_same(demo, again, monkeypatch):
-    monkeypatch.setattr(bench_run, "run_trial", lambda *_: pytest.fail("attacked again"))
+    monkeypatch.setattr(bench_run, "run_trial", lambda *_, **__: pytest.fail("attacked again"))
     second = again()
     assert without_times(second.results) == without_times(demo.results)
     assert second.guard.bundle.identity == demo.guard.bundle.identity
@@ -233,7 +233,7 @@ def test_a_finished_demo_attacks_nobody_again_and_measures_the_same(demo, again,
 
 
 def test_a_failed_attack_stops_the_demo_and_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench_run, "run_trial", lambda *_: 1 / 0)
+    monkeypatch.setattr(bench_run, "run_trial", lambda *_, **__: 1 / 0)
     monkeypatch.setattr(module, "protect", lambda *_, **__: fitted("head", policy="sentinel"))
     with tiny(tmp_path), pytest.raises(QueenError, match=r"attacks failed, such as .*ZeroDivisionError"):
         module.run_demo(tmp_path / "out", progress=False)
