@@ -70,7 +70,7 @@ def release_line() -> str:
     tries = ", ".join(f"{accuracy:.1%}" for accuracy in direct["tries"])
     return (
         f"On digits, where a constant guess has {chance:.1%}, a direct thief's trainings on the release's answers end\n"
-        f"at {tries}: the first one collapsed. One that makes probabilities of the answers first (`sanitiser`)\n"
+        f"at {tries}. One that makes probabilities of the answers first (`sanitiser`)\n"
         f"has {sanitiser['accuracy']:.1%}.\n"
     )
 

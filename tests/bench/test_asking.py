@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 
 from queen.attacks import ATTACKS
 from queen.attacks.base import Sizes
-from queen.bench.code import describe_code
+from queen.bench.code import DEFENDING, describe_code
 from queen.bench.spec import Utility
 from queen.bench.trials.asking import interrogate, sends_plain_images
 from queen.bench.trials.cell import run_trial
@@ -87,3 +89,22 @@ def test_the_code_that_made_a_result_has_a_name():
     code = describe_code()
     assert len(code["code"]) == 16
     assert code["commit"] is None or len(code["commit"].rstrip("+")) == 40
+
+
+def test_answers_and_what_the_service_counted_come_together_or_not_at_all(tmp_path):
+    trial = replace(PLAIN, defense="rounding")
+    first = interrogate(trial, tiny_protectee(), Cache(tmp_path))
+    for path in tmp_path.glob("answers-*.json"):
+        path.unlink()  # what a killed process may not have written
+    second = interrogate(trial, tiny_protectee(), Cache(tmp_path))
+    assert second.reused
+    assert second.verdicts == first.verdicts
+    assert second.seconds == first.seconds
+
+
+def test_what_defenses_import_is_what_their_answers_are_filed_under():
+    command = "import sys, queen.defenses; print(*(name for name in sys.modules if name.startswith('queen.')))"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    imported = {".".join(name.split(".")[:2]) for name in done.stdout.split()}
+    silent = {"queen.atomic", "queen.cache", "queen.errors", "queen.progress"}  # they only write, show and complain
+    assert imported - silent == set(DEFENDING)

@@ -33,7 +33,8 @@ def test_what_cells_share_is_counted_once():
     plan = make_plan(spec, measured=[timed("none", "direct")])
     assert (plan.cells, plan.finished) == (12, 0)
     assert phase(plan, "victim") == (1, 12, 1.0, 0)
-    assert phase(plan, "fit") == (4, 12, 2.0, 0)
+    assert phase(plan, "fit") == (4, 12, 1.0, 2)  # nobody knows what rounding trains
+    assert not plan.complete
     assert phase(plan, "utility") == (4, 12, pytest.approx(0.4), 0)
     # Per column and seed, direct and label_only share their answers; many_accounts asks in its own way.
     assert phase(plan, "ask") == (8, 12, pytest.approx(8 * 12 / 60), 0)
@@ -64,13 +65,18 @@ def test_a_thief_that_somebody_else_trained_costs_nothing():
 def test_what_was_never_measured_is_unknown_and_not_nothing():
     plan = make_plan(tiny_spec())
     assert plan.measured == 0
+    assert not plan.complete
     assert all(phase.unknown == phase.times > 0 and phase.minutes == 0 for phase in plan.phases)
 
 
-def test_only_results_of_the_same_kind_of_device_tell(tmp_path):
-    write_result(tmp_path / "digits8" / "none" / "knockoff-direct-s0.json", timed("none", "direct"))
-    assert len(read_measured([tmp_path], "cpu")) == 1
-    assert read_measured([tmp_path], "cuda") == []
+def test_only_results_of_the_same_victim_and_thief_on_the_same_kind_of_device_tell(tmp_path):
+    spec = tiny_spec()
+    measured = {**timed("none", "direct"), "config": next(spec.cells()).config}
+    write_result(tmp_path / "digits8" / "none" / "knockoff-direct-s0.json", measured)
+    assert len(read_measured([tmp_path, tmp_path / "nothing"], spec, "cpu")) == 1
+    assert read_measured([tmp_path], spec, "cuda") == []
+    assert read_measured([tmp_path], tiny_spec(protectee__train=800), "cpu") == []
+    assert read_measured([tmp_path], tiny_spec(thief__schedule__epochs=3), "cpu") == []
 
 
 def test_the_command_says_it_in_words_and_as_json(tmp_path):

@@ -274,7 +274,7 @@ def test_images_that_a_cell_lacks_are_missed_before_the_work(tmp_path, changes, 
 def test_results_of_two_victims_are_refused_not_mixed(tmp_path, weights, others):
     paths = [tmp_path / "digits8" / column / f"knockoff-direct-s{seed}.json" for column in "ab" for seed in (0, 1)]
     for path, seed in zip(paths, (0, 1, 0, 1), strict=True):
-        one = result(path.parent.name, seed=seed)
+        one = result(path.parent.name, seed=seed, config={"protectee": {"victim_per_seed": True}})
         one["protectee"] |= {"weights": others} if seed else {} if weights is None else {"weights": weights}
         write_result(path, one)
     assert len(read_results(tmp_path)) == 4  # one victim for each seed
@@ -286,6 +286,15 @@ def test_results_of_two_victims_are_refused_not_mixed(tmp_path, weights, others)
         read_results(tmp_path)
 
 
+def test_seeds_share_a_victim_unless_the_spec_gives_each_its_own(tmp_path):
+    for seed, weights in ((0, "a" * 64), (1, "b" * 64)):
+        one = result("none", seed=seed)
+        one["protectee"]["weights"] = weights
+        write_result(tmp_path / "digits8" / "none" / f"knockoff-direct-s{seed}.json", one)
+    with pytest.raises(SpecError, match="attacked another victim"):
+        read_results(tmp_path)
+
+
 def test_seeds_with_victims_of_their_own_attack_them_victim_by_victim(tmp_path):
     changes = {"protectee__schedule__epochs": 1, "protectee__victim_per_seed": True, "seeds": [0, 1, 2]}
     done = run_spec(tiny_spec(**changes, defenses=["none"]), tmp_path, jobs=1)
@@ -293,3 +302,23 @@ def test_seeds_with_victims_of_their_own_attack_them_victim_by_victim(tmp_path):
     victims = {(one["seed"], one["protectee"]["weights"]) for one in read_results(tmp_path)}
     assert [seed for seed, _ in sorted(victims)] == [0, 1, 2]
     assert len({weights for _, weights in victims}) == 3
+
+
+def test_a_run_does_not_mix_victims_into_a_folder(finished, tmp_path):
+    out = copied(finished, tmp_path)
+    first = out / PATHS[0]
+    first.unlink()
+    for path in PATHS[1:]:
+        other = json.loads((out / path).read_text())
+        other["protectee"]["weights"] = "0" * 64
+        write_result(out / path, other)
+    with pytest.raises(SpecError, match=r"a victim with weights 0{16}\.\.\., the one at hand has .* --out folder"):
+        run_spec(tiny_spec(), out, jobs=1)
+
+
+def test_a_part_of_the_cells_needs_only_what_these_need(tmp_path):
+    spec = tiny_spec(protectee__calibration=0, defenses=["none", "queen-sentinel"])
+    done = run_spec(spec, tmp_path, jobs=1, selected=spec.select(columns=["none"], attacks=["direct"]))
+    assert (done.done, done.failed) == (1, {})
+    with pytest.raises(SpecError, match="needs held-out images"):
+        run_spec(spec, tmp_path, jobs=1)

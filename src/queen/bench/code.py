@@ -12,23 +12,37 @@ import queen
 from queen.cache import code_version
 
 DEFENDING = (
+    "queen.bundle",
     "queen.core",
     "queen.defenses",
     "queen.fit",
     "queen.guard",
     "queen.ledger",
+    "queen.options",
     "queen.perturber",
+    "queen.policy",
+    "queen.recipe",
+    "queen.secret",
     "queen.sentinel",
     "queen.training",
+    "queen.types",
     "queen.zoo",
 )
-"""The modules that what a defense answers depends on."""
+"""The modules that what a defense answers depends on: all that it imports, but those that only write, show and complain
+(a test compares)."""
+TRYING = (*DEFENDING, "queen.attacks", "queen.bench.trials")
+"""The modules that a trial's figures depend on."""
 COMMIT = "QUEEN_COMMIT"  # environment: the commit of a copy without its repository
 
 
 def defending_code() -> str:
     """The version of all code that answers of a defense depend on."""
     return code_version(*DEFENDING)
+
+
+def trying_code() -> str:
+    """The version of all code that the figures of a trial depend on."""
+    return code_version(*TRYING)
 
 
 def describe_code() -> dict[str, str | None]:

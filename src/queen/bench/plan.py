@@ -15,8 +15,8 @@ from typing import Any
 
 from queen.attacks import ATTACKS
 from queen.bench.datasets.load import files_of_set, find_root
-from queen.bench.run import is_finished, read_results
-from queen.bench.spec import Cell, ImageSet, Spec
+from queen.bench.run import has_results, is_finished, read_results
+from queen.bench.spec import Cell, ImageSet, Spec, as_json
 from queen.bench.trials.asking import sends_plain_images
 from queen.bench.trials.trial import Trial
 from queen.weights import files_of_weights
@@ -31,6 +31,12 @@ LIKENESSES: Sequence[tuple[str, ...]] = (
     (),
 )
 """What a result must have in common with a cell to tell of it, the best first."""
+WITHOUT_ATTACK: Mapping[str, Sequence[tuple[str, ...]]] = {
+    "victim": [()],
+    "fit": [("column",)],  # nobody knows what another defense trains
+    "utility": [("column",), ()],
+}
+"""The same for the phases that do not depend on the attack."""
 
 Result = Mapping[str, Any]
 
@@ -65,6 +71,11 @@ class Plan:
         """Expected for everything that is open, as far as it is known."""
         return sum(phase.minutes for phase in self.phases)
 
+    @property
+    def complete(self) -> bool:
+        """Whether every phase's time is known."""
+        return not any(phase.unknown for phase in self.phases)
+
 
 def make_plan(
     spec: Spec,
@@ -88,11 +99,19 @@ def make_plan(
     )
 
 
-def read_measured(folders: Iterable[Path], device: str) -> list[dict[str, Any]]:
-    """All results below the folders that ran on this kind of device and say what their phases took."""
+def read_measured(folders: Iterable[Path], spec: Spec, device: str) -> list[dict[str, Any]]:
+    """All results below the folders of the spec's protectee and thief, on this kind of device, that say what their
+    phases took."""
     on_gpu = device.startswith("cuda")
-    results = [result for folder in folders for result in read_results(folder)]
-    return [r for r in results if "fit" in r["seconds"] and r["hardware"]["device"].startswith("NVIDIA") == on_gpu]
+    results = [result for folder in folders if has_results(folder) for result in read_results(folder)]
+    alike = {"protectee": as_json(spec.protectee), "thief": as_json(spec.thief)}
+    return [
+        r
+        for r in results
+        if "fit" in r["seconds"]
+        and r["hardware"]["device"].startswith("NVIDIA") == on_gpu
+        and all(r["config"][name] == value for name, value in alike.items())
+    ]
 
 
 def _share_nothing(cell: Cell) -> Hashable:
@@ -127,7 +146,7 @@ def _plan_phase(name: str, cells: Iterable[Cell], measured: Sequence[Result]) ->
 
 def _expect(phase: str, cell: Cell, measured: Sequence[Result]) -> float | None:
     """Seconds that a phase of a cell is expected to take out of the whole run's; None if no result tells."""
-    for names in LIKENESSES if phase in PER_CELL else LIKENESSES[-2:]:
+    for names in LIKENESSES if phase in PER_CELL else WITHOUT_ATTACK[phase]:
         alike = [r for r in measured if all(r[name] == getattr(cell, name) for name in names)]
         spent = [value for value in (_spent(phase, result) for result in alike) if value is not None]
         if spent:

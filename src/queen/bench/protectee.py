@@ -156,4 +156,4 @@ def _load_or_train(
     recipe += [code_version("queen.training", "queen.zoo")]
     name = f"victim-{digest(recipe)}"
     victim = travelling_network(cache, name, blank, teach)
-    return victim, cache.facts(f"seconds-{name}", lambda: seconds)
+    return victim, cache.facts(f"{name}-seconds", lambda: seconds)

@@ -75,7 +75,7 @@ def run_spec(
     _write_if_changed(out / SPECS / f"{spec.name}.json", json.dumps(content) + "\n")
     with Progress(progress) as show:
         if tasks and not ray_address:
-            _prepare(content, numbers, place, show)
+            _prepare(open_cells, out, place, show)
         outcomes = _on_cores(tasks, place) if ray_address is None else on_ray(work, tasks, place, ray_address)
         for index, result in show.each("cells", outcomes, len(tasks)):
             cell = cells[index]
@@ -87,30 +87,45 @@ def run_spec(
     return RunSummary(len(tasks) - len(failed), len(wanted) - len(tasks), failed)
 
 
-def _prepare(content: dict[str, Any], indices: Sequence[int], place: Place, show: Progress) -> None:
-    """Refuse a spec that no worker could run; train its victims and set its defenses up, before any of them starts.
+def _prepare(cells: Sequence[Cell], out: Path, place: Place, show: Progress) -> None:
+    """Refuse cells that no worker could run; train their victims and set their defenses up, before any of them starts.
 
     What a defense trains is in the cache then, so that no worker waits for another. A defense that fails here fails
     again in its cells, which say why.
     """
-    spec = make_spec(content)
-    cells = list(spec.cells())
     for cell in cells:
-        check_needs(spec.protectee, cell.column, cell.defense, cell.attack)
-    fits = {(cell.seed, cell.column): cell for cell in (cells[index] for index in indices)}
+        check_needs(cell.spec.protectee, cell.column, cell.defense, cell.attack)
+    fits = {(cell.seed, cell.column): cell for cell in cells}
     with one_thread():
         for cell in show.each("defenses", sorted(fits.values(), key=lambda cell: cell.seed), len(fits)):
-            protectee, cache = _load_task(json.dumps(as_json(spec.for_seed(cell.seed))), place)
-            _check_budgets(spec, len(protectee.pool))
+            protectee, cache = _load_task(json.dumps(as_json(cell.spec.for_seed(cell.seed))), place)
+            _check_budgets(cells, len(protectee.pool))
+            _check_victim(cell, protectee.weights, out)
             with suppress(Exception):
                 fit_defense(Trial.of(cell), protectee, cache)
     _load_task.cache_clear()  # workers have their own, and a GPU's memory is theirs
+    if place.device.startswith("cuda"):
+        torch.cuda.empty_cache()
 
 
-def _check_budgets(spec: Spec, pool: int) -> None:
+def _check_victim(cell: Cell, weights: str, out: Path) -> None:
+    """Refuse to attack another victim than the results that are there already: no table could hold both."""
+    spec = cell.spec
+    seeds = {cell.seed} if spec.protectee.victim_per_seed else set(spec.seeds)
+    for other in spec.cells():
+        path = out / other.path
+        there = read_result(path)["protectee"].get("weights") if other.seed in seeds and path.exists() else weights
+        if there != weights:
+            raise SpecError(
+                f"results in '{out}' attacked a victim with weights {_short(there)}, the one at hand has "
+                f"{_short(weights)}: put the former's victim-* files into the cache, or choose another --out folder"
+            )
+
+
+def _check_budgets(cells: Sequence[Cell], pool: int) -> None:
     """Refuse a budget that buys more images than the pool has."""
-    for cell in spec.cells():
-        images = cell.budget // ATTACKS[cell.attack].cost(spec.sizes)
+    for cell in cells:
+        images = cell.budget // ATTACKS[cell.attack].cost(cell.spec.sizes)
         if cell.query in ONCE_EACH and images > pool:
             raise SpecError(
                 f"a budget of {cell.budget} queries is larger than the pool of {pool} images "
@@ -148,6 +163,11 @@ def read_result(path: Path) -> dict[str, Any]:
     return result
 
 
+def has_results(folder: Path) -> bool:
+    """Whether there is any result below a folder."""
+    return any(not _is_hidden(path.relative_to(folder)) for path in folder.rglob("*-s*.json"))
+
+
 def read_results(folder: Path) -> list[dict[str, Any]]:
     """All results below a folder, in the order of their paths."""
     paths = sorted(path for path in folder.rglob("*-s*.json") if not _is_hidden(path.relative_to(folder)))
@@ -170,14 +190,15 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
 
 
 def _refuse_mixed_victims(paths: Sequence[Path], results: Sequence[dict[str, Any]]) -> None:
-    """Within one seed all cells attack one victim: thieves of different ones cannot be compared.
+    """All cells attack one victim, or one per seed where the spec says so: others cannot be compared.
 
     Results older than this check do not name their victim; they go with each other, not with those that do.
     """
-    first: dict[tuple[str, int], tuple[Path, str | None]] = {}
+    first: dict[tuple[str, int | None], tuple[Path, str | None]] = {}
     for path, result in zip(paths, results, strict=True):
         name, weights = result["protectee"]["name"], result["protectee"].get("weights")
-        other, expected = first.setdefault((name, result["seed"]), (path, weights))
+        varied = result.get("config", {}).get("protectee", {}).get("victim_per_seed", False)
+        other, expected = first.setdefault((name, result["seed"] if varied else None), (path, weights))
         if weights != expected:
             raise SpecError(
                 f"'{path}' attacked another victim than '{other}': expected weights {_short(expected)}, got "

@@ -89,7 +89,7 @@ def plan(
     from queen.bench.spec import read_spec
 
     wanted = read_spec(spec)
-    known = read_measured([*(measured or ()), *([folder] if folder and folder.exists() else ())], device)
+    known = read_measured([*(measured or ()), *([folder] if folder else ())], wanted, device)
     made = make_plan(
         wanted,
         measured=known,
@@ -99,7 +99,7 @@ def plan(
         selected=wanted.select(columns or (), queries or (), attacks or ()),
     )
     if as_json:
-        print_json({**asdict(made), "minutes": made.minutes, "device": device})
+        print_json({**asdict(made), "minutes": made.minutes, "complete": made.complete, "device": device})
         return
     out.print(f"{made.name}: {made.cells} cells, {made.finished} of them have a result")
     rows = [
@@ -108,9 +108,13 @@ def plan(
     ]
     out.print(table(("phase", "times", "for cells", "minutes"), rows, left=1))
     if made.measured:
-        out.print(f"expected  {made.minutes:.0f} minutes, by {made.measured} results on {device}")
+        least = "" if made.complete else "at least "
+        out.print(f"expected  {least}{made.minutes:.0f} minutes, by {made.measured} results of this victim on {device}")
     else:
-        out.print(f"expected  unknown: no results on {device}; run a few cells, and name their folder with --measured")
+        out.print(
+            f"expected  unknown: no results of this victim on {device}; run some cells, and name their folder with "
+            "--measured"
+        )
     for path, size in made.files:
         out.print(f"needs     {path}  {size / 2**20:.1f} MiB", soft_wrap=True)
     out.print(f"together  {sum(size for _, size in made.files) / 2**20:.1f} MiB")

@@ -31,6 +31,9 @@ from queen.types import Oracle, Reply
 from queen.zoo import NETWORKS
 
 BATCH = 512
+FITTING = ("queen.bundle", "queen.core", "queen.fit", "queen.guard", "queen.ledger", "queen.options", "queen.perturber",
+           "queen.policy", "queen.recipe", "queen.sentinel", "queen.types", "queen.zoo")  # fmt: skip
+"""The modules that a fitted bundle depends on."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +210,7 @@ def load_or_fit(victim: Victim, **recipe: Any) -> Bundle:
     if victim.cache is None:
         return _fit(victim, **recipe)
     tensors = [*victim.model.state_dict().values(), *victim.train, *(victim.calibration or ())]
-    code = code_version("queen.bundle", "queen.core", "queen.fit", "queen.sentinel")
+    code = code_version(*FITTING)
     name = f"bundle-{fingerprint(json.dumps(recipe, sort_keys=True).encode(), code.encode(), *tensors)}"
     folder = victim.cache.folder / name
     with victim.cache.lock(name):

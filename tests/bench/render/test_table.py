@@ -172,10 +172,13 @@ def test_special_knowledge_is_marked_and_explained():
 
 
 def test_notes_say_budget_victim_chance_and_sources():
-    first, second = only([result()]).notes
+    trained = result(config={"protectee": {}})
+    first, second = only([trained]).notes
     assert all(word in first for word in ("200 test images", "300 queries", "95.0 %", "13.0 %"))
     assert "scikit-learn digits" in second
     assert "from scratch" in second
+    for other in (result(), result(config={"protectee": {"weights": "a file"}})):  # a user's own, or brought along
+        assert "from scratch" not in only([other]).notes[1]
 
 
 # Formats

@@ -140,11 +140,11 @@ def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
         f"Thief {metric.replace('_', ' ')} in percent on {victim['images']['test']} test images, seeds {seeds}, "
         f"{budgets[0] if len(budgets) == 1 else budgets} queries. The victim alone has "
         f"{100 * victim['accuracy']:.1f} %; always guessing one class scores {100 * victim['chance']:.1f} %.",
-        f"Images from {', '.join(victim['sources'])}; networks are trained from scratch, not from ImageNet weights.",
+        f"Images from {', '.join(victim['sources'])}{_where_from(results)}.",
     ]
     notes += [
-        f"{column}: one benign client that sends all {queries:,} test images gets no answer to {refused:.0%} of them, "
-        "as its budget is spent; what is not answered counts as wrong."
+        f"{column}: one benign client that sends all {queries:,} test images gets no answer to {refused:.0%} of them; "
+        "what is not answered counts as wrong."
         for column, queries, refused in sorted(_refusals(results))
     ]
     known = {MARKS[knowledge] for result in results for knowledge in result["knows"] if knowledge in MARKS}
@@ -155,10 +155,21 @@ def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
             kind = flag.partition(" (")[0]  # what follows are a run's own figures
             flags[kind] = flags.get(kind, 0) + 1
     notes += [f"{FLAG} {flag}: {count} of {len(results)} runs." for flag, count in sorted(flags.items())]
+    codes = {result.get("versions", {}).get("code") for result in results}
+    if len(codes) > 1:
+        notes.append(f"Results of {len(codes)} versions of the code.")
     excused = sum(bool(result.get("explained")) for result in results)
     if excused:
         notes.append(f"Flags of {excused} runs are explained by a measurement in the result, and not marked here.")
     return notes
+
+
+def _where_from(results: Sequence[Mapping[str, Any]]) -> str:
+    """What a note says of where the networks' weights come from."""
+    specs = [result.get("config", {}).get("protectee") for result in results]
+    if any(spec is None or spec.get("weights") for spec in specs):  # a user's own model, or weights that a spec names
+        return ""
+    return "; networks are trained from scratch, not from ImageNet weights"
 
 
 def open_flags(result: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 
 from queen.attacks import find_attack
-from queen.bench.code import DEFENDING
+from queen.bench.code import TRYING
 from queen.bench.parsing import SpecError, make_checked, read_yaml
 from queen.bench.protectee import Labelled, Protectee
 from queen.bench.spec import (
@@ -35,7 +35,7 @@ Parameters = TypeVar("Parameters")
 Item = TypeVar("Item")
 Result = Mapping[str, Any]
 # The modules that a part of a study's result depends on.
-CODE = (*DEFENDING, "queen.attacks", "queen.bench.studies", "queen.bench.trials")
+CODE = (*TRYING, "queen.bench.studies")
 
 
 def limit_budget(trial: Trial, protectee: Protectee) -> Trial:

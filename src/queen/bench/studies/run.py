@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from queen.atomic import write_atomically
+from queen.bench.code import describe_code
 from queen.bench.parsing import SpecError
 from queen.bench.protectee import make_protectee
 from queen.bench.run import read_result, write_result
@@ -51,7 +52,7 @@ def run_study(
             "protectee": context.protectee.facts(),
             **measured,
             "seconds": round(time.perf_counter() - start, 1),
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            "versions": {"python": platform.python_version(), "torch": torch.__version__, **describe_code()},
             "hardware": hardware(context.protectee.pool.device),
         }
     result = json.loads(json.dumps(result))  # what readers of the file will see

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from queen.attacks import ATTACKS, QUERIES
@@ -16,7 +18,7 @@ from queen.bench.code import defending_code
 from queen.bench.protectee import Protectee
 from queen.bench.spec import digest
 from queen.bench.trials.trial import Trial, make_knowledge
-from queen.cache import Cache
+from queen.cache import Cache, fingerprint
 from queen.defenses.base import Endpoint
 
 
@@ -62,21 +64,24 @@ def _make_oracle(trial: Trial, endpoint: Endpoint) -> CountedOracle:
 def _share(trial: Trial, protectee: Protectee, endpoint: Endpoint, knowledge: Knowledge, cache: Cache) -> Interrogation:
     """The answers to the images that all such attacks send: from the cache, or asked for and stored there."""
     rows = draw_rows(ATTACKS[trial.attack], knowledge, trial.budget, trial.generator("query"))
-    recipe = [protectee.key, trial.defense, dict(trial.options), len(rows), trial.sizes.ask_batch, trial.seed]
-    name = f"answers-{digest([*recipe, defending_code()])}"
+    recipe = [protectee.key, trial.defense, dict(trial.options), trial.sizes.ask_batch, trial.seed]
+    name = f"answers-{digest([*recipe, fingerprint(rows), defending_code()])}"
+    reused = True
 
     def ask() -> dict[str, Tensor]:
+        nonlocal reused
+        reused, start = False, time.perf_counter()
         answers, answered = _make_oracle(trial, endpoint).ask(protectee.pool[rows])
-        return {"answers": answers[answered], "answered": answered}
+        facts = {"verdicts": dict(endpoint.verdicts), "seconds": round(time.perf_counter() - start, 3)}
+        return {"answers": answers[answered], "answered": answered, "facts": _as_bytes(facts)}
 
-    def ask_and_count() -> dict[str, Any]:
-        cache.tensors(name, ask)
-        return dict(endpoint.verdicts)
-
-    counted = cache.timed(f"{name}-counts", ask_and_count)
     stored = cache.tensors(name, ask)
+    facts = json.loads(bytes(stored["facts"].tolist()))
     asked = rows[stored["answered"].to(rows.device)]
     transcript = Transcript(protectee.pool[asked], stored["answers"].to(protectee.pool.device))
-    return Interrogation(
-        endpoint, knowledge, transcript, len(rows), counted.value, counted.seconds, reused=counted.reused
-    )
+    return Interrogation(endpoint, knowledge, transcript, len(rows), facts["verdicts"], facts["seconds"], reused=reused)
+
+
+def _as_bytes(facts: Mapping[str, Any]) -> Tensor:
+    """JSON as a tensor, so that it lies in one file with the answers it belongs to."""
+    return torch.tensor(list(json.dumps(facts).encode()), dtype=torch.uint8)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from queen.attacks import ATTACKS
 from queen.attacks.base import Transcript
-from queen.bench.code import defending_code, describe_code
+from queen.bench.code import describe_code, trying_code
 from queen.bench.protectee import Protectee
 from queen.bench.spec import VERSION, as_json, digest
 from queen.bench.trials.asking import Interrogation, interrogate
@@ -104,7 +104,7 @@ def _utility(trial: Trial, protectee: Protectee, cache: Cache) -> Timed:
 def _name(what: str, trial: Trial, protectee: Protectee) -> str:
     """A name for what all attacks on one defense share."""
     recipe = [protectee.key, trial.defense, dict(trial.options), as_json(trial.utility), trial.seed]
-    return f"{what}-{digest([what, *recipe, defending_code()])}"
+    return f"{what}-{digest([what, *recipe, trying_code()])}"
 
 
 def _compare(transcript: Transcript, clean: Tensor) -> dict[str, float]:

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks import ATTACKS
-from queen.attacks.base import Knowledge, Transcript
+from queen.attacks.base import Attack, Knowledge, Transcript, train_thief
+from queen.bench.code import trying_code
 from queen.bench.protectee import Protectee
 from queen.bench.spec import as_json, digest
 from queen.bench.trials.trial import Trial
-from queen.cache import Cache, Timed, code_version, fingerprint
+from queen.cache import Cache, Timed, fingerprint
 from queen.core.split import run_model
-from queen.training import collapsed, predict
+from queen.training import Schedule, collapsed, predict
 
 LUCK = 0.05  # above chance
 FITTED = 5000  # answers that a thief is asked about after its training
@@ -49,7 +50,7 @@ def measure_thief(
         trial.seed,
         as_json(trial.sizes),
         fingerprint(believed.x, believed.answers),
-        code_version("queen.attacks", "queen.core", "queen.training", "queen.zoo"),
+        trying_code(),
     ]
     return cache.timed(
         f"thief-{digest(recipe)}",
@@ -132,7 +133,7 @@ def _train_once(believed: Transcript, knowledge: Knowledge, trial: Trial, protec
         "collapsed": collapsed(logits.argmax(1)),
         "nan": not bool(logits.isfinite().all()),
         "fits": _fits(thief, believed),
-        "images_per_second": round(len(believed) * total / seconds),
+        "images_per_second": _images_per_second(ATTACKS[trial.attack], believed, knowledge.schedule, seconds),
         "training_seconds": round(seconds, 3),
     }
 
@@ -141,3 +142,12 @@ def _fits(thief: nn.Module, believed: Transcript) -> float:
     """The share of the labels it learnt from that the thief knows, of the first `FITTED` of them."""
     known = predict(thief, believed.x[:FITTED]) == believed.answers[:FITTED].argmax(1)
     return known.double().mean().item()
+
+
+def _images_per_second(attack: Attack, believed: Transcript, schedule: Schedule, seconds: float) -> int | None:
+    """How fast a thief saw its answers; None where an attack learns in its own way, which may see them more often."""
+    if attack.learn is not train_thief:
+        return None
+    epochs, per_epoch = schedule.plan(len(believed))
+    shown = per_epoch * min(schedule.batch, len(believed)) if believed.x.is_cuda else len(believed)
+    return round(epochs * shown / seconds)
