@@ -176,20 +176,53 @@ def test_a_network_travels_in_small_parts_as_float16_and_is_what_was_stored(tmp_
     assert sha256_of(joined) == sha256_of(first)
 
 
+def bytes_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in stored_in(folder)}
+
+
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("harm", ["missing", "cut", "of another network"])
-def test_a_network_with_a_damaged_part_is_taught_again(tmp_path, harm):
-    cache = Cache(tmp_path / "a")
+@pytest.mark.parametrize("lost", [{1}, {2}, {1, 3}])
+def test_a_network_with_a_missing_part_is_an_error_and_stays_as_it_is(tmp_path, lost):
+    cache = Cache(tmp_path)
     travelling_network(cache, "victim", blank(2), lambda _: blank(1))
-    other = Cache(tmp_path / "b")
+    parts = stored_in(tmp_path)
+    for number in lost:
+        parts[number - 1].unlink()
+    rest = bytes_in(tmp_path)
+    message = f"expected {len(parts)} parts of '.*', got {', '.join(rest)}: copy the rest, or remove them to train anew"
+    with pytest.raises(OptionError, match=message):
+        travelling_network(cache, "victim", blank(2), must_not)
+    assert bytes_in(tmp_path) == rest
+
+
+@pytest.mark.parametrize("part", [20_000, 10**9], ids=["in parts", "in one file"])
+@pytest.mark.parametrize("harm", ["empty", "cut", "of another network"])
+def test_a_network_with_a_damaged_part_is_an_error_and_stays_as_it_is(tmp_path, monkeypatch, part, harm):
+    monkeypatch.setattr(weights_module, "PART", part)
+    cache, other = Cache(tmp_path / "a"), Cache(tmp_path / "b")
+    travelling_network(cache, "victim", blank(2), lambda _: blank(1))
     travelling_network(other, "victim", blank(2), lambda _: blank(5))
-    harmed = stored_in(cache.folder)[1]
-    content = {"cut": harmed.read_bytes()[:-9], "of another network": stored_in(other.folder)[1].read_bytes()}
-    harmed.unlink() if harm == "missing" else harmed.write_bytes(content[harm])
-    again = travelling_network(cache, "victim", blank(2), lambda _: blank(5))
-    whole = travelling_network(other, "victim", blank(2), must_not)
-    assert sha256_of(again) == sha256_of(whole)
-    assert [path.name for path in stored_in(cache.folder)] == [path.name for path in stored_in(other.folder)]
+    harmed = stored_in(cache.folder)[-1]
+    content = {
+        "empty": b"",
+        "cut": harmed.read_bytes()[:-9],
+        "of another network": stored_in(other.folder)[-1].read_bytes(),
+    }
+    harmed.write_bytes(content[harm])
+    rest = bytes_in(cache.folder)
+    with pytest.raises(OptionError, match=r"got damaged ones in .*: copy them again, or remove them to train anew"):
+        travelling_network(cache, "victim", blank(2), must_not)
+    assert bytes_in(cache.folder) == rest
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_parts_may_be_joined_to_one_file(tmp_path):
+    first = travelling_network(Cache(tmp_path), "victim", blank(2), lambda _: blank(1))
+    parts = stored_in(tmp_path)
+    parts[0].with_suffix("").write_bytes(b"".join(path.read_bytes() for path in parts))
+    for path in parts:
+        path.unlink()
+    assert sha256_of(travelling_network(Cache(tmp_path), "victim", blank(2), must_not)) == sha256_of(first)
 
 
 def test_two_networks_under_one_name_are_refused(tmp_path):

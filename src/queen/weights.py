@@ -113,7 +113,8 @@ def travelling_network(cache: Cache, name: str, blank: nn.Module, teach: Callabl
 
     They are stored as float16, half the size to carry to another machine, in files of at most 15 MiB; and what is
     stored is what is returned, so that all machines with the same files have the same network. A file's name ends with
-    the first digits of `sha256_of`.
+    the first digits of `sha256_of`. Files that are not whole are an error: another network in their place would make
+    other results without a word.
     """
     with cache.lock(name):
         network = _find_stored(cache.folder, name, blank)
@@ -121,8 +122,6 @@ def travelling_network(cache: Cache, name: str, blank: nn.Module, teach: Callabl
             network = copy.deepcopy(blank)
             weights = _halve(teach(copy.deepcopy(blank)).state_dict())
             network.load_state_dict(weights)
-            for damaged in cache.folder.glob(f"{name}-*"):
-                damaged.unlink()
             _write_parts(cache.folder / f"{name}-{sha256_of(network)[:DIGITS]}.safetensors", save(weights))
         return network.eval()
 
@@ -144,11 +143,11 @@ def _write_parts(path: Path, content: bytes) -> None:
 
 
 def files_of_weights(path: Path) -> list[Path]:
-    """The file of this name, or its parts where there are such instead."""
-    first = min(path.parent.glob(f"{path.name}.1-of-*"), default=None)
-    if first is None or path.exists():
+    """The file of this name, or its parts where there are such instead, also those that are missing."""
+    part = min(path.parent.glob(f"{path.name}.*-of-*"), default=None)
+    if part is None or path.exists():
         return [path]
-    count = int(first.name.rpartition("-")[2])
+    count = int(part.name.rpartition("-")[2])
     return [path.with_name(f"{path.name}.{number}-of-{count}") for number in range(1, count + 1)]
 
 
@@ -157,19 +156,34 @@ def _read_whole(path: Path) -> bytes:
 
 
 def _find_stored(folder: Path, name: str, blank: nn.Module) -> nn.Module | None:
-    """The one network whose files under this name are whole; None without any, an error where there are two."""
-    stored: dict[str, nn.Module] = {}
-    for first in sorted(folder.glob(f"{name}-*.safetensors.1-of-*")):
-        path, network = first.name.rpartition(".1-of-")[0], copy.deepcopy(blank)
-        try:
-            network.load_state_dict(load(_read_whole(folder / path)))
-        except (FileNotFoundError, SafetensorError, RuntimeError):  # a part is missing or damaged
-            continue
-        if path == f"{name}-{sha256_of(network)[:DIGITS]}.safetensors":
-            stored[path] = network
-    if len(stored) > 1:
+    """The one network under this name; None without any, an error where there are two or it is not whole."""
+    files = folder.glob(f"{name}-{'[0-9a-f]' * DIGITS}.safetensors*")
+    paths = sorted({file.with_name(f"{file.name.rpartition('.safetensors')[0]}.safetensors") for file in files})
+    if len(paths) > 1:
         raise OptionError(
-            f"expected one network '{name}' in '{folder}', got {len(stored)}: {', '.join(stored)}. Remove the parts of "
-            "all but the one that your results name"
+            f"expected one network '{name}' in '{folder}', got {len(paths)}: {', '.join(path.name for path in paths)}. "
+            "Remove the parts of all but the one that your results name"
         )
-    return next(iter(stored.values()), None)
+    return _load_stored(paths[0], blank) if paths else None
+
+
+def _load_stored(path: Path, blank: nn.Module) -> nn.Module:
+    """A network like `blank` with the weights of this file or its parts, if they are those that its name says."""
+    network, files = copy.deepcopy(blank), files_of_weights(path)
+    present = [file.name for file in files if file.exists()]
+    if len(present) < len(files):
+        raise OptionError(
+            f"expected {len(files)} parts of '{path}', got {', '.join(present)}: "
+            "copy the rest, or remove them to train anew"
+        )
+    try:
+        network.load_state_dict(load(_read_whole(path)))
+        whole = path.stem.endswith(f"-{sha256_of(network)[:DIGITS]}")
+    except (SafetensorError, RuntimeError):
+        whole = False
+    if not whole:
+        raise OptionError(
+            f"expected weights whose SHA-256 begins as '{path}' says, got damaged ones in {', '.join(present)}: "
+            "copy them again, or remove them to train anew"
+        )
+    return network
