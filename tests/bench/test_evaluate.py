@@ -272,6 +272,47 @@ def test_an_evaluation_that_was_stopped_goes_on_where_it_stopped(model, data, tm
     assert len(ran) == 9
 
 
+class Scaled(nn.Module):
+    """A model with an attribute that no weight tells of."""
+
+    def __init__(self, inner: nn.Module, scale: float) -> None:
+        super().__init__()
+        self.inner, self.scale = inner, scale
+
+    def forward(self, x):
+        return self.inner(x) * self.scale
+
+
+def count_runs(monkeypatch):
+    """A list that grows by one with each trial that is run and not taken from the cache."""
+    module = sys.modules["queen.bench.evaluate"]
+    original, ran = module.run_trial, []
+    monkeypatch.setattr(module, "run_trial", lambda *given: ran.append(1) or original(*given))
+    return ran
+
+
+def test_models_with_the_same_weights_that_answer_otherwise_do_not_share_results(model, data, tmp_path, monkeypatch):
+    ran, options = count_runs(monkeypatch), {"budget": 40, "defenses": ["rounding"]}
+    evaluate(Scaled(model, 1.0), data, **options, cache=tmp_path)
+    found = evaluate(Scaled(model, 20.0), data, **options, cache=tmp_path)
+    assert len(ran) == 2
+    assert timeless(found.results) == timeless(evaluate(Scaled(model, 20.0), data, **options).results)
+    evaluate(Scaled(model, 1.0), data, **options, cache=tmp_path)
+    assert len(ran) == 3
+
+
+def test_a_thief_that_ignores_the_generator_is_the_same_in_every_call(data, tmp_path, monkeypatch):
+    """As the error about layers that cannot be reset advises."""
+    ran, options = count_runs(monkeypatch), {"budget": 40, "make_thief": lambda generator: Stubborn()}
+    model = Stubborn()
+    first = evaluate(model, data, **options, cache=tmp_path)
+    assert evaluate(model, data, **options, cache=tmp_path) == first
+    assert len(ran) == 1
+    assert timeless(evaluate(model, data, **options).results) == timeless(first.results)
+    evaluate(model, data, **options, cache=tmp_path, seeds=[1])
+    assert len(ran) == 3
+
+
 # Fresh copies
 
 

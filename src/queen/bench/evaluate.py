@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from queen.attacks import find_attack, find_queries
 from queen.attacks.base import Sizes
@@ -27,11 +27,12 @@ from queen.defenses import find_defense
 from queen.defenses.base import Victim
 from queen.errors import OptionError
 from queen.progress import Progress
-from queen.training import Schedule
+from queen.training import Schedule, one_thread
 from queen.weights import sha256_of
 from queen.zoo import seeded
 
 MOST_NUMBERS = 10**8  # of a table of pairs, so that pairs of 1,000 classes fit into memory
+PROBES = 32  # test images whose logits tell models apart that have the same weights
 Columns = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
 
@@ -83,7 +84,8 @@ def evaluate(
     be memory-mapped, or Datasets of such pairs, which are written to disk; `pool` are the attacker's images (and their
     own labels, which some attacks use). On a GPU all of them go there. `defenses` are names, or columns and their
     options as in a spec. The budget is the whole pool unless given; thieves have the model's architecture, with fresh
-    weights, unless `make_thief` says otherwise. `sizes` are the published ones, but tables of pairs that fit into
+    weights, unless `make_thief` builds another from a generator, with which torch's own random state is seeded as well.
+    `sizes` are the published ones, but tables of pairs that fit into
     memory. A `cache` folder stores what is finished: the same call goes on where it was stopped.
     """
     columns = defenses if isinstance(defenses, Mapping) else {name: {} for name in defenses}
@@ -169,15 +171,14 @@ def _make_protectee(
             raise OptionError(f"{name}: expected images and labels, (x, y) or a Dataset of pairs, got images alone")
     labelled: dict[str, Labelled] = {name: (x, y) for name, (x, y) in owned.items() if y is not None}
     pool, pool_labels = owned["pool"]
-    make = make_thief or (lambda generator: fresh_copy(model, generator))
-    with torch.inference_mode():
-        classes = run_model(model, labelled["test"][0][:2]).shape[1]
+    make = _seeded_maker(make_thief) if make_thief else lambda generator: fresh_copy(model, generator)
+    logits = _probe(model, labelled["test"][0][:PROBES])
     weights, blank = sha256_of(model), make(torch.Generator().manual_seed(0))
-    facts = repr((weights, sorted(owned), schedule, blank, str(like.device.type))).encode()
+    facts = repr((weights, model, sorted(owned), schedule, blank, str(like.device.type))).encode()
     tensors = [part for pair in owned.values() for part in pair if part is not None]
     return Protectee(
         name="own model",
-        key=fingerprint(facts, *blank.state_dict().values(), *tensors),
+        key=fingerprint(facts, logits, *blank.state_dict().values(), *tensors),
         weights=weights,
         victim=Victim(model, labelled["train"], make, calibration=labelled.get("calibration"), cache=cache),
         test=labelled["test"],
@@ -185,10 +186,26 @@ def _make_protectee(
         pool_labels=pool_labels,
         make_thief=make,
         thief_schedule=schedule,
-        classes=classes,
+        classes=logits.shape[1],
         benign=labelled.get("benign"),
         sources=("own images",),
     )
+
+
+def _seeded_maker(make: Callable[[torch.Generator], nn.Module]) -> Callable[[torch.Generator], nn.Module]:
+    """The same maker with torch's own random state seeded: networks take their first weights from it."""
+
+    def make_seeded(generator: torch.Generator) -> nn.Module:
+        with seeded(generator):
+            return make(generator)
+
+    return make_seeded
+
+
+def _probe(model: nn.Module, x: Tensor) -> Tensor:
+    """The logits (n, K) of a model, the same in every call: what it computes is more than its weights."""
+    with torch.inference_mode(), one_thread(), seeded(torch.Generator().manual_seed(0)):
+        return run_model(model, x)
 
 
 def fresh_copy(model: nn.Module, generator: torch.Generator) -> nn.Module:
