@@ -1,6 +1,9 @@
 """The same on a GPU; skipped where there is none (CI never has one)."""
 
 import copy
+import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -84,13 +87,13 @@ def test_calibrating_with_conditions_on_cuda():
     assert guard.bundle.calibration.scores.is_cuda
 
 
-def learn_patterns(**options) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+def learn_patterns(*, record: bool = True, **options) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(1030) % 4
     x = (torch.rand(1030, 3, 32, 32, generator=generator) + torch.rand(4, 3, 1, 1, generator=generator)[y]).cuda() / 2
     with seeded(torch.Generator().manual_seed(1)):
         model = build("vgg11_bn", classes=4)
-    schedule = Schedule(epochs=12, batch=128, augment=True)
+    schedule = Schedule(epochs=12, batch=128, augment=True, record=record)
     return train(model, x, y.cuda(), schedule, torch.Generator().manual_seed(2), **options), x, y.cuda()
 
 
@@ -124,17 +127,47 @@ def test_what_an_extra_loss_draws_is_new_in_every_step(record):
         return 0 * model.weight.sum()
 
     extra = ExtraLoss(lambda: (next(drawn).cuda(),), loss)
-    train(model, x, torch.arange(64).cuda() % 2, Schedule(epochs=2, batch=8), torch.Generator().manual_seed(0),
-          extra_loss=extra, record=record)  # fmt: skip
+    schedule = Schedule(epochs=2, batch=8, record=record)
+    train(model, x, torch.arange(64).cuda() % 2, schedule, torch.Generator().manual_seed(0), extra_loss=extra)
     assert total.item() == sum(range(1, 17))
 
 
 def test_a_training_that_blows_up_does_so_recorded_or_not():
     x, y = torch.rand(64, 4, generator=torch.Generator().manual_seed(0)).cuda(), torch.arange(64).cuda() % 2
-    wild = Schedule(epochs=30, batch=8, lr=1e20, clip=None)
     for record in (False, True):
-        model = train(torch.nn.Linear(4, 2), 1e9 * x, y, wild, torch.Generator().manual_seed(0), record=record)
+        wild = Schedule(epochs=30, batch=8, lr=1e20, clip=None, record=record)
+        model = train(torch.nn.Linear(4, 2), 1e9 * x, y, wild, torch.Generator().manual_seed(0))
         assert not probabilities(model, 1e9 * x).isfinite().all()
+
+
+UNRECORDABLE = """
+import torch
+from queen.errors import OptionError
+from queen.training import Schedule, probabilities, train
+
+class Waiting(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * (2.0 if x.sum().item() > 0 else 1.0)
+
+def learn(record):
+    x, y = torch.rand(64, 4).cuda(), torch.arange(64).cuda() % 2
+    schedule = Schedule(epochs=4, batch=8, record=record)
+    return probabilities(train(Waiting(4, 2), x, y, schedule, torch.Generator().manual_seed(0)), x)
+
+assert learn(record=False).isfinite().all()
+try:
+    learn(record=True)
+except OptionError as error:
+    print(error)
+"""
+
+
+def test_a_network_that_waits_for_the_gpu_is_told_to_train_unrecorded():
+    """In a process of its own, which a failed recording may leave unusable."""
+    done = subprocess.run([sys.executable, "-c", UNRECORDABLE], capture_output=True, text=True, check=False)
+    assert re.search(r"cannot be recorded as a CUDA graph \(.+\): set Schedule\(record=False\)", done.stdout), (
+        done.stderr
+    )
 
 
 def test_a_networks_weights_have_one_name_on_every_device():

@@ -161,9 +161,49 @@ def test_a_network_is_compiled_once_its_steps_have_cost_as_much(monkeypatch):
     assert ask(network, (64, 2)) == 2
 
 
+class FailingGraph:
+    """A recording whose end fails as CUDA's does when a step has waited for the GPU."""
+
+    def __init__(self, _: object) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        raise torch.AcceleratorError("operation failed due to a previous error during capture\nSearch for it")
+
+
+def test_a_step_that_cannot_be_recorded_is_an_error_that_says_what_to_do(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", FailingGraph)
+
+    def wait(_: Tensor) -> None:
+        raise torch.AcceleratorError("operation not permitted when stream is capturing\nSearch for it")
+
+    for step, cause in ((wait, "not permitted when stream is"), (lambda _: None, "failed due to .* during")):
+        message = rf"recorded as a CUDA graph \(operation {cause} captur\w+\): set Schedule\(record=False\)"
+        with pytest.raises(OptionError, match=message):
+            RepeatedStep(step)._record(torch.ones(1))
+
+
 def test_recorded_steps_are_plain_ones_where_there_is_no_gpu():
     taken = []
     step = RepeatedStep(lambda *inputs: taken.append([float(given) for given in inputs]))
     for number in range(6):
         step(torch.tensor(float(number)), torch.tensor(1.0))
     assert taken == [[float(number), 1.0] for number in range(6)]
+
+
+class OnGpu:
+    """What looks like a tensor on a GPU."""
+
+    is_cuda = True
+
+
+def test_steps_that_are_not_to_be_recorded_are_plain_ones_on_a_gpu():
+    taken = []
+    step, inputs = RepeatedStep(taken.append, record=False), [OnGpu() for _ in range(6)]
+    for given in inputs:
+        step(given)
+    assert taken == inputs

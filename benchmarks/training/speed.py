@@ -43,8 +43,8 @@ def measure(
             torch.cuda.synchronize()
         times.append(time.perf_counter())
 
-    schedule = Schedule(epochs=epochs + WARM_UP, batch=batch, lr=0.01, augment=augment)
-    train(model, x, y, schedule, generator, on_epoch=note_time, record=kind != "plain")
+    schedule = Schedule(epochs=epochs + WARM_UP, batch=batch, lr=0.01, augment=augment, record=kind != "plain")
+    train(model, x, y, schedule, generator, on_epoch=note_time)
     seconds = statistics.median(b - a for a, b in zip(times[WARM_UP:], times[WARM_UP + 1 :], strict=False))
     row = {"network": network, "kind": kind, "batch": batch, "augment": augment}
     per_epoch = images // batch * batch

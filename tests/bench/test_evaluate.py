@@ -313,6 +313,19 @@ def test_a_thief_that_ignores_the_generator_is_the_same_in_every_call(data, tmp_
     assert len(ran) == 3
 
 
+def test_all_that_is_trained_like_the_model_is_recorded_or_not_as_the_schedule_says(model, data, monkeypatch):
+    module, schedules = sys.modules["queen.bench.evaluate"], []
+
+    def note(_, protectee, *rest):
+        schedules.extend([protectee.victim.schedule, protectee.thief_schedule])
+        return {}
+
+    monkeypatch.setattr(module, "run_trial", note)
+    for record in (True, False):
+        evaluate(model, data, schedule=Schedule(record=record))
+    assert [schedule.record for schedule in schedules] == [True, True, False, False]
+
+
 # Fresh copies
 
 

@@ -17,6 +17,7 @@ from queen.attacks.base import PUBLISHED_WIDTHS, Sizes
 from queen.bench.parsing import SpecError, read_yaml
 from queen.bench.spec import ImageSet, as_json, make_spec, read_spec
 from queen.defenses import DEFENSES
+from queen.training import Schedule
 from tests.support.benchmarks import content, tiny_spec
 from tests.support.detectors import DETECTORS
 from tests.support.paths import ROOT
@@ -291,7 +292,7 @@ CHANGES: dict[str, Any] = {
     "protectee__network__width": 9, "protectee__schedule__lr": 0.2, "protectee__seed": 1, "thief__network__width": 4,
     "thief__schedule__augment": True, "budget": 301, "sizes__table": 7, "sizes__generator_widths": [3],
     "utility__clients": 4, "utility__queries": 21, "protectee__weights": "victim.safetensors",
-    "protectee__victim_per_seed": True,
+    "protectee__victim_per_seed": True, "protectee__schedule__record": False, "thief__schedule__record": False,
 }  # fmt: skip
 
 
@@ -306,6 +307,8 @@ def test_what_was_added_later_does_not_change_a_hash_where_it_has_its_default():
     assert hashes(protectee__victim_per_seed=False) == hashes()
     said = as_json(tiny_spec().protectee)
     assert not {"weights", "victim_per_seed"} & set(said)
+    assert hashes(thief__schedule__record=True, protectee__schedule__record=True) == hashes()
+    assert as_json(Schedule(record=False)) == as_json(Schedule()) | {"record": False}
     assert {"outliers", "outlier_weight"} <= set(said)  # older than the first results
 
 

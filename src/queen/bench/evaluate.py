@@ -176,11 +176,12 @@ def _make_protectee(
     weights, blank = sha256_of(model), make(torch.Generator().manual_seed(0))
     facts = repr((weights, model, sorted(owned), schedule, blank, str(like.device.type))).encode()
     tensors = [part for pair in owned.values() for part in pair if part is not None]
+    calibration, owners = labelled.get("calibration"), Schedule(record=schedule.record)
     return Protectee(
         name="own model",
         key=fingerprint(facts, logits, *blank.state_dict().values(), *tensors),
         weights=weights,
-        victim=Victim(model, labelled["train"], make, calibration=labelled.get("calibration"), cache=cache),
+        victim=Victim(model, labelled["train"], make, schedule=owners, calibration=calibration, cache=cache),
         test=labelled["test"],
         pool=pool,
         pool_labels=pool_labels,

@@ -18,11 +18,11 @@ from queen.defenses import DEFENSES
 from queen.defenses.base import nearest
 from queen.errors import OptionError
 from queen.training import Schedule
+from queen.training.schedule import LATER
 
 VERSION = 1  # of specs and results; results of another version are refused
 DEFAULT_NETWORK = "small_cnn"
 BENIGN = "benign"  # as a pool: the images that `benign` sets aside
-LATER: Mapping[str, Any] = {"later": True}  # metadata of a field on which no older result depends (`as_json`)
 FOLDER = re.compile(r"[^\W_][\w ()+.-]*")
 
 

@@ -41,20 +41,19 @@ def train(
     extra_loss: ExtraLoss | None = None,
     outliers: Tensor | None = None,
     outlier_weight: float = 1.0,
-    record: bool = True,
 ) -> nn.Module:
     """Train on images x (n, ...) and labels (n,) or probabilities (n, K), on the device of x; returns the model.
 
     `generator` is a CPU one. `on_epoch` gets the model after every epoch, in eval mode. With `outliers`, as many of
     them are added to every batch, in turn, and the model learns to be unsure of them. On CUDA it trains in bfloat16,
-    which is faster by far and not repeatable to the last bit, and the step is a recorded CUDA graph, compiled where
-    that pays; `record=False` takes every step in Python instead, at a third of the speed.
+    which is faster by far and not repeatable to the last bit, and the step is a recorded CUDA graph unless the schedule
+    says otherwise.
     """
     model.to(x.device).train()
     if x.ndim == 4:  # about a third faster on a CPU
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         x = x.contiguous(memory_format=torch.channels_last)
-    recorded = record and x.is_cuda
+    recorded = schedule.record and x.is_cuda
     epochs, per_epoch = schedule.plan(len(x))
     optimiser = _make_optimiser(model, schedule, x.device, recorded=recorded)
     rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: schedule.rate(step, epochs * per_epoch))
@@ -80,7 +79,7 @@ def train(
             nn.utils.clip_grad_norm_(model.parameters(), schedule.clip)
         optimiser.step()
 
-    take_step, number = RepeatedStep(step) if recorded else step, 0
+    take_step, number = RepeatedStep(step, record=recorded), 0
     with seeded(_copy_generator(generator)):  # dropout takes from the global random state
         for _ in range(epochs):
             order = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)

@@ -107,9 +107,10 @@ class Duel:
         self._thief_optimiser = _make_optimiser(self.thieves, schedule, device)
         self._rates = torch.optim.lr_scheduler.LambdaLR(self._thief_optimiser, lambda step: schedule.rate(step, steps))
         self._loss = _answer_loss(self.thieves)
-        if on_gpu:
+        if on_gpu and schedule.record:
             self._loss = compile_if_worth_it(self._loss, self.thieves, (self._batch, *shape), steps)
-        self._paint, self._learn = RepeatedStep(self._painter_step), RepeatedStep(self._thief_step)
+        self._paint = RepeatedStep(self._painter_step, record=schedule.record)
+        self._learn = RepeatedStep(self._thief_step, record=schedule.record)
 
     def make_images(self) -> Tensor:
         """Train the generator by one step, and let it make a batch of images (n, ...)."""

@@ -140,8 +140,8 @@ def own_classifier(knowledge: Knowledge) -> nn.Module:
     pool, labels = knowledge.pool, require(knowledge.pool_labels, "pool_labels")
     own = torch.Generator().manual_seed(int(fingerprint(f"own classifier {knowledge.seed}".encode())[:15], 16))
     classes, batch = int(labels.max()) + 1, max(64, len(pool) // OWN_BATCHES)
-    augment = knowledge.schedule.augment
-    schedule = Schedule(epochs=OWN_EPOCHS, batch=batch, augment=augment, min_steps=OWN_STEPS)
+    given = knowledge.schedule
+    schedule = Schedule(epochs=OWN_EPOCHS, batch=batch, augment=given.augment, min_steps=OWN_STEPS, record=given.record)
     plain = knowledge.make_thief(own).to(pool.device)
     with seeded(own):
         blank = with_head(plain, pool[:2], lambda head: _new_head(head, classes)).cpu()
