@@ -1,3 +1,4 @@
+import inspect
 import json
 from dataclasses import asdict
 
@@ -204,3 +205,14 @@ def test_a_resnet_has_a_stem_for_its_images(image_size, side):
 def test_an_image_size_without_a_stem_is_refused():
     with pytest.raises(OptionError, match="image_size must be one of 32, 64, 224, got 48"):
         zoo.build("resnet50", classes=3, image_size=48)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_are_built_for_the_images_at_hand(name):
+    takes_size = "image_size" in inspect.signature(type(zoo.build(name, classes=2))).parameters
+    for size in (28, 32, 48, 64, 224, 299):
+        arguments = zoo.arguments_for(name, (5, 1, size, size))
+        sized = takes_size and size in (64, 224)
+        assert arguments == {"channels": 1, **({"image_size": size} if sized else {})}
+        zoo.build(name, classes=2, **arguments)
+    assert zoo.arguments_for(name, (5, 3, 64, 224)) == {"channels": 3}

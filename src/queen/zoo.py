@@ -180,6 +180,7 @@ NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
     "resnet50": lambda **args: ResNet((3, 4, 6, 3), 4, **args),
     "alexnet": AlexNet,
 }
+SIZED = ("resnet18", "resnet50")  # those that take `image_size`
 
 
 def build(
@@ -197,6 +198,18 @@ def build(
         network, args = Normalised(network, **normal), {**args, **normal}
     network.recipe = Recipe("queen.zoo:build", {"name": name, **args})  # type: ignore[assignment]
     return network
+
+
+def arguments_for(name: str, shape: Sequence[int]) -> dict[str, Any]:
+    """What `build` needs to make this network for images of a shape (..., channels, height, width).
+
+    A ResNet has a stem for large images where there is one for their size; its usual one, for 32 pixels, would take
+    many times as long on them.
+    """
+    channels, height, width = shape[-3:]
+    if name in SIZED and height == width and width in STEMS and width > min(STEMS):
+        return {"channels": channels, "image_size": width}
+    return {"channels": channels}
 
 
 def _numbers(name: str, values: Sequence[float] | None, network: nn.Module) -> list[float]:

@@ -285,6 +285,15 @@ def test_shadows_learn_their_classes_and_differ():
     assert {lesson["chance"] for lesson in lessons} == {truth.bincount().max().item() / len(truth)}
 
 
+@pytest.mark.parametrize(("size", "strides"), [(32, (1, 1)), (64, (2, 2))])
+def test_shadows_have_a_stem_for_the_size_of_the_pool(monkeypatch, size, strides):
+    monkeypatch.setattr(ddae, "train", lambda network, *_: network.eval())
+    known = knowledge(replace(SMALL, shadow_network="resnet18", shadows=1))
+    known = replace(known, pool=torch.rand(12, 1, size, size), pool_labels=torch.arange(12) % 3)
+    [(network, _)] = ddae.shadows(known)
+    assert network.network.features[0].stride == strides
+
+
 def test_shadows_from_a_cache_are_the_same_and_still_say_what_they_learnt(tmp_path, monkeypatch):
     known = knowledge(replace(SMALL, shadow_steps=30), cache=Cache(tmp_path), key="pool")
     first = list(ddae.shadows(known))

@@ -30,6 +30,7 @@ from queen.errors import (
     SpreadError,
     TooFewClassesError,
 )
+from queen.fit import shadows as shadows_module
 from queen.fit.shadows import ShadowRecipe
 from queen.options import Limits, Sentinel
 from queen.recipe import Recipe
@@ -260,6 +261,16 @@ def test_default_network_shadows_see_small_images():
     guard = fit((images(x[:200]), y[:200]), trained("cnn"), shadows=recipe)
     assert guard.report["shadow_kind"] == "1 network"
     assert guard.bundle.shadows.recipes[0].args == {"name": "small_cnn", "classes": 10, "channels": 1}
+
+
+@pytest.mark.parametrize(("size", "sized"), [(32, {}), (64, {"image_size": 64}), (96, {}), (224, {"image_size": 224})])
+def test_network_shadows_have_a_stem_for_the_size_of_the_images(size, sized):
+    own = Recipe("queen.zoo:build", {"name": "small_cnn", "classes": 4})
+    for named in ((), ("vgg11_bn", "resnet18")):
+        vgg, resnet = shadows_module._networks(named, torch.rand(2, 3, size, size), 4)
+        assert vgg.args == {"name": "vgg11_bn", "classes": 4, "channels": 3}
+        assert resnet.args == {"name": "resnet18", "classes": 4, "channels": 3, **sized}
+    assert shadows_module._networks([own], torch.rand(2, 3, size, size), 4) == [own]
 
 
 def test_the_probe_is_no_training_image():

@@ -14,6 +14,7 @@ from queen.errors import OptionError
 from queen.fit.features import ModelOutputs
 from queen.progress import Progress
 from queen.recipe import Recipe
+from queen.zoo import arguments_for
 
 ShadowKind = Literal["head", "network"]
 
@@ -94,7 +95,7 @@ def _networks(named: Sequence[Recipe | str], x: Tensor, classes: int) -> list[Re
         raise OptionError("network shadows for inputs that are not images need ShadowRecipe(networks=[Recipe(...)])")
     names = named or (("vgg11_bn", "resnet18") if x.shape[-1] >= 32 else ("small_cnn", "vgg11_bn"))
     return [
-        Recipe("queen.zoo:build", {"name": name, "classes": classes, "channels": x.shape[1]})
+        Recipe("queen.zoo:build", {"name": name, "classes": classes, **arguments_for(name, x.shape)})
         if isinstance(name, str)
         else name
         for name in names

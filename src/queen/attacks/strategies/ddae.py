@@ -22,7 +22,7 @@ from queen.cache import code_version, fingerprint
 from queen.training import Schedule, predict, probabilities, train
 from queen.training.compiled import Loss, compile_if_worth_it
 from queen.training.repeated_step import RepeatedStep
-from queen.zoo import build, seeded
+from queen.zoo import arguments_for, build, seeded
 
 RATE, HALVE_EVERY = 0.01, 100  # the restorer's learning rate, and the epochs after which it is halved
 MOST_NUMBERS = 3 * 10**8  # of the shadows' answers: 50,000 queries of 300 classes to 20 shadows
@@ -91,7 +91,8 @@ def _make_shadow(
     own = torch.Generator().manual_seed(int(fingerprint(f"shadow {knowledge.seed} {number}".encode())[:15], 16))
     rows, outputs = random_classes(labels, knowledge.classes, own)
     with seeded(own):
-        blank = build(sizes.shadow_network, classes=knowledge.classes, channels=pool.shape[1], **normalise)
+        arguments = arguments_for(sizes.shadow_network, pool.shape)
+        blank = build(sizes.shadow_network, classes=knowledge.classes, **arguments, **normalise)
     # Published: SGD at .01 with momentum .5, from ImageNet weights. From scratch such networks stay at chance.
     schedule = Schedule(epochs=sizes.shadow_epochs, lr=0.05, batch=64, min_steps=sizes.shadow_steps)
 
