@@ -24,7 +24,8 @@ torch.set_num_threads(1)  # for networks this small a second thread only waits
 SAME = 1e-5  # through a network, whose rounding depends on the size of a batch
 STEEP = 1e-3  # a map that switches at a confidence makes more of that rounding, for the few rows just there
 TRAIN, CALIBRATION = 900, 400
-LIMITS = {"radius": 0.2, "threshold": 0.02}  # where a defense has them: digits then meet all four verdicts
+# Where a defense has them: digits then meet all four verdicts, and all detectors judge within a client's life.
+LIMITS = {"radius": 0.2, "threshold": 0.02, "life": 200}
 SMALL = {"queen-artifact": {"shadow_kind": "small_cnn", "shadow_models": 2}}  # ten large networks would take a minute
 EVERY = pytest.mark.parametrize("name", DEFENSES)
 

@@ -51,7 +51,7 @@ def test_detectors_accuse_at_the_same_query_on_cuda(name):
     def refused(place: str) -> list[bool]:
         train, calibration = ((a.to(place), b.to(place)) for a, b in (victim.train, victim.calibration))
         there = replace(victim, model=victim.model.to(place), train=train, calibration=calibration)
-        endpoint = DEFENSES[name].start(there, generator(), alpha=0.05, clients=19)
+        endpoint = DEFENSES[name].start(there, generator(), alpha=0.05, clients=19, life=len(calibration[1]) // 2)
         try:
             assert endpoint.client("a")(variants.to(place)).device.type == place
         except RefusedError as refusal:

@@ -12,6 +12,7 @@ import torch
 from scipy.special import betaincinv
 
 from queen.bench.datasets import digits
+from queen.cache import Cache
 from queen.defenses import DEFENSES
 from queen.defenses.base import Victim
 from queen.defenses.detectors.base import FalseAlarms, QueryBatch, choose_threshold
@@ -138,8 +139,42 @@ def test_options_that_make_no_sense_are_refused(name, options):
 def test_too_few_images_to_judge_a_client_by_are_a_clear_error():
     x, y = victim().calibration
     poor = replace(victim(), calibration=(x[:60], y[:60]))
-    with pytest.raises(CalibrationError, match="within 30 queries, which is all that 60 calibration images allow"):
-        DEFENSES["mmd"].start(poor, seed(), **SMALL)
+    with pytest.raises(CalibrationError, match="no benign client is judged within a life of 30 queries: give a larger"):
+        DEFENSES["mmd"].start(poor, seed(), **{**SMALL, "life": 30})
+
+
+class LengthWatch:
+    """The score of a client is the number of its queries so far."""
+
+    def __init__(self) -> None:
+        self._sent = 0
+
+    def follow(self, batch: QueryBatch) -> np.ndarray:
+        scores = self._sent + np.arange(1, len(batch.labels) + 1, dtype=np.float64)
+        self._sent += len(batch.labels)
+        return scores
+
+
+@pytest.mark.parametrize(("images", "life", "lived"), [(400, None, 100), (403, None, 100), (3, None, 1), (9, 4, 4)])
+def test_simulated_clients_live_as_long_as_promised(images, life, lived):
+    """Where scores grow with every query, the threshold is that of a whole life: a quarter of the images if none."""
+    assert choose_threshold(LengthWatch, made_up(images), FalseAlarms(life=life), seed()) == lived
+
+
+def test_a_life_that_the_images_are_too_few_for_is_refused():
+    message = "at most half of the calibration images, got 201 with 401 of them: lower life to 200, or give at least"
+    with pytest.raises(CalibrationError, match=message):
+        choose_threshold(LengthWatch, made_up(401), FalseAlarms(life=201), seed())
+
+
+def test_a_threshold_from_the_cache_belongs_to_the_training_labels(tmp_path):
+    """D-ADD's Gaussians are those of the labels: whoever corrects them gets another threshold."""
+    x, y = victim().train
+    relabelled = replace(victim(), train=(x, y.roll(1)))
+    uncached = DEFENSES["d_add"].start(relabelled, seed(), **SMALL).threshold
+    cached = [replace(one, cache=Cache(tmp_path)) for one in (victim(), relabelled)]
+    thresholds = [DEFENSES["d_add"].start(one, seed(), **SMALL).threshold for one in cached]
+    assert thresholds[1] == uncached != thresholds[0]
 
 
 # The alarm

@@ -2,6 +2,7 @@
 
 All detectors get their threshold in the same way, so that they can be compared: simulated benign clients send images
 held out from training, and at most a share `alpha` of them may ever be accused within a `life` of so many queries.
+Clients draw from the same images, so the rate is approximate, and it says nothing of clients that send more.
 """
 
 from __future__ import annotations
@@ -72,16 +73,18 @@ class FeatureReader:
 class FalseAlarms:
     """How rare false accusations are to be: at most a share `alpha` of benign clients within `life` queries each.
 
-    The threshold comes from this many simulated `clients`.
+    None is a quarter of the calibration images. Scores may grow with every query, so the promise is for clients that
+    send as many and no more. The threshold comes from this many simulated `clients`.
     """
 
     alpha: float = 0.01
-    life: int = 1000
+    life: int | None = None
     clients: int = 200
 
     def __post_init__(self) -> None:
         check_number("alpha", self.alpha, 0, 0.5, above=True)
-        check_count("life", self.life)
+        if self.life is not None:
+            check_count("life", self.life)
         check_count("clients", self.clients)
         if self.rank > self.clients:
             raise OptionError(
@@ -95,6 +98,17 @@ class FalseAlarms:
         it with probability alpha at most."""
         return math.ceil((1 - self.alpha) * (self.clients + 1) - 1e-9)  # .99 * 200 is above 198 in floating point
 
+    def choose_life(self, images: int) -> int:
+        """The life that so many calibration images are enough for: half of them at most, so that clients differ."""
+        if self.life is None:
+            return max(1, images // 4)
+        if self.life > images // 2:
+            raise CalibrationError(
+                f"expected a life of at most half of the calibration images, got {self.life} with {images} of them: "
+                f"lower life to {images // 2}, or give at least {2 * self.life} images"
+            )
+        return self.life
+
 
 def check_count(name: str, value: object, least: int = 1) -> None:
     """Refuse anything but a whole number from `least` on."""
@@ -107,17 +121,17 @@ def choose_threshold(
 ) -> float:
     """The score that at most a share alpha of simulated benign clients ever passes.
 
-    Each sends its own random images, none twice. A life is at most half of the images, so that clients differ.
+    Each sends its own random images, none twice; two clients may share some.
     """
     count = len(images.labels)
-    life = min(wanted.life, count // 2)
+    life = wanted.choose_life(count)
     orders = [torch.randperm(count, generator=generator)[:life] for _ in range(wanted.clients)]
     highest = [float(open_watch().follow(images.take(order)).max(initial=-math.inf)) for order in orders]
     threshold = sorted(highest)[wanted.rank - 1]
     if threshold == -math.inf:
         raise CalibrationError(
-            f"no benign client is judged within {life} queries, which is all that {count} calibration images allow "
-            "(half of them): give more of them, or a larger life"
+            f"no benign client is judged within a life of {life} queries: give a larger life (at most half of the "
+            f"{count} calibration images), or more images"
         )
     return threshold
 
@@ -202,6 +216,6 @@ def start_detector(
     if victim.cache is None:
         return DetectorEndpoint(reader, open_watch, find())
     content = [dict(recipe), asdict(wanted), seed, code_version("queen.defenses.detectors")]
-    tensors = [*victim.model.state_dict().values(), images, victim.train[0]]
+    tensors = [*victim.model.state_dict().values(), images, *victim.train]
     name = f"detector-{fingerprint(json.dumps(content, sort_keys=True).encode(), *tensors)}"
     return DetectorEndpoint(reader, open_watch, victim.cache.facts(name, find))

@@ -102,7 +102,7 @@ def build(
     generator: torch.Generator,
     *,
     alpha: float = FalseAlarms.alpha,
-    life: int = FalseAlarms.life,
+    life: int | None = FalseAlarms.life,
     clients: int = FalseAlarms.clients,
     window: int | None = None,
     every: int = 4,

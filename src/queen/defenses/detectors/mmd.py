@@ -76,7 +76,7 @@ def build(
     generator: torch.Generator,
     *,
     alpha: float = FalseAlarms.alpha,
-    life: int = FalseAlarms.life,
+    life: int | None = FalseAlarms.life,
     clients: int = FalseAlarms.clients,
     window: int = 50,
     every: int = 5,

@@ -119,7 +119,7 @@ def build(
     generator: torch.Generator,
     *,
     alpha: float = FalseAlarms.alpha,
-    life: int = FalseAlarms.life,
+    life: int | None = FalseAlarms.life,
     clients: int = FalseAlarms.clients,
     least: int = 100,
     every: int = 10,

@@ -59,7 +59,7 @@ def build(
     generator: torch.Generator,
     *,
     alpha: float = FalseAlarms.alpha,
-    life: int = FalseAlarms.life,
+    life: int | None = FalseAlarms.life,
     clients: int = FalseAlarms.clients,
     share: float = 1e-4,
     reference: int = 1000,
