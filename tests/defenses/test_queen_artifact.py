@@ -18,6 +18,7 @@ from queen.bench.trials.trial import Trial
 from queen.cache import Cache
 from queen.core.perturb import STEP
 from queen.defenses import DEFENSES
+from queen.defenses.queen import load_or_fit
 from queen.defenses.queen_artifact import most_aligned
 from queen.errors import OptionError, QueenError
 from queen.training import collapsed, predict
@@ -107,9 +108,21 @@ def test_centres_and_spreads_are_those_of_the_first_images():
     assert absolute.limits.radius == pytest.approx((0.01 / bundle.geometry.spreads).tolist())
 
 
+@pytest.mark.parametrize("images", [1, 3, 12])
+def test_classes_with_fewer_than_two_of_the_first_images_keep_the_fitted_centre_and_spread(images):
+    victim = small_victim()
+    labels = victim.train[1]
+    few = torch.bincount(labels[:images], minlength=10) < 2
+    assert few.any()
+    got = start(victim, centre_images=images)._guard.bundle.geometry
+    fitted = load_or_fit(victim, **SMALL, map_batch=None, seed=0, whole=True, epochs=1, batch=256).geometry
+    assert torch.allclose(got.centres[few], fitted.centres[few], atol=1e-5)
+    assert torch.allclose(got.spreads[few], fitted.spreads[few], atol=1e-5)
+    assert torch.allclose(got.feature_centres[few], fitted.feature_centres[few], atol=1e-5)
+    assert not torch.isclose(got.spreads[~few], fitted.spreads[~few]).any()
+
+
 def test_what_cannot_be_is_refused():
-    with pytest.raises(QueenError, match="no training images of class"):
-        start(small_victim(), centre_images=3)
     with pytest.raises(QueenError, match="radius must be a number"):
         start(small_victim(), absolute_radius=-1)
     with pytest.raises(OptionError, match="draw must lie between 1 and the 3 shadows, got 4"):

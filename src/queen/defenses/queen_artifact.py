@@ -88,7 +88,8 @@ def build(
 ) -> Endpoint:
     """QUEEN with the released code's centres, shadows and answers; options as those of `queen`.
 
-    Centres and spreads are those of the first `centre_images` training images.
+    Centres and spreads are those of the first `centre_images` training images. A class with fewer than two of them
+    would have no disc: it keeps the fitted ones, which are those of all its training images.
     """
     limits = Limits(radius=radius if absolute_radius is None else absolute_radius, threshold=threshold)
     fitted = load_or_fit(
@@ -110,11 +111,14 @@ def build(
 
 
 def _first_geometry(bundle: Bundle, victim: Victim, count: int) -> Geometry:
-    """Centres and spreads of the first `count` training images alone."""
-    x, labels = (part[:count].to(bundle.probe.logits.device) for part in victim.train)
+    """Centres and spreads of the first `count` training images; of all images of a class with fewer than two there."""
+    labels, classes = victim.train[1], bundle.geometry.classes
+    few = torch.bincount(labels[:count], minlength=classes) < 2
+    rows = (torch.arange(len(labels), device=labels.device) < count) | few[labels]
+    x, labels = (part[rows].to(bundle.probe.logits.device) for part in victim.train)
     with torch.inference_mode():
         features = torch.cat([bundle.split(part)[0] for part in x.split(BATCH)]).float()  # type: ignore[no-untyped-call]
-        return measure(features, bundle.mapping(features), labels, bundle.geometry.classes)
+        return measure(features, bundle.mapping(features), labels, classes)
 
 
 DEFENSE = Defense(build, keeps_label="no", needs=frozenset({"x"}), on_simplex=False, stateful=True)
