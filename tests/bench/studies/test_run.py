@@ -27,7 +27,7 @@ QUICK = {
     "forget_quality": {"defenses": ["rounding"], "control": False},
     "quartiles": {"sources": ["own_kind"], "attacks": ["direct"], "per_class": 3, "seeds": [0]},
     "features": {"test": 40, "pool": 30, "perplexity": 5},
-    "detectors": {"defenses": ["seat", "quick-sentinel"], "clients": 3, "images": 50, "queries": ["knockoff"]},
+    "detectors": {"defenses": ["seat", "quick-sentinel"], "clients": 3, "life": 50, "queries": ["knockoff"]},
     "runtime": {"queries": 20, "repeats": 1, "defenses": ["rounding", "queen"]},
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,42 +24,55 @@ from queen.bench.studies.needs import StudyNeeds, find_method
 from queen.bench.trials.trial import Trial, make_knowledge
 from queen.defenses import DEFENSES
 from queen.defenses.base import Endpoint
+from queen.defenses.detectors.base import FalseAlarms
 from queen.errors import OptionError, RefusedError
 from queen.plots import png
 from queen.types import Oracle
 
 LEVEL = 0.95  # of confidence limits
+REFUSE = "refuse"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Detectors:
     """Which columns face which query strategies, at which rate of false accusations.
 
-    The rate is measured on `clients` benign clients, who send `images` random test images each.
+    The rate is measured on `clients` benign clients, who send `life` random test images each. Thresholds are chosen
+    for the same life; None is a quarter of the calibration images.
     """
 
     defenses: tuple[str, ...] = ("prada", "seat", "d_add", "mmd", "queen-sentinel")
     queries: tuple[str, ...] = ("knockoff", "jbda_tr")
     alpha: float = 0.01
     clients: int = 200
-    images: int = 500
+    life: int | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
 def measure(context: StudyContext, parameters: Detectors) -> dict[str, Any]:
     """One row per column: alarms and honest answers of every attack and seed, and benign clients accused."""
-    available = len(context.protectee.test[0])
-    if not 1 <= parameters.images <= available:
-        raise OptionError(f"images must be from 1 to the {available} test images, got {parameters.images}")
+    life, available = _choose_life(context.spec, parameters), len(context.protectee.test[0])
+    if life > available:
+        raise OptionError(f"life must be at most the number of test images, {available}, got {life}: lower it")
+    parameters = replace(parameters, life=life)
     rows = {}
     for name in context.each("detectors", parameters.defenses):
         rows[name] = context.cached("detectors", [name, vars(parameters)], partial(_row, context, parameters, name))
-    return {"rows": rows, "budget": context.spec.budget}
+    return {"rows": rows, "budget": context.spec.budget, "life": life}
+
+
+def _choose_life(spec: Spec, parameters: Detectors) -> int:
+    """How many queries benign clients send, the same for all columns; refused where a detector would refuse it."""
+    return FalseAlarms(alpha=parameters.alpha, life=parameters.life).choose_life(spec.protectee.calibration)
 
 
 def _row(context: StudyContext, parameters: Detectors, name: str) -> dict[str, Any]:
+    known = DEFENSES[find_method(context.spec, name)].options
+    rate = {"alpha": parameters.alpha, "life": parameters.life}
+    options = {option: value for option, value in rate.items() if option in known}  # the sentinel's rate has no end
+
     def trial(seed: int, query: str = "knockoff") -> Trial:
-        return context.make_trial(name, seed=seed, query=query, options={"alpha": parameters.alpha})
+        return context.make_trial(name, seed=seed, query=query, options=options)
 
     attacks = {
         query: [_attack(context, trial(seed, query)) for seed in parameters.seeds] for query in parameters.queries
@@ -108,7 +121,7 @@ def _count_accused(context: StudyContext, parameters: Detectors, endpoint: Endpo
     generator = context.generator(parameters.seeds[0], "benign clients")
     accused = 0
     for client in range(parameters.clients):
-        rows = torch.randperm(len(x), generator=generator)[: parameters.images].to(x.device)
+        rows = torch.randperm(len(x), generator=generator)[: parameters.life].to(x.device)
         try:
             endpoint.client(f"benign {client}")(x[rows])
         except RefusedError as refusal:  # or a budget is spent, which is no accusation
@@ -165,8 +178,8 @@ def to_markdown(result: Result) -> str:
     )
     return (
         f"{table}\nMedian (lowest to highest) over seeds {parameters['seeds']}, of {result['budget']} queries; all at "
-        f"alpha {parameters['alpha']:g}. Benign clients send {parameters['images']} random test images each; the limit "
-        "is Clopper and Pearson's.\n"
+        f"alpha {parameters['alpha']:g} over a life of {result['life']} queries. Benign clients send as many random "
+        "test images each; the limit is Clopper and Pearson's.\n"
     )
 
 
@@ -180,9 +193,17 @@ def _leaked(runs: Sequence[Result]) -> str:
 def _needs(spec: Spec, parameters: Detectors) -> StudyNeeds:
     for query in parameters.queries:
         find_queries(query)
-    wrong = [name for name in parameters.defenses if "alpha" not in DEFENSES[find_method(spec, name)].options]
-    if wrong:
-        raise OptionError(f"defense '{wrong[0]}' accuses nobody: this study compares those with an option 'alpha'")
+    _choose_life(spec, parameters)
+    for name in parameters.defenses:
+        options = {**DEFENSES[find_method(spec, name)].options, **spec.defenses.get(name, {})}
+        if "alpha" not in options:
+            raise OptionError(f"defense '{name}' accuses nobody: this study compares those with an option 'alpha'")
+        answer = options.get("on_alarm", REFUSE)
+        if answer != REFUSE:
+            raise OptionError(
+                f"expected defenses that refuse the accused, since this study sees alarms by refusals, got '{name}' "
+                f"with on_alarm {answer}: leave it out, or give it on_alarm {REFUSE}"
+            )
     return StudyNeeds(defenses=parameters.defenses)
 
 

@@ -73,8 +73,8 @@ class FeatureReader:
 class FalseAlarms:
     """How rare false accusations are to be: at most a share `alpha` of benign clients within `life` queries each.
 
-    None is a quarter of the calibration images. Scores may grow with every query, so the promise is for clients that
-    send as many and no more. The threshold comes from this many simulated `clients`.
+    A life of None is a quarter of the calibration images. Scores may grow with every query, so the promise is for
+    clients that send as many and no more. The threshold comes from this many simulated `clients`.
     """
 
     alpha: float = 0.01
