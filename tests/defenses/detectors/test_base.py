@@ -226,6 +226,34 @@ def test_fresh_benign_clients_are_accused_no_more_often_than_promised(name):
     assert (betaincinv(accused, clients - accused + 1, 0.01) if accused else 0) <= alpha
 
 
+@pytest.mark.slow
+def test_the_rate_is_approximate_and_the_nearer_the_smaller_a_life_is_beside_the_calibration_images():
+    """SEAT among made-up images: simulated clients share images with each other, new clients with nobody."""
+    alpha, life, clients, draws = 0.01, 200, 100, 12
+    shape = (1, 8, 8)
+
+    def share_accused(images: int) -> float:
+        accused = 0
+        for number in range(draws):
+            generator = seed(number)
+            train, calibration = (torch.rand(n, *shape, generator=generator) for n in (400, images))
+            blank = Victim(
+                make_network(seed()),
+                (train, torch.zeros(400, dtype=torch.long)),
+                make_network,
+                calibration=(calibration, torch.zeros(images, dtype=torch.long)),
+            )
+            endpoint = DEFENSES["seat"].start(blank, generator, alpha=alpha, life=life, share=1e-3)
+            streams = torch.rand(clients, life, *shape, generator=generator)
+            accused += sum(answered(endpoint.client(str(c)), x, life) < life for c, x in enumerate(streams))
+        return accused / (draws * clients)
+
+    half, quarter, tenth = (share_accused(images) for images in (2 * life, 4 * life, 10 * life))
+    assert half > 3 * alpha
+    assert half > quarter > alpha
+    assert 2 * alpha > tenth
+
+
 @EVERY
 def test_a_benign_client_is_answered_where_a_thief_is_not(name):
     endpoint = start(name)
