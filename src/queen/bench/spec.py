@@ -204,13 +204,13 @@ class Cell:
         Of the sizes only those that are not the published ones, of options `added` to a defense only those that are not
         at their defaults: new attacks and options bring new ones, on which no older result depends.
         """
-        spec, method = self.spec, DEFENSES[self.defense]
+        spec, method, published = self.spec, DEFENSES[self.defense], as_json(Sizes())
         return {
             "version": spec.version,
             "protectee": as_json(spec.protectee),
             "thief": as_json(spec.thief),
             "budget": self.budget,
-            "sizes": {name: size for name, size in as_json(spec.sizes).items() if size != as_json(Sizes())[name]},
+            "sizes": {name: size for name, size in as_json(spec.sizes).items() if size != published[name]},
             "utility": as_json(spec.utility),
             "defense": self.defense,
             "options": {

@@ -57,6 +57,7 @@ def test_near_is_what_a_share_of_the_pairs_are():
     assert near_radius(features, 1e-9) == distances[0]
 
 
+@pytest.mark.filterwarnings("ignore:Matrix is singular")  # of a window smaller than the features, in the reference
 @FEW
 @given(CUTS, st.integers(0, 5), st.integers(1, 20), st.integers(1, 6))
 def test_d_add(cuts, seed, window, every):
