@@ -12,13 +12,13 @@ from torch.utils.data import TensorDataset
 import queen
 from queen.bench import evaluate
 from queen.bench.spec import Utility
+from queen.bench.weights import sha256_of
 from queen.core.mapping import MapRecipe
 from queen.fit.shadows import ShadowRecipe
 from queen.options import Limits
 from queen.recipe import Recipe
 from queen.sentinel.rounding import round_answers
 from queen.training import ExtraLoss, Schedule, compiled, predict, probabilities, train
-from queen.weights import sha256_of
 from queen.zoo import build, seeded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -119,7 +119,7 @@ STEMS: Mapping[int, tuple[int, int, bool]] = {32: (3, 1, False), 64: (3, 2, Fals
 class ResNet(nn.Module):
     """ResNet with a stem for images of this size; features are the global average, the head one linear layer.
 
-    That for 224 pixels is torchvision's, so that its weights fit (`queen.weights`).
+    That for 224 pixels is torchvision's, so that its weights fit (`queen.bench.weights`).
     """
 
     def __init__(

@@ -21,6 +21,7 @@ from queen.bench.render.table import Table, tables, to_markdown
 from queen.bench.spec import Utility, as_json, digest
 from queen.bench.trials.cell import run_trial
 from queen.bench.trials.trial import Trial
+from queen.bench.weights import sha256_of
 from queen.cache import Cache, code_version, fingerprint
 from queen.core.split import run_model
 from queen.defenses import find_defense
@@ -28,7 +29,6 @@ from queen.defenses.base import Victim
 from queen.errors import OptionError
 from queen.progress import Progress
 from queen.training import Schedule, one_thread
-from queen.weights import sha256_of
 from queen.zoo import seeded
 
 MOST_NUMBERS = 10**8  # of a table of pairs, so that pairs of 1,000 classes fit into memory

@@ -19,7 +19,7 @@ from queen.bench.run import has_results, is_finished, read_results
 from queen.bench.spec import Cell, ImageSet, Spec, as_json
 from queen.bench.trials.asking import sends_plain_images
 from queen.bench.trials.trial import Trial
-from queen.weights import files_of_weights
+from queen.bench.weights import files_of_weights
 
 ALONE = ("victim", "fit")  # phases that are done before the workers start
 PER_CELL = ("ask", "recover", "train", "other")  # phases that depend on the attack

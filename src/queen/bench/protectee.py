@@ -16,10 +16,10 @@ from queen.bench.datasets import Images, load_set
 from queen.bench.datasets.load import find_root
 from queen.bench.parsing import SpecError
 from queen.bench.spec import DEFAULT_NETWORK, ImageSet, ProtecteeSpec, Thief, as_json, digest
+from queen.bench.weights import load_weights, sha256_of, travelling_network
 from queen.cache import Cache, code_version, fingerprint
 from queen.defenses.base import Victim
 from queen.training import Schedule, predict, train
-from queen.weights import load_weights, sha256_of, travelling_network
 from queen.zoo import build, seeded
 
 Labelled = tuple[Tensor, Tensor]

@@ -49,7 +49,7 @@ class ProtecteeSpec:
     out for it, and attackers who own images like the victim's get `benign` of them. Everybody is tried on `test`: an
     image set, or how many of `data`. `pool` are the attacker's images, or "benign": those of the line before. With
     `outliers` the victim also learns to be unsure of these images. With `weights`, a file below the folder of image
-    sets, the victim is not trained: these are `network`'s weights (`queen.weights` says which files fit). With
+    sets, the victim is not trained: these are `network`'s weights (`queen.bench.weights` says which files fit). With
     `victim_per_seed` each of the benchmark's seeds has a shuffle and a victim of its own, so that seeds also tell how
     much victims differ.
     """

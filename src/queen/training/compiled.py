@@ -1,7 +1,7 @@
 """Compiling a network for a GPU where the time that takes comes back.
 
 A compiled VGG16 step takes two thirds of the time of a plain one (results/training); compiling takes about 20 seconds
-in the first process, and a few in those after it, which find it on the disk. Whoever does not know how many trainings
+in the first process, and less in those after it, which find it on the disk. Whoever does not know how many trainings
 follow does best to rent first and to buy once the rent has reached the price: to compile when the steps already taken
 without it cost as much.
 """

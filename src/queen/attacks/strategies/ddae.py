@@ -151,9 +151,14 @@ def train_restorer(pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> nn
     )
     rates = torch.optim.lr_scheduler.StepLR(optimiser, HALVE_EVERY, 0.5)
     batch = min(sizes.generator_batch, count)
-    loss: Loss = lambda defended, clean: (network(defended) - clean).abs().sum(1).mean()  # noqa: E731
+
+    def distance(defended: Tensor, clean: Tensor) -> Tensor:
+        restored: Tensor = network(defended)
+        return (restored - clean).abs().sum(1).mean()
+
+    loss: Loss = distance
     if on_gpu:
-        loss = compile_if_worth_it(loss, network, (batch, classes), sizes.generator_epochs * (count // batch))
+        loss = compile_if_worth_it(distance, network, (batch, classes), sizes.generator_epochs * (count // batch))
 
     def step(rows: Tensor) -> None:
         optimiser.zero_grad(set_to_none=True)

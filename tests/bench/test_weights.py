@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from queen import weights as weights_module
 from queen import zoo
+from queen.bench import weights as weights_module
+from queen.bench.weights import load_weights, sha256_of, travelling_network
 from queen.cache import Cache
 from queen.errors import OptionError
-from queen.weights import load_weights, sha256_of, travelling_network
 
 
 def blank(number: int, name: str = "small_cnn", **args: object) -> nn.Module:
