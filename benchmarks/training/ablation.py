@@ -3,7 +3,7 @@
     python benchmarks/training/ablation.py --device cuda --data data --out results/training/ablation-h200.json
 
 Takes the protectee, the thief and the budget of a spec (benchmarks/paper/cifar10.yaml), no defense, the attack
-`direct`; every row is the same but for what it says. A few minutes on a large GPU.
+`direct`; every row is the same but for what it says. Rows run in parallel (--jobs). A few minutes on a large GPU.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import argparse
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from joblib import Parallel, delayed
 
 from queen.bench.code import describe_code
 from queen.bench.protectee import make_protectee
@@ -26,38 +27,51 @@ from queen.bench.trials.trial import Trial
 from queen.cache import Cache
 
 SPEC = Path(__file__).parents[1] / "paper" / "cifar10.yaml"
-CHANGES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
-    "as in the spec": ({}, {}),
-    "another victim and thief": ({"seed": 1}, {}),
-    "no outlier exposure": ({"outliers": None}, {}),
-    "no clipping": ({}, {"clip": None}),
-    "no outlier exposure, no clipping": ({"outliers": None}, {"clip": None}),
-    "batches of 128": ({}, {"batch": 128}),
-    "batches of 128, a quarter of the rate": ({}, {"batch": 128, "lr": 0.025}),
-    "batches of 1,024": ({}, {"batch": 1024}),
-    "12 epochs (about 1,200 steps)": ({}, {"epochs": 12, "min_steps": 1}),
-    "40 epochs": ({}, {"epochs": 40}),
-    "no augmentation": ({}, {"augment": False}),
-    "as published": (
-        {},
-        {"epochs": 30, "batch": 128, "momentum": 0.5, "weight_decay": 0.0, "decay": "step", "augment": False},
-    ),
-    "40 epochs, no outlier exposure": ({"outliers": None}, {"epochs": 40}),
+
+
+@dataclass(frozen=True)
+class Change:
+    """What differs in one row: fields of the protectee, of the thief's schedule, and the thief's seed."""
+
+    victim: Mapping[str, Any] = field(default_factory=dict)
+    thief: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+
+UNEXPOSED: Mapping[str, Any] = {"outliers": None}
+PUBLISHED: Mapping[str, Any] = {
+    "epochs": 30, "batch": 128, "momentum": 0.5, "weight_decay": 0.0, "decay": "step", "augment": False
+}  # fmt: skip
+CHANGES: Mapping[str, Change] = {
+    "as in the spec": Change(),
+    "another seed of the thief": Change(seed=1),
+    "no outlier exposure": Change(UNEXPOSED),
+    "no clipping": Change(thief={"clip": None}),
+    "no outlier exposure, no clipping": Change(UNEXPOSED, {"clip": None}),
+    "batches of 128": Change(thief={"batch": 128}),
+    "batches of 128, a quarter of the rate": Change(thief={"batch": 128, "lr": 0.025}),
+    "batches of 1,024": Change(thief={"batch": 1024}),
+    "half the rate": Change(thief={"lr": 0.05}),
+    "12 epochs (about 1,200 steps)": Change(thief={"epochs": 12, "min_steps": 1}),
+    "40 epochs": Change(thief={"epochs": 40}),
+    "no augmentation": Change(thief={"augment": False}),
+    "as published": Change(thief=PUBLISHED),
+    "40 epochs, no outlier exposure": Change(UNEXPOSED, {"epochs": 40}),
 }
 
 
 def measure(name: str, spec: Spec, cache: Cache, device: str, root: Path | None) -> dict[str, Any]:
     """The thief's and the victim's figures after one change."""
-    victim_changes, thief_changes = CHANGES[name]
-    protectee_spec = replace(spec.protectee, **victim_changes)
-    thief = replace(spec.thief, schedule=replace(spec.thief.schedule, **thief_changes))
-    protectee = make_protectee(protectee_spec, thief, cache, device, root)
+    change = CHANGES[name]
+    thief = replace(spec.thief, schedule=replace(spec.thief.schedule, **change.thief))
+    protectee = make_protectee(replace(spec.protectee, **change.victim), thief, cache, device, root)
     trial = Trial(
         column="none",
         defense="none",
         query="knockoff",
         attack="direct",
         budget=spec.budget,
+        seed=change.seed,
         sizes=spec.sizes,
         utility=replace(spec.utility, clients=1),
     )
@@ -84,13 +98,16 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of published image sets (or $QUEEN_DATA)")
     parser.add_argument("--cache", type=Path, help="folder for victims; forgotten afterwards, if not given")
     parser.add_argument("--out", type=Path, help="JSON file for all figures, written after every row")
+    parser.add_argument("--jobs", type=int, default=1, help="rows at a time")
     options = parser.parse_args()
     spec, rows = read_spec(options.spec), []
     with tempfile.TemporaryDirectory() as folder:
         cache = Cache(options.cache or Path(folder))
-        for name in CHANGES:
-            rows.append(measure(name, spec, cache, options.device, options.data))
-            row = rows[-1]
+        parallel = Parallel(n_jobs=options.jobs, return_as="generator", batch_size=1)
+        arguments = (spec, cache, options.device, options.data)
+        for row in parallel(delayed(measure)(name, *arguments) for name in CHANGES):
+            rows.append(row)
+            name = row["change"]
             print(f"{name}: thief {row['accuracy']:.3f}, victim {row['victim']:.3f}, {row['steps']} steps", flush=True)
             report = {"rows": rows, "hardware": hardware(torch.device(options.device)), "versions": describe_code()}
             if options.out is not None:

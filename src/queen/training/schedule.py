@@ -23,6 +23,9 @@ class Schedule:
     On CUDA a step is recorded once as a CUDA graph and replayed, compiled where that pays. Without `record` every step
     is taken in Python, at a third of the speed: for networks that wait for the GPU in their forward pass, as `.item()`
     and branches on numbers do, of which there is no recording.
+
+    With `repeatable` the same generator gives the same weights to the last bit, on the same kind of GPU with the same
+    torch, so that a network can be trained again instead of carried along. It costs the compiling.
     """
 
     epochs: int = 30
@@ -36,6 +39,7 @@ class Schedule:
     augment: bool = False
     min_steps: int = 1
     record: bool = field(default=True, metadata=LATER)
+    repeatable: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.decay not in DECAYS:

@@ -46,8 +46,8 @@ def train(
 
     `generator` is a CPU one. `on_epoch` gets the model after every epoch, in eval mode. With `outliers`, as many of
     them are added to every batch, in turn, and the model learns to be unsure of them. On CUDA it trains in bfloat16,
-    which is faster by far and not repeatable to the last bit, and the step is a recorded CUDA graph unless the schedule
-    says otherwise.
+    which is faster by far, and the step is a recorded CUDA graph unless the schedule says otherwise; only a `repeatable`
+    schedule gives the same weights to the last bit there.
     """
     model.to(x.device).train()
     if x.ndim == 4:  # about a third faster on a CPU
@@ -60,7 +60,7 @@ def train(
     loss_of = _answer_loss(model, outlier_weight if outliers is not None else None)
     further_loss = None if extra_loss is None else extra_loss.loss
     images_per_step = min(schedule.batch, len(x))
-    if recorded:
+    if recorded and not schedule.repeatable:  # how a network is compiled may differ from process to process
         kind = (model, (images_per_step, *x.shape[1:]), epochs * per_epoch)
         loss_of = compile_if_worth_it(loss_of, *kind)
         further_loss = further_loss and compile_if_worth_it(further_loss, *kind, name=further_loss.__qualname__)
@@ -80,7 +80,8 @@ def train(
         optimiser.step()
 
     take_step, number = RepeatedStep(step, record=recorded), 0
-    with seeded(_copy_generator(generator)):  # dropout takes from the global random state
+    # Dropout takes from the global random state.
+    with seeded(_copy_generator(generator)), _deterministic_convolutions(wanted=schedule.repeatable):
         for _ in range(epochs):
             order = torch.randperm(len(x), generator=generator).to(x.device, non_blocking=True)
             # A recording has one shape, so rows that fill no batch wait for the next epoch's order.
@@ -95,6 +96,17 @@ def train(
                 on_epoch(model.eval())
                 model.train()
     return model.eval()
+
+
+@contextmanager
+def _deterministic_convolutions(*, wanted: bool) -> Iterator[None]:
+    """Have convolutions add up in one order, if `wanted`: the only part of a step that would not on a GPU."""
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = before or wanted
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
 
 
 def _make_optimiser(model: nn.Module, schedule: Schedule, device: torch.device, *, recorded: bool) -> torch.optim.SGD:
