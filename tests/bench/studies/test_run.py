@@ -100,7 +100,7 @@ CANNOT = {
     "quartiles": ({"attacks": ["warm_up"], "sources": "train"}, {"benign": 0}, "attack 'warm_up' owns images of the"),
     "features": ({"test": 20, "pool": 20}, {}, "more than three times the perplexity"),
     "detectors": ({"defenses": ["seat", "rounding"]}, {}, "defense 'rounding' accuses nobody"),
-    "runtime": ({}, {"victim_per_seed": True}, "a study has one victim, but the spec 'tiny' says victim_per_seed"),
+    "runtime": ({"defenses": ["non"]}, {}, "no defense 'non'"),
 }
 
 
@@ -115,6 +115,16 @@ def test_a_study_refuses_a_base_that_it_cannot_use_before_any_work(folder, tmp_p
     with pytest.raises(OptionError, match=message):
         run_study(name, STUDIES[name], path, tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_study_has_the_first_victim_of_a_spec_with_one_per_seed(folder, tmp_path):
+    base = yaml.safe_load((folder / "tiny.yaml").read_text())
+    base["seeds"] = [2, 3]
+    base["protectee"] |= {"seed": 5, "victim_per_seed": True}
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))
+    spec, _ = read_study(STUDIES["runtime"], tmp_path / "base.yaml")
+    assert spec.protectee.seed == 7
+    assert not spec.protectee.victim_per_seed
 
 
 def test_a_study_whose_attack_does_not_go_with_its_queries_is_refused(folder, monkeypatch):

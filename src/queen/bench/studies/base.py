@@ -161,4 +161,4 @@ def read_study(study: Study[Parameters], path: Path) -> tuple[Spec, Parameters]:
 
 def _checked(study: Study[Parameters], spec: Spec, parameters: Parameters) -> tuple[Spec, Parameters]:
     check_base(spec, study.needs(spec, parameters))
-    return spec, parameters
+    return spec.for_seed(spec.seeds[0]), parameters  # a study has one victim: the first, where each seed has its own

@@ -29,8 +29,6 @@ class StudyNeeds:
 
 def check_base(spec: Spec, needs: StudyNeeds) -> None:
     """Refuse a base spec that the study cannot use, and names that nobody knows."""
-    if spec.protectee.victim_per_seed:
-        raise SpecError(f"a study has one victim, but the spec '{spec.name}' says victim_per_seed: take that line out")
     for pool in needs.pools:
         check_pool(spec, pool)
     for attack in needs.attacks:
