@@ -34,14 +34,14 @@ from queen.demo.plot import draw_cost
 from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
 from tools.reliability import goals_table, open_goals_table
-from tools.strength import labels_table, release_line, shadows_line, speed_table
+from tools.strength import ablation_table, labels_table, radius_table, release_line, shadows_line, speed_table
 from tools.threats import remaining_markdown
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 DEMO = RESULTS / "demo/demo.json"
 SMOKE, CIFAR, PROTOTYPE = RESULTS / "smoke", RESULTS / "cifar10-h200", RESULTS / "prototype/cifar10.json"
-ACCUSED, TRIAL = RESULTS / "accused", RESULTS / "trial-h200"
+ACCUSED, TRIAL = RESULTS / "accused", RESULTS / "cifar10"
 READ_BACK = {"demo": RESULTS / "qa/30-read-back.json", "CIFAR-10": RESULTS / "qa/30-read-back-cifar10.json"}
 SERVE, CAPACITY, TIMING = RESULTS / "serve", RESULTS / "capacity/ledgers.json", RESULTS / "timing/cpu-2-cores.json"
 EVIDENCE, TOLERANCE, ODD, THRESHOLD, DIGITS = (
@@ -270,6 +270,8 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/attacks.md": {
         "training speed": speed_table,
         "labels": labels_table,
+        "ablation": ablation_table,
+        "radius": radius_table,
         "shadows": shadows_line,
         "release": release_line,
     },

@@ -11,8 +11,9 @@ from queen.bench.render.markdown import markdown_table
 from queen.bench.run import read_results
 
 RESULTS = Path(__file__).parents[1] / "results"
-BEFORE, AFTER, QUEEN = RESULTS / "cifar10-h200", RESULTS / "trial-h200", RESULTS / "queen"
-SPEED = RESULTS / "training/h200.json"
+BEFORE, AFTER, QUEEN = RESULTS / "cifar10-h200", RESULTS / "cifar10", RESULTS / "queen"
+SPEED, ABLATION = RESULTS / "training/h200.json", RESULTS / "training/ablation-h200.json"
+RADIUS = RESULTS / "training/radius-h200.json"
 KINDS = {
     "plain": "every step in Python",
     "recorded": "one CUDA graph per step",
@@ -73,6 +74,30 @@ def release_line() -> str:
         f"at {tries}. One that makes probabilities of the answers first (`sanitiser`)\n"
         f"has {sanitiser['accuracy']:.1%}.\n"
     )
+
+
+def ablation_table() -> str:
+    """What an undefended thief's accuracy depends on."""
+    report = json.loads(ABLATION.read_text())
+    rows = [
+        (row["change"], f"{row['accuracy']:.1%}", f"{row['victim']:.1%}", f"{row['steps']:,}") for row in report["rows"]
+    ]
+    table = markdown_table(("changed", "thief", "victim", "steps"), rows)
+    return f"{table}\n50,000 queries, one seed, {report['hardware']['device']}.\n"
+
+
+def radius_table() -> str:
+    """What becomes of a thief's queries and of a benign client, radius by radius."""
+    rows = [
+        (
+            f"{row['absolute_radius']:g}",
+            *(f"{row['thief'][letter]:.1%}" for letter in "AB"),
+            f"{row['points_lost']:.1f}",
+        )
+        for row in json.loads(RADIUS.read_text())["rows"]
+    ]
+    header = ("radius", "thief's queries outside a disc", "reversed", "points a benign client of 10,000 queries loses")
+    return markdown_table(header, rows)
 
 
 def _by_cell(folder: Path) -> dict[tuple[str, str, str], Result]:

@@ -52,6 +52,8 @@ CHANGES: Mapping[str, Change] = {
     "batches of 128, a quarter of the rate": Change(thief={"batch": 128, "lr": 0.025}),
     "batches of 1,024": Change(thief={"batch": 1024}),
     "half the rate": Change(thief={"lr": 0.05}),
+    "twice the rate": Change(thief={"lr": 0.2}),
+    "four times the rate": Change(thief={"lr": 0.4}),
     "12 epochs (about 1,200 steps)": Change(thief={"epochs": 12, "min_steps": 1}),
     "40 epochs": Change(thief={"epochs": 40}),
     "no augmentation": Change(thief={"augment": False}),
@@ -99,13 +101,14 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="folder for victims; forgotten afterwards, if not given")
     parser.add_argument("--out", type=Path, help="JSON file for all figures, written after every row")
     parser.add_argument("--jobs", type=int, default=1, help="rows at a time")
+    parser.add_argument("--change", choices=CHANGES, action="append", help="only this row; may be repeated")
     options = parser.parse_args()
     spec, rows = read_spec(options.spec), []
     with tempfile.TemporaryDirectory() as folder:
         cache = Cache(options.cache or Path(folder))
         parallel = Parallel(n_jobs=options.jobs, return_as="generator", batch_size=1)
         arguments = (spec, cache, options.device, options.data)
-        for row in parallel(delayed(measure)(name, *arguments) for name in CHANGES):
+        for row in parallel(delayed(measure)(name, *arguments) for name in options.change or CHANGES):
             rows.append(row)
             name = row["change"]
             print(f"{name}: thief {row['accuracy']:.3f}, victim {row['victim']:.3f}, {row['steps']} steps", flush=True)

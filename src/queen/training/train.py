@@ -46,8 +46,8 @@ def train(
 
     `generator` is a CPU one. `on_epoch` gets the model after every epoch, in eval mode. With `outliers`, as many of
     them are added to every batch, in turn, and the model learns to be unsure of them. On CUDA it trains in bfloat16,
-    which is faster by far, and the step is a recorded CUDA graph unless the schedule says otherwise; only a `repeatable`
-    schedule gives the same weights to the last bit there.
+    which is faster by far, and the step is a recorded CUDA graph unless the schedule says otherwise; there, only a
+    `repeatable` schedule gives the same weights to the last bit.
     """
     model.to(x.device).train()
     if x.ndim == 4:  # about a third faster on a CPU
