@@ -149,11 +149,11 @@ def test_probabilities_may_enter_autograd_and_sum_to_one():
 def test_a_network_is_compiled_once_its_steps_have_cost_as_much(monkeypatch):
     compiled_losses = []
     monkeypatch.setattr(torch, "compile", lambda loss, **_: compiled_losses.append(loss) or loss)
-    monkeypatch.setattr(compiled, "_steps_taken", Counter())
-    network, steps = make_model(), compiled.COMPILED_FROM // 2
+    monkeypatch.setattr(compiled, "_rows_taken", Counter())
+    network, rows = make_model(), compiled.COMPILED_FROM // 2
 
     def ask(model: nn.Module, shape: tuple[int, ...]) -> int:
-        compiled.compile_if_worth_it(lambda x, y: x.sum(), model, shape, steps)
+        compiled.compile_if_worth_it(lambda x, y: x.sum(), model, shape, -(-rows // shape[0]))
         return len(compiled_losses)
 
     assert [ask(network, (64, 2)), ask(network, (32, 2)), ask(nn.Linear(2, 3), (64, 2))] == [0, 0, 0]

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from joblib import Parallel, delayed
 
 from queen.bench.code import describe_code
 from queen.bench.protectee import make_protectee
@@ -104,11 +105,11 @@ def main() -> None:
     parser.add_argument("--change", choices=CHANGES, action="append", help="only this row; may be repeated")
     options = parser.parse_args()
     spec, rows = read_spec(options.spec), []
-    with tempfile.TemporaryDirectory() as folder:
-        cache = Cache(options.cache or Path(folder))
-        parallel = Parallel(n_jobs=options.jobs, return_as="generator", batch_size=1)
-        arguments = (spec, cache, options.device, options.data)
-        for row in parallel(delayed(measure)(name, *arguments) for name in options.change or CHANGES):
+    processes = ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"))
+    with tempfile.TemporaryDirectory() as folder, processes as pool:
+        arguments = (spec, Cache(options.cache or Path(folder)), options.device, options.data)
+        for measured in [pool.submit(measure, name, *arguments) for name in options.change or CHANGES]:
+            row = measured.result()
             rows.append(row)
             name = row["change"]
             print(f"{name}: thief {row['accuracy']:.3f}, victim {row['victim']:.3f}, {row['steps']} steps", flush=True)

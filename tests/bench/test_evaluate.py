@@ -356,6 +356,11 @@ def test_fresh_copies_depend_on_the_generator_alone(model):
     assert torch.equal(torch.get_rng_state(), state_before)
 
 
+def test_a_layer_that_still_has_its_first_weights_is_reset_all_the_same():
+    untrained = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
+    assert torch.equal(fresh_copy(untrained, seed(5))[1].weight, torch.ones(4))
+
+
 class Stubborn(nn.Module):
     """A parameter that no layer knows how to reset."""
 
@@ -369,7 +374,7 @@ class Stubborn(nn.Module):
 
 
 def test_a_model_that_cannot_be_reset_asks_for_another_thief(data):
-    with pytest.raises(OptionError, match="cannot be reset: say make_thief="):
+    with pytest.raises(OptionError, match="parameter 'scale' of this model cannot be reset: say make_thief="):
         evaluate(Stubborn(), data)
     found = evaluate(Stubborn(), data, make_thief=plain, budget=20)
     assert found.results[0]["queries"]["sent"] == 20

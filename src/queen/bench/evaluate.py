@@ -212,12 +212,16 @@ def _probe(model: nn.Module, x: Tensor) -> Tensor:
 def fresh_copy(model: nn.Module, generator: torch.Generator) -> nn.Module:
     """The same architecture with untrained weights."""
     copied = copy.deepcopy(model).requires_grad_(True)
+    resets = {name: getattr(module, "reset_parameters", None) for name, module in copied.named_modules()}
     with seeded(generator):
-        for module in copied.modules():
-            reset = getattr(module, "reset_parameters", None)
+        for reset in resets.values():
             if callable(reset):
                 reset()
-    same = [torch.equal(a, b) for a, b in zip(copied.parameters(), model.parameters(), strict=True) if a.numel() > 1]
-    if any(same):
-        raise OptionError("some layers of this model cannot be reset: say make_thief=lambda generator: new_network()")
+    before = dict(model.named_parameters())
+    for name, own in copied.named_parameters():
+        # A layer that resets itself may have had its first weights all along, as batch norm often has.
+        if own.numel() > 1 and not callable(resets[name.rpartition(".")[0]]) and torch.equal(own, before[name]):
+            raise OptionError(
+                f"the parameter '{name}' of this model cannot be reset: say make_thief=lambda generator: new_network()"
+            )
     return copied

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +21,7 @@ from queen.bench.ray import Outcome, Place, Task, on_ray
 from queen.bench.spec import VERSION, Cell, ProtecteeSpec, Spec, as_json, make_spec
 from queen.bench.trials.cell import fit_defense, run_trial
 from queen.bench.trials.trial import Trial
+from queen.bench.workers import on_cores
 from queen.cache import Cache
 from queen.core.inputs import find_device
 from queen.defenses import DEFENSES
@@ -76,7 +77,7 @@ def run_spec(
     with Progress(progress) as show:
         if tasks and not ray_address:
             _prepare(open_cells, out, place, show)
-        outcomes = _on_cores(tasks, place) if ray_address is None else on_ray(work, tasks, place, ray_address)
+        outcomes = on_ray(work, tasks, place, ray_address) if ray_address else on_cores(work, tasks, place)
         for index, result in show.each("cells", outcomes, len(tasks)):
             cell = cells[index]
             if "error" in result:
@@ -252,11 +253,3 @@ def _load_task(content: str, place: Place) -> tuple[Protectee, Cache]:
     spec, cache = make_spec(json.loads(content)), Cache(Path(place.cache))
     root = Path(place.root) if place.root else None
     return make_protectee(spec.protectee, spec.thief, cache, place.device, root), cache
-
-
-def _on_cores(tasks: list[Task], place: Place) -> Iterator[Outcome]:
-    from joblib import Parallel, delayed  # noqa: PLC0415  (an extra)
-
-    run: Callable[[Iterable[Any]], Iterator[Outcome]]
-    run = Parallel(n_jobs=place.jobs, return_as="generator_unordered", batch_size=1)
-    return run(delayed(work)(task, place) for task in tasks)

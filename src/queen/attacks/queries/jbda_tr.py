@@ -109,8 +109,8 @@ def _push_batch(thief: nn.Module, x: Tensor, knowledge: Knowledge, units: Units,
     sizes = knowledge.sizes
     step = REACH * sizes.jbda_epsilon / sizes.jbda_steps
     delta = torch.zeros_like(x, requires_grad=True)
-    for _ in range(sizes.jbda_steps):
-        targets = torch.randint(knowledge.classes, (len(x),), generator=generator).to(x.device)
+    all_targets = torch.randint(knowledge.classes, (sizes.jbda_steps, len(x)), generator=generator)
+    for targets in all_targets.to(x.device):
         with torch.autocast("cuda", torch.bfloat16, enabled=x.is_cuda):
             logits = run_model(thief, x + units.std * delta)
         loss = F.cross_entropy(logits.float(), targets, reduction="sum")

@@ -35,8 +35,10 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache, *, jobs: int = 1
     findings: dict[str, Any] = {}
     believed = attack.believe(transcript, replace(knowledge, findings=findings), trial.generator("believe"))
     recovering = round(time.perf_counter() - start, 3)
-    answers = _compare(transcript, protectee.victim.clean(transcript.x)) | {"honest": _honest(asked)}
-    label_right = _share(believed.answers.argmax(1) == protectee.victim.clean(believed.x).argmax(1))
+    clean = protectee.victim.clean(transcript.x)
+    answers = _compare(transcript, clean) | {"honest": _honest(asked)}
+    truth = clean if believed.x is transcript.x else protectee.victim.clean(believed.x)
+    label_right = _share(believed.answers.argmax(1) == truth.argmax(1))
     training = measure_thief(believed, knowledge, trial, protectee, cache, should_learn=label_right > HONEST)
     thief = training.value
     flags = [
