@@ -59,6 +59,16 @@ def test_cover_goes_before_every_attack_query_and_then_shifted(name, ratio, budg
         assert torch.equal(image[0, 1:, 1:], benign[row % len(benign), 0, :-1, :-1])
 
 
+@pytest.mark.parametrize("name", ["own_kind", "drop_after_alarm_own_kind"])
+def test_a_thief_of_the_victims_kind_asks_for_nothing_else_and_then_shifted(name):
+    benign = knowledge().benign[0]
+    few, _ = sent(name, 20)
+    assert torch.equal(few, benign[:20])
+    many, _ = sent(name, len(benign) + 1)
+    assert torch.equal(many[:-1], benign)
+    assert torch.equal(many[-1][0, 1:, 1:], benign[0, 0, :-1, :-1])
+
+
 def test_cover_never_runs_out():
     known = knowledge(benign=tuple(part[:2] for part in knowledge().benign))
     x, _ = sent("cover_10", 110, known)

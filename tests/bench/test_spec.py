@@ -260,6 +260,18 @@ def test_a_block_may_have_a_budget_of_its_own_and_others_do_not_notice():
     assert [cell.hash for cell in cells[2:]] == hashes(budget=70, matrix=[{"queries": "jbda_tr", "attacks": "direct"}])
 
 
+def test_a_block_may_have_seeds_of_its_own_and_others_do_not_notice():
+    blocks = [
+        {"queries": "knockoff", "attacks": "direct"},
+        {"queries": "jbda_tr", "attacks": "direct", "seeds": [0, 4]},
+    ]
+    cells = list(tiny_spec(defenses=["none"], matrix=blocks).cells())
+    assert [(cell.query, cell.seed) for cell in cells] == [("knockoff", 0), ("jbda_tr", 0), ("jbda_tr", 4)]
+    assert cells[2].hash != cells[1].hash
+    [plain] = tiny_spec(defenses=["none"], matrix=[{"queries": "jbda_tr", "attacks": "direct"}]).cells()
+    assert cells[1].hash == plain.hash
+
+
 def test_one_query_strategy_has_one_budget():
     blocks = [
         {"queries": "knockoff", "attacks": "direct"},

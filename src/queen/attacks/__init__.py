@@ -79,6 +79,10 @@ ATTACKS: Mapping[str, Attack] = {
     "cover_1": _adaptive(ask=disguise.ask_behind_cover(1), cost=lambda _: 2, knows=("benign",)),
     "cover_3": _adaptive(ask=disguise.ask_behind_cover(3), cost=lambda _: 4, knows=("benign",)),
     "cover_10": _adaptive(ask=disguise.ask_behind_cover(10), cost=lambda _: 11, knows=("benign",)),
+    "own_kind": _adaptive(ask=disguise.ask_for_own_kind, knows=("benign",)),
+    "drop_after_alarm_own_kind": _adaptive(
+        ask=disguise.ask_for_own_kind, believe=cleaning.keep_honest, knows=("prior", "benign")
+    ),
     "remap": _adaptive(ask=disguise.ask_and_remap, knows=("benign",)),
     # Made against what the accused get.
     "path": _path(ask=path.ask_along_paths(path.read_gaps)),

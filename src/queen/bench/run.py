@@ -111,11 +111,10 @@ def _prepare(cells: Sequence[Cell], out: Path, place: Place, show: Progress) -> 
 
 def _check_victim(cell: Cell, weights: str, out: Path) -> None:
     """Refuse to attack another victim than the results that are there already: no table could hold both."""
-    spec = cell.spec
-    seeds = {cell.seed} if spec.protectee.victim_per_seed else set(spec.seeds)
-    for other in spec.cells():
-        path = out / other.path
-        there = read_result(path)["protectee"].get("weights") if other.seed in seeds and path.exists() else weights
+    varied = cell.spec.protectee.victim_per_seed
+    for other in cell.spec.cells():
+        path, comparable = out / other.path, not varied or other.seed == cell.seed
+        there = read_result(path)["protectee"].get("weights") if comparable and path.exists() else weights
         if there != weights:
             raise SpecError(
                 f"results in '{out}' attacked a victim with weights {_short(there)}, the one at hand has "

@@ -101,6 +101,7 @@ class Block:
     attacks: tuple[str, ...]
     defenses: tuple[str, ...] | None = None  # None: all of the spec
     budget: int | None = None  # None: that of the spec
+    seeds: tuple[int, ...] | None = None  # None: those of the spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,7 @@ class Spec:
             for column in self.defenses if block.defenses is None else block.defenses:
                 for query in block.queries:
                     for attack in block.attacks:
-                        for seed in self.seeds if query in ATTACKS[attack].queries else ():
+                        for seed in block.seeds or self.seeds if query in ATTACKS[attack].queries else ():
                             cell = Cell(self, column, query, attack, seed, block.budget or self.budget)
                             if cell.path not in listed:
                                 listed.add(cell.path)

@@ -3,8 +3,7 @@
 A compiled VGG16 step takes two thirds of the time of a plain one (results/training); compiling takes about 20 seconds
 in the first process, and less in those after it, which find it on the disk. Whoever does not know how many trainings
 follow does best to rent first and to buy once the rent has reached the price: to compile when the steps already taken
-without it cost as much. What counts is their rows, not their number: a step on twenty images is over in no time, with or
-without compiling.
+without it cost as much. What counts is their rows, not their number: a step on twenty images is over in no time anyway.
 """
 
 from __future__ import annotations

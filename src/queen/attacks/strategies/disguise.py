@@ -50,6 +50,11 @@ def ask_behind_cover(ratio: int) -> Ask:
     return ask
 
 
+def ask_for_own_kind(oracle: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+    """Ask for benign images alone, in place of all others: nobody can tell such a thief from a client."""
+    return oracle.transcript(repeat_images(require(knowledge.benign, "benign")[0], len(x)))
+
+
 def repeat_images(images: Tensor, count: int) -> Tensor:
     """`count` images: the given ones, then copies shifted by one pixel, then all of these again."""
     if count > len(images):

@@ -133,13 +133,15 @@ def _sort_by(names: Iterable[str], known: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
-    victim = results[0]["protectee"]
-    seeds = sorted({r["seed"] for r in results})
+    victim, seeds = results[0]["protectee"], sorted({r["seed"] for r in results})
+    alone = sorted({r["protectee"]["accuracy"] for r in results})
     budgets = sorted({r["queries"]["budget"] for r in results})
     notes = [
-        f"Thief {metric.replace('_', ' ')} in percent on {victim['images']['test']} test images, seeds {seeds}, "
+        f"Thief {metric.replace('_', ' ')} in percent on {victim['images']['test']} test images, seeds {seeds}"
+        f"{'' if len(seeds) == 1 else ' (± where a cell has several)'}, "
         f"{budgets[0] if len(budgets) == 1 else budgets} queries. The victim alone has "
-        f"{100 * victim['accuracy']:.1f} %; always guessing one class scores {100 * victim['chance']:.1f} %.",
+        f"{' to '.join(f'{100 * value:.1f}' for value in dict.fromkeys([alone[0], alone[-1]]))} %; "
+        f"always guessing one class scores {100 * victim['chance']:.1f} %.",
         f"Images from {', '.join(victim['sources'])}{_where_from(results)}.",
     ]
     notes += [
