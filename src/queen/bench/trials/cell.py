@@ -16,7 +16,14 @@ from queen.bench.code import describe_code, trying_code
 from queen.bench.protectee import Protectee
 from queen.bench.spec import VERSION, as_json, digest
 from queen.bench.trials.asking import Interrogation, interrogate
-from queen.bench.trials.flags import HONEST, explain_flags, flag_answers, flag_recovery, flag_thief
+from queen.bench.trials.flags import (
+    HONEST,
+    explain_flags,
+    flag_answers,
+    flag_recovery,
+    flag_thief,
+    repeats_itself,
+)
 from queen.bench.trials.thief import measure_thief
 from queen.bench.trials.trial import Trial
 from queen.bench.trials.utility import distances, measure_utility
@@ -42,7 +49,7 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache, *, jobs: int = 1
     training = measure_thief(believed, knowledge, trial, protectee, cache, should_learn=label_right > HONEST)
     thief = training.value
     flags = [
-        *flag_answers(transcript, trial, protectee),
+        *flag_answers(transcript, defense, repeated=_repeats_itself(trial, protectee, cache)),
         *flag_recovery(findings),
         *flag_thief(thief, label_right, answers["label_kept"], protectee),
         *(["budget exceeded, as published"] if sent > trial.budget else []),
@@ -101,6 +108,11 @@ def _utility(trial: Trial, protectee: Protectee, cache: Cache) -> Timed:
         _name("utility", trial, protectee),
         lambda: measure_utility(trial.start_endpoint(protectee), protectee, trial.utility),
     )
+
+
+def _repeats_itself(trial: Trial, protectee: Protectee, cache: Cache) -> bool:
+    """Whether equal queries get equal answers, tried once for all attacks on the same defense."""
+    return bool(cache.facts(_name("repeats", trial, protectee), lambda: repeats_itself(trial, protectee)))
 
 
 def _name(what: str, trial: Trial, protectee: Protectee) -> str:

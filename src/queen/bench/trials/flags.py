@@ -15,6 +15,7 @@ from queen.bench.protectee import Protectee
 from queen.bench.trials.thief import is_at_chance
 from queen.bench.trials.trial import Trial
 from queen.defenses import DEFENSES
+from queen.defenses.base import Defense
 
 HONEST = 0.99  # share of right labels from which a thief must learn something
 LOST = 0.02  # share of the right labels that a recovery attack must not lose
@@ -25,21 +26,20 @@ AT_CHANCE = "the thief is at chance though the labels it learnt from are right: 
 NO_THIEF = "no thief: nothing was answered"
 
 
-def flag_answers(transcript: Transcript, trial: Trial, protectee: Protectee) -> list[str]:
-    """What is wrong with a defense's answers."""
-    flags = []
-    answers, defense = transcript.answers, DEFENSES[trial.defense]
+def flag_answers(transcript: Transcript, defense: Defense, *, repeated: bool) -> list[str]:
+    """What is wrong with a defense's answers; `repeated`: whether it `repeats_itself`."""
+    flags, answers = [], transcript.answers
     if not answers.isfinite().all():
         flags.append("answers are NaN or infinite")
     off = ((answers.sum(1) - 1).abs() > 1e-3) | (answers < -1e-6).any(1)
     if off.any() and defense.on_simplex:
         flags.append(f"{off.double().mean().item():.0%} of the answers are off the simplex")
-    if not _repeats_itself(trial, protectee):
+    if not repeated:
         flags.append("a query repeated in the same client state gets another answer")
     return flags
 
 
-def _repeats_itself(trial: Trial, protectee: Protectee) -> bool:
+def repeats_itself(trial: Trial, protectee: Protectee) -> bool:
     """Whether a new client gets the same answers whatever others asked before, and the same ones a second time from a
     stateless defense."""
     probe, other = protectee.pool[:PROBE], protectee.pool[-PROBE:]
