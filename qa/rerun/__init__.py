@@ -1,0 +1,1 @@
+"""What the scenario about published results is made of."""
