@@ -100,6 +100,7 @@ def test_the_leaderboard_has_a_point_for_every_defense_and_lines_at_chance_and_a
     assert [line.get_markerfacecolor() == "white" for line in points] == [False, True, False]  # a cell is missing
     dotted = [line.get_xdata()[0] for line in thief.lines if line.get_linestyle() == ":"]
     assert dotted == pytest.approx([13, 90])
+    assert drawn[0].get_supxlabel() == "Hollow: some of its attacks were not run yet."
 
 
 def test_owners_of_the_encoder_have_a_mark_of_their_own(drawn):
@@ -108,3 +109,4 @@ def test_owners_of_the_encoder_have_a_mark_of_their_own(drawn):
     [owner] = [line for line in thief.lines if line.get_marker() == "D"]
     assert list(owner.get_xdata()) == pytest.approx([90])
     assert [text.get_text() for text in thief.texts] == ["20.0", "chance"]
+    assert drawn[0].get_supxlabel() == "Diamond: a thief that owns the victim's encoder."

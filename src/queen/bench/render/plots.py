@@ -72,7 +72,7 @@ def draw_leaderboard(board: Leaderboard) -> bytes:
     """The best thief of every defense beside two kinds of benign cost, one row per defense and the best row on top.
 
     One kind alone would flatter somebody: refusing costs right answers, perturbing distorts all of them. A hollow
-    point has attacks that were not run yet.
+    point has attacks that were not run yet, a diamond is the best owner of the victim's encoder.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
@@ -92,13 +92,14 @@ def draw_leaderboard(board: Leaderboard) -> bytes:
         thief.text(place, 1.01, "undefended", transform=thief.get_xaxis_transform(), ha="center", fontsize=7)
     owners = [(_percent(one.encoder.entry), place) for place, one in enumerate(rows) if one.encoder]
     if owners:
-        thief.plot(*zip(*owners, strict=True), "D", color=GREY, markersize=5, label="owns the victim's encoder")
-        thief.legend(frameon=False, fontsize=7)
+        thief.plot(*zip(*owners, strict=True), "D", color=GREY, markersize=5)
     thief.set_yticks(range(len(rows)), [one.column for one in rows], fontsize=9)
     thief.set(xlabel="best thief's accuracy (%)", xlim=(0, 100), ylim=(len(rows) - 0.4, -0.6))
     lost.set(xlabel="right answers one busy client loses (points)")
     distorted.set(xlabel="distance of its answers\nfrom honest ones (mean L1)")
-    figure.supxlabel("A hollow point: some of its attacks were not run yet.", fontsize=8, color=GREY)
+    legend = ["Hollow: some of its attacks were not run yet."] * any(not one.complete for one in rows)
+    legend += ["Diamond: a thief that owns the victim's encoder."] * bool(owners)
+    figure.supxlabel(" ".join(legend), fontsize=8, color=GREY)
     return png(figure)
 
 
