@@ -33,6 +33,7 @@ from queen.bench.studies.run import read_study_result
 from queen.demo.plot import draw_cost
 from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
+from tools import rerun
 from tools.reliability import goals_table, open_goals_table
 from tools.strength import ablation_table, labels_table, radius_table, release_line, shadows_line, speed_table
 from tools.threats import remaining_markdown
@@ -40,8 +41,7 @@ from tools.threats import remaining_markdown
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 DEMO = RESULTS / "demo/demo.json"
-SMOKE, CIFAR, PROTOTYPE = RESULTS / "smoke", RESULTS / "cifar10-h200", RESULTS / "prototype/cifar10.json"
-ACCUSED, TRIAL = RESULTS / "accused", RESULTS / "cifar10"
+SMOKE, ACCUSED, RERUN = RESULTS / "smoke", RESULTS / "accused", RESULTS / "cifar10"
 READ_BACK = {"demo": RESULTS / "qa/30-read-back.json", "CIFAR-10": RESULTS / "qa/30-read-back-cifar10.json"}
 SERVE, CAPACITY, TIMING = RESULTS / "serve", RESULTS / "capacity/ledgers.json", RESULTS / "timing/cpu-2-cores.json"
 EVIDENCE, TOLERANCE, ODD, THRESHOLD, DIGITS = (
@@ -90,68 +90,6 @@ def benchmark_table(folder: Path) -> str:
 def study_figures(name: str) -> str:
     """The tables and sentences of one study."""
     return STUDIES[name].to_markdown(read_study_result(name, RESULTS / "studies"))
-
-
-def cifar_story() -> str:
-    """What the CIFAR-10 run shows, and where it differs from an earlier prototype."""
-    results, earlier = read_results(CIFAR), _read(PROTOTYPE)
-
-    def thief(column: str, attack: str) -> str:
-        return _percent(_find_cell(results, column, attack)["thief"]["accuracy"])
-
-    def before(name: str, attack: str) -> str:
-        return " / ".join(_percent(value) for value in earlier["thief_accuracy"][name][attack])
-
-    sentinel, paper = _find_cell(results, "queen-sentinel", "direct"), _find_cell(results, "queen", "direct")
-    honest = round((1 - sentinel["verdicts"]["alarmed"]) * sentinel["queries"]["sent"])
-    one_client = sentinel["utility"]["one_client"]
-    slow, fastest = _training_rates(results)
-    lines = [
-        f"The undefended copy reaches {thief('none', 'direct')} %, label-only {thief('none', 'label_only')} %; the "
-        f"prototype had {before('none', 'direct')} % and {before('none', 'label_only')} % "
-        f"({', '.join(earlier['thief_accuracy']['none']['training'])}). A likely reason for the lower end: the victim "
-        "here was trained with outlier exposure (SVHN), which makes its answers to foreign images flatter.",
-        f"Under the paper's policy a direct thief gets {thief('queen', 'direct')} % (prototype "
-        f"{before('queen, rho .02, 1200 steps', 'direct')} %), but one that keeps only labels "
-        f"{thief('queen', 'label_only')} %, and one that recovers answers {thief('queen', 'pbayes')} %: as before, the "
-        f"policy does not stop extraction. {_percent(paper['verdicts']['A'])} % of the queries lie outside their disc "
-        f"(prototype {_percent(earlier['share_outside_the_disc']['pool'])} %), so gradient reverse answers only "
-        f"{_percent(paper['verdicts'].get('B', 0.0))} % of them.",
-        f"ModelGuard-W holds a direct thief at {thief('modelguard_w', 'direct')} %, but pBayes undoes it "
-        f"({thief('modelguard_w', 'pbayes')} %), and the label is never hidden "
-        f"({thief('modelguard_w', 'label_only')} %).",
-        f"The sentinel accuses after {honest} honest answers (prototype: "
-        f"{earlier['alarm_at_median_energy_5000_calibration_images']}, the median over orders; this is one order) and "
-        f"leaves all of these four at chance: {thief('queen-sentinel', 'direct')} % direct, "
-        f"{thief('queen-sentinel', 'label_only')} % label-only, {thief('queen-sentinel', 'pbayes')} % recovered "
-        "(prototype "
-        f"{before('queen-sentinel', 'direct')} %). Its price: one client that sends all {one_client['queries']:,} test "
-        f"images has spent its budget of extra answers and is refused {_percent(one_client['refused'])} % of them; "
-        "raise `extra_answers` for such a client. A hundred clients of a hundred queries lose nothing "
-        f"({_percent(sentinel['utility']['many_clients']['agreement'])} % agreement). Ten accounts help no thief "
-        f"({thief('queen-sentinel', 'many_accounts')} %); one who knew all clean answers and kept what equals them "
-        f"would reach {thief('queen-sentinel', 'drop_after_alarm')} %. Attackers who own images of the victim's kind "
-        "were not run here; the smoke matrix below and docs/policies.md show those who get through.",
-        f"Thieves were trained by nine processes at once; the eight slowest full trainings ran at {slow[0]:,} to "
-        f"{slow[-1]:,} images a second each, {sum(slow):,} together (one alone reached {fastest:,}); the prototype had "
-        f"{earlier['training_images_per_second_8_processes']:,}.",
-    ]
-    return "".join(f"- {line}\n" for line in lines)
-
-
-def _find_cell(results: Sequence[Result], column: str, attack: str) -> Result:
-    return next(r for r in results if r["column"] == column and r["attack"] == attack and r["query"] == "knockoff")
-
-
-def _training_rates(results: Sequence[Result]) -> tuple[list[int], int]:
-    """Images per second of the eight slowest full trainings, and of the fastest.
-
-    Equal beliefs are trained on once, so a rate that several cells share counts once. Thieves who drop most of their
-    answers train in tiny batches, at a rate that says nothing about the others.
-    """
-    trained = [r["thief"] for r in results if r["attack"] not in ("agreement_filter", "drop_after_alarm")]
-    rates = sorted({(thief["images_per_second"], thief["training_seconds"]) for thief in trained})
-    return [rate for rate, _ in rates[:8]], rates[-1][0]
 
 
 def settings_table() -> str:
@@ -283,10 +221,20 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "proof": lambda: proof_markdown(read_back_reports()),
     },
     "docs/reliability.md": {"goals": goals_table, "open goals": open_goals_table},
+    "docs/honest-rerun.md": {
+        "scope": rerun.scope_line,
+        "summary": rerun.summary_table,
+        "collapsed": rerun.collapsed_table,
+        "release": release_line,
+        "thrown away": rerun.thrown_away_table,
+    },
     "docs/results.md": {
-        "cifar table": partial(benchmark_table, CIFAR),
-        "cifar story": cifar_story,
-        "trial table": partial(benchmark_table, TRIAL),
+        "scope": rerun.scope_line,
+        "leaderboard": rerun.leaderboard_table,
+        "story": rerun.story,
+        "accuracy beside": rerun.accuracy_table,
+        "shares beside": rerun.share_table,
+        "rerun table": partial(benchmark_table, RERUN),
         "smoke table": partial(benchmark_table, SMOKE),
     },
     "docs/sentinel.md": {
@@ -336,15 +284,12 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
         return 1 if stale else 0
     (root / "docs" / "cost.png").write_bytes(draw_cost(_read(DEMO)["sentinel"]["cost"]))
     (root / "docs" / "threshold.png").write_bytes(draw_threshold(_read(THRESHOLD)))
+    (root / "docs" / "leaderboard.png").write_bytes(rerun.leaderboard_picture())
     return 0
 
 
 def _read(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
 
 
 if __name__ == "__main__":

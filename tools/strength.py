@@ -41,7 +41,7 @@ def speed_table() -> str:
 
 def labels_table() -> str:
     """Right labels after recovery and the thief's accuracy, before and after, of all attacks that ran in both."""
-    before, after = (_by_cell(folder) for folder in (BEFORE, AFTER))
+    before, after = (by_cell(folder) for folder in (BEFORE, AFTER))
     recovering = [cell for cell in before if cell in after and cell[2] in ("ddae_plus", "pbayes")]
     rows = []
     for cell in sorted(recovering):
@@ -100,7 +100,8 @@ def radius_table() -> str:
     return markdown_table(header, rows)
 
 
-def _by_cell(folder: Path) -> dict[tuple[str, str, str], Result]:
+def by_cell(folder: Path) -> dict[tuple[str, str, str], Result]:
+    """The results of a folder by defense, query strategy and attack."""
     return {(r["column"], r["query"], r["attack"]): r for r in read_results(folder)}
 
 

@@ -57,7 +57,8 @@ def test_a_stale_document_is_named_and_filled_again(copy, path, capsys):
     assert (copy / path).read_text() == stale
     assert pages.main([], copy) == 0
     assert (copy / path).read_text() == fresh
-    assert (copy / "docs" / "cost.png").read_bytes().startswith(b"\x89PNG")
+    for picture in ("cost", "threshold", "leaderboard"):
+        assert (copy / "docs" / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_only_the_text_between_the_markers_changes():

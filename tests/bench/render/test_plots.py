@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from queen.bench.render import plots
-from queen.bench.render.plots import draw_matrix, draw_tradeoff
+from queen.bench.render.leaderboard import make_leaderboard
+from queen.bench.render.plots import draw_leaderboard, draw_matrix, draw_tradeoff
 from queen.bench.render.table import tables
 from tests.support.benchmarks import result
 
@@ -22,6 +23,8 @@ RESULTS = [
 
 
 def draw(kind: str, results) -> bytes:
+    if kind == "leaderboard":
+        return draw_leaderboard(make_leaderboard(results, [("rounding", "knockoff", "pbayes", 0)], {}))
     (table,) = tables(results)
     return draw_matrix(table) if kind == "matrix" else draw_tradeoff(table, 0.13)
 
@@ -41,7 +44,7 @@ def drawn(monkeypatch) -> list[Figure]:
     return figures
 
 
-@pytest.mark.parametrize("kind", ["matrix", "tradeoff"])
+@pytest.mark.parametrize("kind", ["matrix", "tradeoff", "leaderboard"])
 def test_the_picture_is_a_png_that_is_not_blank_and_always_the_same(kind):
     first, second = (draw(kind, RESULTS) for _ in range(2))
     assert first.startswith(b"\x89PNG\r\n\x1a\n")
@@ -73,7 +76,7 @@ def test_the_matrix_has_a_text_for_every_cell(drawn):
     assert [label.get_text() for label in axis.get_yticklabels()] == [f"{row.query} {row.name}" for row in rows]
 
 
-@pytest.mark.parametrize("kind", ["matrix", "tradeoff"])
+@pytest.mark.parametrize("kind", ["matrix", "tradeoff", "leaderboard"])
 @pytest.mark.parametrize(
     "results",
     [
@@ -85,3 +88,25 @@ def test_the_matrix_has_a_text_for_every_cell(drawn):
 )
 def test_whatever_is_missing_there_is_a_picture(kind, results):
     assert pixels(draw(kind, results)).std() > 1
+
+
+def test_the_leaderboard_has_a_point_for_every_defense_and_lines_at_chance_and_at_the_undefended_thief(drawn):
+    draw("leaderboard", RESULTS)
+    thief, lost, _ = drawn[0].axes
+    assert [label.get_text() for label in thief.get_yticklabels()] == ["queen", "rounding", "none", "mine"]
+    assert [text.get_text() for text in thief.texts] == ["60.0", "70.0", "90.0", "chance", "undefended"]
+    assert [text.get_text() for text in lost.texts] == ["20.0", "10.0", "10.0", "10.0"]  # of the victim's 95 %
+    points = [line for line in thief.lines if line.get_marker() == "o"]
+    assert [line.get_markerfacecolor() == "white" for line in points] == [False, True, False]  # a cell is missing
+    dotted = [line.get_xdata()[0] for line in thief.lines if line.get_linestyle() == ":"]
+    assert dotted == pytest.approx([13, 90])
+    assert drawn[0].get_supxlabel() == "Hollow: some of its attacks were not run yet."
+
+
+def test_owners_of_the_encoder_have_a_mark_of_their_own(drawn):
+    draw("leaderboard", [result(accuracy=0.2), result(attack="greybox_head", accuracy=0.9, knows=("encoder",))])
+    thief = drawn[0].axes[0]
+    [owner] = [line for line in thief.lines if line.get_marker() == "D"]
+    assert list(owner.get_xdata()) == pytest.approx([90])
+    assert [text.get_text() for text in thief.texts] == ["20.0", "chance"]
+    assert drawn[0].get_supxlabel() == "Diamond: a thief that owns the victim's encoder."

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from math import isnan
+from typing import Any
 
+from queen.bench.render.leaderboard import Leaderboard, Standing
 from queen.bench.render.table import BEST, Row, Table
 from queen.plots import png
-
-if TYPE_CHECKING:
-    pass
 
 GREY, RED, GREEN, PALE = "#9a9aa5", "#c8102e", "#1b7f4d", "#8cc9a9"
 
@@ -67,3 +66,60 @@ def draw_matrix(table: Table) -> bytes:
 
 def _percent(entry: Any) -> float:
     return float("nan") if entry is None or entry.mean is None else 100 * float(entry.mean)
+
+
+def draw_leaderboard(board: Leaderboard) -> bytes:
+    """The best thief of every defense beside two kinds of benign cost, one row per defense and the best row on top.
+
+    One kind alone would flatter somebody: refusing costs right answers, perturbing distorts all of them. A hollow
+    point has attacks that were not run yet, a diamond is the best owner of the victim's encoder.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
+
+    rows = board.standings
+    figure = Figure(figsize=(11, 1.5 + 0.34 * len(rows)), layout="constrained")
+    thief, lost, distorted = figure.subplots(1, 3, sharey=True, width_ratios=(2, 1, 1))
+    victim = 100 * board.victim
+    _draw_points(thief, RED, rows, [_times_100(one.stolen) for one in rows], "{:z.1f}")
+    _draw_points(lost, GREEN, rows, [victim - _percent(one.one_client) for one in rows], "{:z.1f}")
+    _draw_points(distorted, GREEN, rows, [float("nan") if one.l1 is None else one.l1 for one in rows], "{:.3f}")
+    thief.axvline(100 * board.chance, color=GREY, linestyle=":", linewidth=1)
+    thief.text(100 * board.chance, 1.01, "chance", transform=thief.get_xaxis_transform(), ha="center", fontsize=7)
+    undefended = board.find("none")
+    if undefended is not None and undefended.stolen is not None:
+        place = 100 * undefended.stolen
+        thief.axvline(place, color=RED, linestyle=":", linewidth=1)
+        thief.text(place, 1.01, "undefended", transform=thief.get_xaxis_transform(), ha="center", fontsize=7)
+    owners = [(_percent(one.encoder.entry), place) for place, one in enumerate(rows) if one.encoder]
+    if owners:
+        thief.plot(*zip(*owners, strict=True), "D", color=GREY, markersize=5)
+    thief.set_yticks(range(len(rows)), [one.column for one in rows], fontsize=9)
+    thief.set(xlabel="best thief's accuracy (%)", xlim=(0, 100), ylim=(len(rows) - 0.4, -0.6))
+    lost.set(xlabel="right answers one busy client loses (points)")
+    distorted.set(xlabel="distance of its answers\nfrom honest ones (mean L1)")
+    legend = ["Hollow: some of its attacks were not run yet."] * any(not one.complete for one in rows)
+    legend += ["Diamond: a thief that owns the victim's encoder."] * bool(owners)
+    figure.supxlabel(" ".join(legend), fontsize=8, color=GREY)
+    return png(figure)
+
+
+def _draw_points(axis: Any, colour: str, rows: Sequence[Standing], values: Sequence[float], form: str) -> None:
+    """One point a row with its value beside it, on a line from zero; NaN is left out."""
+    for place, (one, value) in enumerate(zip(rows, values, strict=True)):
+        if not isnan(value):
+            axis.plot((0, value), (place, place), color=colour, linewidth=1, alpha=0.35, zorder=1)
+            axis.plot(value, place, "o", color=colour, markerfacecolor=colour if one.complete else "white", zorder=2)
+            axis.annotate(
+                form.format(value), (value, place), xytext=(8, 0), textcoords="offset points", va="center", fontsize=8,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+            )  # fmt: skip
+    axis.xaxis.label.set_fontsize(8)
+    axis.tick_params(axis="x", labelsize=8)
+    drawn = [0.0, *(value for value in values if not isnan(value))]
+    width = max(drawn) - min(drawn) or 1.0
+    axis.set_xlim(min(drawn) - 0.06 * width, max(drawn) + 0.4 * width)  # room for the figures
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _times_100(value: float | None) -> float:
+    return float("nan") if value is None else 100 * value

@@ -76,11 +76,11 @@ def tables(results: Sequence[Mapping[str, Any]], metric: str = "accuracy") -> li
 
 
 def _table(results: Sequence[Mapping[str, Any]], metric: str) -> Table:
-    columns = _sort_by((r["column"] for r in results), DEFENSES)
+    columns = sort_by((r["column"] for r in results), DEFENSES)
     rows = [_benign_row(results, columns, name, clients) for name, clients in BENIGN.items()]
-    for query in _sort_by((r["query"] for r in results), QUERIES):
+    for query in sort_by((r["query"] for r in results), QUERIES):
         here = [r for r in results if r["query"] == query]
-        attacks = _sort_by((r["attack"] for r in here), ATTACKS)
+        attacks = sort_by((r["attack"] for r in here), ATTACKS)
         lines = [_attack_row(here, columns, query, attack, metric) for attack in attacks]
         adaptive = [line for attack, line in zip(attacks, lines, strict=True) if _is_adaptive(attack)]
         published = [line for line in lines if line not in adaptive]
@@ -103,15 +103,21 @@ def _benign_row(results: Sequence[Mapping[str, Any]], columns: Sequence[str], na
 def _attack_row(
     results: Sequence[Mapping[str, Any]], columns: Sequence[str], query: str, attack: str, metric: str
 ) -> Row:
-    entries: list[Entry | None] = []
     here = [r for r in results if r["attack"] == attack]
-    for column in columns:
-        cells = [r for r in here if r["column"] == column]
-        values = tuple(r["thief"][metric] for r in cells if r["thief"].get("accuracy") is not None)
-        flags = tuple(dict.fromkeys(flag for r in cells for flag in open_flags(r)))
-        entries.append(Entry(values, flags) if cells else None)
-    shown = "".join(mark for knowledge, mark in MARKS.items() if any(knowledge in r["knows"] for r in here))
-    return Row(query, attack + shown, tuple(entries))
+    by_column = [[r for r in here if r["column"] == column] for column in columns]
+    entries = tuple(make_entry(cells, metric) if cells else None for cells in by_column)
+    return Row(query, attack + knowledge_marks(here), entries)
+
+
+def make_entry(results: Sequence[Mapping[str, Any]], metric: str = "accuracy") -> Entry:
+    """One attack on one defense, from its results over all seeds."""
+    values = tuple(r["thief"][metric] for r in results if r["thief"].get("accuracy") is not None)
+    return Entry(values, tuple(dict.fromkeys(flag for r in results for flag in open_flags(r))))
+
+
+def knowledge_marks(results: Sequence[Mapping[str, Any]]) -> str:
+    """The marks of what an attack knows that others do not."""
+    return "".join(mark for knowledge, mark in MARKS.items() if any(knowledge in r["knows"] for r in results))
 
 
 def _is_adaptive(attack: str) -> bool:
@@ -127,7 +133,8 @@ def _best_row(rows: Sequence[Row], query: str, name: str) -> Row:
     return Row(query, name, tuple(best))
 
 
-def _sort_by(names: Iterable[str], known: Mapping[str, Any]) -> tuple[str, ...]:
+def sort_by(names: Iterable[str], known: Mapping[str, Any]) -> tuple[str, ...]:
+    """Each name once: known ones in the order of `known`, the others after them."""
     order = {name: i for i, name in enumerate(known)}
     return tuple(sorted(dict.fromkeys(names), key=lambda name: (order.get(name, len(order)), name)))
 

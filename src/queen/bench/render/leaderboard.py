@@ -1,0 +1,235 @@
+"""The leaderboard: what every defense leaves to the best thief, beside what it costs benign clients."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from queen.attacks import ATTACKS, QUERIES
+from queen.bench.render.markdown import markdown_table
+from queen.bench.render.table import (
+    ENCODER,
+    EXPLAINED,
+    FLAG,
+    MARKS,
+    Entry,
+    knowledge_marks,
+    make_entry,
+    open_flags,
+    sort_by,
+)
+from queen.errors import OptionError
+
+Result = Mapping[str, Any]
+Planned = tuple[str, str, str, int]  # column, query strategy, attack, seed
+BOTH = ("direct", "label_only", "ddae", "ddae_plus", "pbayes")
+# The cells of the paper's tables.
+PAPERS_CELLS = (
+    *(("knockoff", attack) for attack in ("direct", "label_only", "s4l", "smoothing", "ddae", "ddae_plus", "pbayes")),
+    *(("jbda_tr", attack) for attack in BOTH),
+)
+DASH = "-"
+HEADER = (
+    *("defense", "best thief of all", "of the paper's twelve", "with the victim's encoder", "benign right, one client"),
+    *("many clients", "distortion", "refused", "honest answers leaked", "time", "cells run", "flagged"),
+)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best of `count` attackers on one defense."""
+
+    query: str
+    attack: str
+    entry: Entry
+    count: int
+
+    def text(self) -> str:
+        """Its accuracy, its name and out of how many it is the best."""
+        return f"{self.entry.text()} ({self.query} {self.attack}, best of {self.count})"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One defense. Shares are in 0..1; what was not measured is None.
+
+    `best` is over all attackers but those who own the victim's encoder, `published` over those of `PAPERS_CELLS`, and
+    `encoder` over the owners. `l1` and `refused` are what one benign client meets who sends the whole test set,
+    `honest` the honest answers that a direct thief with random images collects, `time` that of a query as a multiple
+    of the undefended one. `missing` are the cells that the spec plans and nobody has run.
+    """
+
+    column: str
+    best: Best | None
+    published: Best | None
+    encoder: Best | None
+    one_client: Entry
+    many_clients: Entry
+    l1: float | None
+    refused: float | None
+    honest: float | None
+    time: float | None
+    run: int
+    missing: tuple[tuple[str, str, int], ...]
+    flagged: int
+    explained: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned cell was run."""
+        return not self.missing
+
+    @property
+    def stolen(self) -> float | None:
+        """The accuracy of the best thief who does not own the victim's encoder."""
+        return None if self.best is None else self.best.entry.mean
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """All defenses, the one that leaves least to its best thief first; `not_run` are planned ones without a result."""
+
+    standings: tuple[Standing, ...]
+    victim: float
+    chance: float
+    not_run: tuple[str, ...]
+
+    def find(self, column: str) -> Standing | None:
+        """The defense of this name, if it was run."""
+        return next((standing for standing in self.standings if standing.column == column), None)
+
+
+def make_leaderboard(results: Sequence[Result], planned: Iterable[Planned], time: Mapping[str, float]) -> Leaderboard:
+    """The leaderboard of one protectee; `time` is what a query takes by column, as a multiple of the undefended one."""
+    names = {r["protectee"]["name"] for r in results}
+    if len(names) != 1:
+        raise OptionError(f"a leaderboard is of one protectee, got results of {sorted(names)}: read one of them")
+    cells = list(planned)
+    run = dict.fromkeys(r["column"] for r in results)
+    standings = [
+        _standing([r for r in results if r["column"] == column], [c for c in cells if c[0] == column], time.get(column))
+        for column in run
+    ]
+    return Leaderboard(
+        tuple(sorted(standings, key=lambda one: (float("inf") if one.stolen is None else one.stolen, one.column))),
+        statistics.mean({r["seed"]: r["protectee"]["accuracy"] for r in results}.values()),
+        results[0]["protectee"]["chance"],
+        tuple(dict.fromkeys(column for column, *_ in cells if column not in run)),
+    )
+
+
+def _standing(results: Sequence[Result], planned: Sequence[Planned], time: float | None) -> Standing:
+    owners = [r for r in results if "encoder" in r["knows"]]
+    others = [r for r in results if "encoder" not in r["knows"]]
+    direct = [r for r in others if (r["query"], r["attack"]) == ("knockoff", "direct")]
+    done = {(r["query"], r["attack"], r["seed"]) for r in results}
+    clients = {r["seed"]: r["utility"] for r in results}.values()
+    return Standing(
+        column=results[0]["column"],
+        best=_best(others),
+        published=_best([r for r in others if (r["query"], r["attack"]) in PAPERS_CELLS]),
+        encoder=_best(owners),
+        one_client=Entry(tuple(utility["one_client"]["accuracy"] for utility in clients)),
+        many_clients=Entry(tuple(utility["many_clients"]["accuracy"] for utility in clients)),
+        l1=_mean(utility["one_client"].get("l1") for utility in clients),
+        refused=_mean(utility["one_client"].get("refused") for utility in clients),
+        honest=_mean(_honest_answers(r) for r in direct),
+        time=time,
+        run=len(done),
+        missing=tuple(cell[1:] for cell in planned if cell[1:] not in done),
+        flagged=sum(bool(open_flags(r)) for r in results),
+        explained=sum(bool(r["flags"]) and not open_flags(r) for r in results),
+    )
+
+
+def _best(results: Sequence[Result]) -> Best | None:
+    """The attacker with the highest mean over seeds; None where no thief was trained."""
+    cells = {(r["query"], r["attack"]): None for r in results}
+    found = []
+    for query, attack in cells:
+        here = [r for r in results if (r["query"], r["attack"]) == (query, attack)]
+        entry = make_entry(here)
+        if entry.mean is not None:
+            found.append((entry.mean, Best(query, attack + knowledge_marks(here), entry, len(cells))))
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _honest_answers(result: Result) -> float | None:
+    share = result.get("verdicts", {}).get("honest")
+    return None if share is None else share * result["queries"]["sent"]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None
+
+
+def leaderboard_markdown(board: Leaderboard) -> str:
+    """The leaderboard for documents, with what it lacks below it."""
+    encoders = any(standing.encoder for standing in board.standings)
+    columns = [place for place, name in enumerate(HEADER) if encoders or name != "with the victim's encoder"]
+    rows = [[row[place] for place in columns] for row in map(_row, board.standings)]
+    notes = "".join(f"- {note}\n" for note in _notes(board))
+    return f"{markdown_table([HEADER[place] for place in columns], rows)}\n{notes}"
+
+
+def _row(one: Standing) -> tuple[str, ...]:
+    published = DASH if one.published is None else f"{one.published.entry.text()} ({_of_twelve(one)})"
+    return (
+        one.column,
+        DASH if one.best is None else one.best.text(),
+        published,
+        DASH if one.encoder is None else one.encoder.text(),
+        one.one_client.text(),
+        one.many_clients.text(),
+        _text(one.l1, lambda value: f"{value:.3f}"),
+        _text(one.refused, lambda value: f"{value:.1%}"),
+        _text(one.honest, lambda value: f"{value:,.0f}"),
+        _text(one.time, lambda value: f"{value:.2f}"),
+        f"{one.run} of {one.run + len(one.missing)}",
+        f"{one.flagged}{f' (and {one.explained} explained)' if one.explained else ''}",
+    )
+
+
+def _of_twelve(one: Standing) -> str:
+    return f"{one.published.count if one.published else 0} of {len(PAPERS_CELLS)}"
+
+
+def _text(value: float | None, form: Callable[[float], str]) -> str:
+    return DASH if value is None else form(value)
+
+
+def _notes(board: Leaderboard) -> list[str]:
+    notes = [
+        "Best thief: the highest accuracy of a copy in percent, over all attacks that were run; the lowest first. The "
+        f"victim has {board.victim:.1%}, always guessing one class {board.chance:.1%}.",
+        "One client sends the whole test set, what is refused counts as wrong; distortion is the mean L1 distance of "
+        "what it is answered from the victim's own answers. Honest answers leaked: unchanged ones (or rounded, where "
+        "the policy rounds) that `direct` gets with `knockoff`; a changed answer can still give the label away. Time: "
+        "of a query, as a multiple of the undefended one, where it was measured with the column's own settings.",
+    ]
+    shown = {letter for one in board.standings for best in (one.best, one.encoder) if best for letter in best.attack}
+    notes += [f"{mark} {EXPLAINED[mark]}" for mark in MARKS.values() if mark in shown]
+    if ENCODER in shown:
+        notes.append("Owners of the victim's encoder count apart: they start with most of the model.")
+    if any(one.flagged for one in board.standings):
+        notes.append(f"{FLAG} flagged: a run that proves nothing, since its thief failed for another reason.")
+    lacking: dict[str, list[str]] = {}
+    for one in board.standings:
+        if one.missing:
+            lacking.setdefault(name_cells(one.missing), []).append(one.column)
+    notes += [f"Not run yet of {', '.join(columns)}: {cells}." for cells, columns in lacking.items()]
+    if board.not_run:
+        notes.append(f"Not run yet at all: {', '.join(board.not_run)}.")
+    return notes
+
+
+def name_cells(cells: Iterable[tuple[str, str, int]]) -> str:
+    """Cells in words, query strategy by query strategy; seeds are left out."""
+    listed = [cell[:2] for cell in cells]
+    return "; ".join(
+        f"{query} {', '.join(sort_by((attack for of, attack in listed if of == query), ATTACKS))}"
+        for query in sort_by((query for query, _ in listed), QUERIES)
+    )

@@ -1,0 +1,138 @@
+"""The leaderboard: the best thief is the best one, what is missing is said, and owners of the encoder count apart."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from queen.attacks import ATTACKS
+from queen.bench.render.leaderboard import PAPERS_CELLS, leaderboard_markdown, make_leaderboard, name_cells
+from queen.errors import OptionError
+from tests.support.benchmarks import result
+
+CELLS = [(query, attack) for query in ("knockoff", "jbda_tr") for attack in ATTACKS if query in ATTACKS[attack].queries]
+
+
+def random_results(seed: int, columns=("none", "queen", "queen-sentinel")):
+    """Some cells of every column, with several seeds and random accuracies."""
+    draw = random.Random(seed)
+    return [
+        result(column, attack, query=query, seed=number, accuracy=draw.random(), knows=ATTACKS[attack].knows)
+        for column in columns
+        for query, attack in draw.sample(CELLS, draw.randint(3, len(CELLS)))
+        for number in range(draw.randint(1, 3))
+    ]
+
+
+def means(results, column, keep):
+    """Mean accuracy over seeds of every attack that `keep` keeps."""
+    by_cell: dict[tuple[str, str], list[float]] = {}
+    for one in results:
+        if one["column"] == column and keep(one):
+            by_cell.setdefault((one["query"], one["attack"]), []).append(one["thief"]["accuracy"])
+    return {cell: sum(values) / len(values) for cell, values in by_cell.items()}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_best_thief_is_the_maximum_over_all_attacks_but_owners_of_the_encoder(seed):
+    results = random_results(seed)
+    for one in make_leaderboard(results, [], {}).standings:
+        everybody = means(results, one.column, lambda r: "encoder" not in r["knows"])
+        papers = means(results, one.column, lambda r: (r["query"], r["attack"]) in PAPERS_CELLS)
+        owners = means(results, one.column, lambda r: "encoder" in r["knows"])
+        for best, among in ((one.best, everybody), (one.published, papers), (one.encoder, owners)):
+            if not among:
+                assert best is None
+                continue
+            assert best.entry.mean == pytest.approx(max(among.values()))
+            assert among[best.query, best.attack.rstrip("°†‡")] == pytest.approx(best.entry.mean)
+            assert best.count == len(among)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_defense_that_leaves_least_comes_first(seed):
+    stolen = [one.stolen for one in make_leaderboard(random_results(seed), [], {}).standings]
+    assert stolen == sorted(stolen)
+
+
+def test_the_order_of_results_does_not_matter():
+    results = random_results(3)
+    shuffled = random.Random(0).sample(results, len(results))
+    first, second = (leaderboard_markdown(make_leaderboard(some, [], {})) for some in (results, shuffled))
+    assert first == second
+
+
+def test_a_column_with_missing_attacks_says_how_many_and_which():
+    planned = [(column, *cell, 0) for column in ("none", "queen", "mad") for cell in PAPERS_CELLS]
+    results = [result("none", attack, query=query) for query, attack in PAPERS_CELLS]
+    results += [result("queen", "direct", accuracy=0.2), result("queen", "pbayes", accuracy=0.3)]
+    board = make_leaderboard(results, planned, {})
+    text = leaderboard_markdown(board)
+    queen, none = board.standings
+    assert (queen.column, queen.complete, none.complete) == ("queen", False, True)
+    assert "| queen | 30.0 (knockoff pbayes, best of 2) | 30.0 (2 of 12) |" in text
+    assert "| 2 of 12 | 0 |" in text
+    assert "| 12 of 12 | 0 |" in text
+    assert (
+        "Not run yet of queen: knockoff label_only, s4l, smoothing, ddae, ddae_plus; "
+        "jbda_tr direct, label_only, ddae, ddae_plus, pbayes." in text
+    )
+    assert "Not run yet at all: mad." in text
+
+
+def test_a_complete_board_lacks_nothing():
+    planned = [("none", *cell, 0) for cell in PAPERS_CELLS]
+    results = [result("none", attack, query=query) for query, attack in PAPERS_CELLS]
+    assert "Not run yet" not in leaderboard_markdown(make_leaderboard(results, planned, {}))
+
+
+def test_a_seed_that_was_not_run_is_a_missing_cell():
+    planned = [("queen", "knockoff", "direct", seed) for seed in range(3)]
+    (one,) = make_leaderboard([result(seed=0), result(seed=2)], planned, {}).standings
+    assert (one.run, one.missing) == (2, (("knockoff", "direct", 1),))
+
+
+def test_owners_of_the_encoder_have_a_column_of_their_own_where_there_are_any():
+    owner = result("queen", "greybox_head", accuracy=0.9, knows=("encoder",))
+    without, with_owner = ([result(accuracy=0.2)], [result(accuracy=0.2), owner])
+    assert "encoder" not in leaderboard_markdown(make_leaderboard(without, [], {}))
+    board = make_leaderboard(with_owner, [], {})
+    assert board.standings[0].stolen == pytest.approx(0.2)
+    assert (
+        "| queen | 20.0 (knockoff direct, best of 1) | 20.0 (1 of 12) | 90.0 (knockoff greybox_head‡, best of 1) |"
+        in (leaderboard_markdown(board))
+    )
+
+
+def test_what_benign_clients_get_and_what_leaks_is_shown_and_a_dash_where_it_was_not_measured():
+    clients = {"one_client": {"accuracy": 0.64, "l1": 0.0123, "refused": 0.25}, "many_clients": {"accuracy": 0.93}}
+    measured = result(utility=clients, verdicts={"honest": 0.0004}, queries={"budget": 50_000, "sent": 50_000})
+    text = leaderboard_markdown(make_leaderboard([measured], [], {"queen": 1.044}))
+    assert "| 64.0 | 93.0 | 0.012 | 25.0% | 20 | 1.04 | 1 of 1 | 0 |" in text
+    assert "| 85.0 | 90.0 | - | - | - | - | 1 of 1 | 0 |" in leaderboard_markdown(make_leaderboard([result()], [], {}))
+
+
+def test_flagged_runs_are_counted_and_explained_ones_apart():
+    explained = result(attack="pbayes", flags=("odd",), explained={"odd": "no"})
+    text = leaderboard_markdown(make_leaderboard([result(flags=("collapsed",)), explained], [], {}))
+    assert "| 1 (and 1 explained) |" in text
+    assert "50.0* (knockoff direct" in text
+    assert "* flagged" in text
+
+
+def test_a_column_without_a_thief_comes_last_with_dashes():
+    board = make_leaderboard([result("mine", accuracy=None), result(accuracy=1.0)], [], {})
+    assert [one.column for one in board.standings] == ["queen", "mine"]
+    assert "| mine | - | - |" in leaderboard_markdown(board)
+
+
+def test_two_protectees_are_refused():
+    with pytest.raises(OptionError, match=r"of one protectee, got results of \['a', 'b'\]"):
+        make_leaderboard([result(protectee="a"), result(protectee="b")], [], {})
+
+
+def test_cells_are_named_by_query_strategy_each_once():
+    assert name_cells([("jbda_tr", "pbayes", 0), ("knockoff", "s4l", 0), ("jbda_tr", "direct", 1)] * 2) == (
+        "knockoff s4l; jbda_tr direct, pbayes"
+    )
