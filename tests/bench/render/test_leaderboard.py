@@ -91,6 +91,7 @@ def test_a_seed_that_was_not_run_is_a_missing_cell():
     planned = [("queen", "knockoff", "direct", seed) for seed in range(3)]
     (one,) = make_leaderboard([result(seed=0), result(seed=2)], planned, {}).standings
     assert (one.run, one.missing) == (2, (("knockoff", "direct", 1),))
+    assert one.untried == ()
 
 
 def test_owners_of_the_encoder_have_a_column_of_their_own_where_there_are_any():

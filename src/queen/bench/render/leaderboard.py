@@ -58,7 +58,8 @@ class Standing:
     `best` is over all attackers but those who own the victim's encoder, `published` over those of `PAPERS_CELLS`, and
     `encoder` over the owners. `l1` and `refused` are what one benign client meets who sends the whole test set,
     `honest` the honest answers that a direct thief with random images collects, `time` that of a query as a multiple
-    of the undefended one. `missing` are the cells that the spec plans and nobody has run.
+    of the undefended one. `missing` are the cells that the spec plans and nobody has run, `untried` those of them whose
+    attack was run with no other seed either.
     """
 
     column: str
@@ -73,6 +74,7 @@ class Standing:
     time: float | None
     run: int
     missing: tuple[tuple[str, str, int], ...]
+    untried: tuple[tuple[str, str, int], ...]
     flagged: int
     explained: int
 
@@ -125,6 +127,7 @@ def _standing(results: Sequence[Result], planned: Sequence[Planned], time: float
     others = [r for r in results if "encoder" not in r["knows"]]
     direct = [r for r in others if (r["query"], r["attack"]) == ("knockoff", "direct")]
     done = {(r["query"], r["attack"], r["seed"]) for r in results}
+    tried, missing = {cell[:2] for cell in done}, tuple(cell[1:] for cell in planned if cell[1:] not in done)
     clients = {r["seed"]: r["utility"] for r in results}.values()
     return Standing(
         column=results[0]["column"],
@@ -138,7 +141,8 @@ def _standing(results: Sequence[Result], planned: Sequence[Planned], time: float
         honest=_mean(_honest_answers(r) for r in direct),
         time=time,
         run=len(done),
-        missing=tuple(cell[1:] for cell in planned if cell[1:] not in done),
+        missing=missing,
+        untried=tuple(cell for cell in missing if cell[:2] not in tried),
         flagged=sum(bool(open_flags(r)) for r in results),
         explained=sum(bool(r["flags"]) and not open_flags(r) for r in results),
     )
@@ -218,9 +222,12 @@ def _notes(board: Leaderboard) -> list[str]:
         notes.append(f"{FLAG} flagged: a run that proves nothing, since its thief failed for another reason.")
     lacking: dict[str, list[str]] = {}
     for one in board.standings:
-        if one.missing:
-            lacking.setdefault(name_cells(one.missing), []).append(one.column)
+        if one.untried:
+            lacking.setdefault(name_cells(one.untried), []).append(one.column)
     notes += [f"Not run yet of {', '.join(columns)}: {cells}." for cells, columns in lacking.items()]
+    few_seeds = [one.column for one in board.standings if len(one.missing) > len(one.untried)]
+    if few_seeds:
+        notes.append(f"Not run yet with all their seeds: some attacks on {', '.join(few_seeds)}.")
     if board.not_run:
         notes.append(f"Not run yet at all: {', '.join(board.not_run)}.")
     return notes
