@@ -45,11 +45,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table; `query` is empty in rows about benign clients."""
+    """A row of a table; `query` is empty in rows about benign clients, `marks` are of what its attack knows."""
 
     query: str
-    name: str
+    attack: str
     entries: tuple[Entry | None, ...]
+    marks: str = ""
+
+    @property
+    def name(self) -> str:
+        """The attack as tables show it, or what else the row is about."""
+        return self.attack + self.marks
 
     def texts(self) -> list[str]:
         """The entries as text."""
@@ -111,7 +117,7 @@ def _attack_row(
         flags = tuple(dict.fromkeys(flag for r in cells for flag in open_flags(r)))
         entries.append(Entry(values, flags) if cells else None)
     shown = "".join(mark for knowledge, mark in MARKS.items() if any(knowledge in r["knows"] for r in here))
-    return Row(query, attack + shown, tuple(entries))
+    return Row(query, attack, tuple(entries), shown)
 
 
 def _is_adaptive(attack: str) -> bool:
