@@ -193,6 +193,7 @@ def test_a_cell_is_opened_from_the_table_with_all_its_figures(url, folder, open_
     expect(curve).to_be_visible()
     points = curve.locator("polyline").first.get_attribute("points").split()
     assert len(points) == len(epochs["accuracy"])
+    assert {"0 %", "50 %", "100 %", "epoch"} <= set(curve.locator("text").all_text_contents())
     body = " ".join(page.locator("#cell").inner_text().split())
     percents = [full["thief"]["accuracy"], full["verdicts"]["refused"], full["utility"]["one_client"]["accuracy"]]
     for text in (

@@ -17,11 +17,16 @@ function route() {
   }
   const cell = DATA.cells.find((one) => addressOf(one) === location.hash || one.path === decoded(path));
   if (cell) showCell(cell, main);
-  else main.replaceChildren(make("h1", { tabindex: "-1" }, "No such cell"), make("p", {}, "This page has no result at that address. ", make("a", { href: "#" }, "See all cells.")));
+  else main.replaceChildren(...noCell());
   document.title = `${main.querySelector("h1").textContent} · ${TITLE}`;
   scrollTo(0, 0);
   main.querySelector("h1").focus({ preventScroll: true });
 }
+
+const noCell = () => [
+  make("h1", { tabindex: "-1" }, "No such cell"),
+  make("p", {}, "This page has no result at that address. ", make("a", { href: "#" }, "See all cells.")),
+];
 
 function decoded(path) {
   try {

@@ -18,7 +18,7 @@ const SHARES = {
   honest: "answered honestly",
   refused: "refused",
 };
-const DISTANCES = { label_kept: "label kept", l1: "mean L1 from the clean answer", l2: "mean L2", kl: "mean KL, nats" };
+const DISTANCES = { l1: "mean L1 from the clean answer", l2: "mean L2", kl: "mean KL, nats" };
 
 /** Show a cell; its file is read meanwhile. */
 async function showCell(cell, main) {
@@ -31,7 +31,9 @@ async function showCell(cell, main) {
 /** The cell's file, or why it could not be read. */
 async function readCell(cell) {
   if (location.protocol === "file:") {
-    return [null, ["Browsers do not let a page that was opened as a file read the files beside it: run ", code("python -m http.server --bind 127.0.0.1"), ` in ${servedFolder()} and open the page through it to see the curve and all figures.`]];
+    const why = "Browsers do not let a page that was opened as a file read the files beside it: run ";
+    const then = ` in ${servedFolder()} and open the page through it to see the curve and all figures.`;
+    return [null, [why, code("python -m http.server --bind 127.0.0.1"), then]];
   }
   try {
     const answer = await fetch(DATA.folder + encoded(cell.path), { cache: "no-cache" });
@@ -53,7 +55,8 @@ function cellHead(cell) {
     seeds.map((one) => make("a", { href: addressOf(one), "aria-current": one === cell && "page" }, String(one.seed))),
   );
   const open = cell.flags.filter((flag) => !(flag in cell.explained)).length;
-  const tile = (name, value, more) => make("div", { class: "tile" }, make("dt", {}, name), make("dd", {}, make("b", {}, value), more && make("span", {}, more)));
+  const tile = (name, value, more) =>
+    make("div", { class: "tile" }, make("dt", {}, name), make("dd", {}, make("b", {}, value), make("span", {}, more)));
   return make(
     "header", {},
     make("p", {}, make("a", { href: "#" }, "← All cells")),
@@ -108,9 +111,13 @@ function answerFacts(cell, full) {
   ];
   if (!full) return pairs;
   const shares = Object.entries(full.verdicts ?? {}).map(([name, share]) => [`of all queries, ${SHARES[name] ?? name}`, percent(share)]);
-  const apart = Object.entries(DISTANCES).map(([name, text]) => [text, name === "label_kept" ? percent(full.answers?.[name]) : say(full.answers?.[name])]);
+  const apart = Object.entries(DISTANCES).map(([name, text]) => [text, say(full.answers?.[name])]);
   const recovered = Object.entries(full.recovery ?? {}).map(([name, value]) => [`recovery: ${words(name)}`, say(value)]);
-  return [...pairs, ...shares, ...apart, ["right labels that the thief learnt from", percent(full.believed?.label_right)], ...recovered];
+  const labels = [
+    ["of the answers, with the victim's label", percent(full.answers?.label_kept)],
+    ["of what the thief learnt from, with that label", percent(full.believed?.label_right)],
+  ];
+  return [...pairs, ...shares, ...labels, ...apart, ...recovered];
 }
 
 function benignTable(utility) {
@@ -119,7 +126,10 @@ function benignTable(utility) {
   const share = ["accuracy", "agreement", "refused"];
   const entry = (value, name) => (value === undefined ? "" : share.includes(name) ? percent(value) : say(value));
   const head = make("tr", {}, make("td"), clients.map((one) => make("th", { scope: "col" }, words(one))));
-  const rows = names.map((name) => make("tr", {}, make("th", { scope: "row" }, words(name)), clients.map((one) => make("td", {}, entry(utility[one][name], name)))));
+  const rows = names.map((name) => {
+    const values = clients.map((one) => make("td", {}, entry(utility[one][name], name)));
+    return make("tr", {}, make("th", { scope: "row" }, words(name)), values);
+  });
   return make("table", { class: "plain" }, make("thead", {}, head), make("tbody", {}, rows));
 }
 
@@ -129,18 +139,23 @@ function timeFacts(full) {
   const names = [...Object.keys(PHASES).filter((name) => name in seconds), ...Object.keys(seconds).filter((name) => !(name in PHASES))];
   const phases = names.map((name) => [PHASES[name] ?? name, `${say(seconds[name])} s${reused(name)}`]);
   const thief = full.thief;
-  return [...phases, ["images trained on per second", say(thief.images_per_second)], ["accuracy of every try", (thief.tries ?? []).map(percent).join(", ") || UNKNOWN]];
+  return [
+    ...phases,
+    ["images trained on per second", say(thief.images_per_second)],
+    ["accuracy of every try", (thief.tries ?? []).map(percent).join(", ") || UNKNOWN],
+  ];
 }
 
 function originFacts(cell, full) {
   const file = make("a", { href: DATA.folder + encoded(cell.path) }, cell.path);
-  const pairs = [["result file", file], ["commit", cell.commit ? code(cell.commit) : UNKNOWN], ["hash of the config", cell.hash ? code(cell.hash) : UNKNOWN]];
+  const name = (text) => (text ? code(text) : UNKNOWN);
+  const pairs = [["result file", file], ["commit", name(cell.commit)], ["hash of the config", name(cell.hash)]];
   if (!full) return pairs;
   const { versions = {}, hardware = {}, protectee } = full;
   return [
     ...pairs,
-    ["hash of the code", versions.code ? code(versions.code) : UNKNOWN],
-    ["SHA-256 of the victim's weights", protectee.weights ? code(protectee.weights) : UNKNOWN],
+    ["hash of the code", name(versions.code)],
+    ["SHA-256 of the victim's weights", name(protectee.weights)],
     ["victim's accuracy; guessing one class", `${percent(protectee.accuracy)}; ${percent(protectee.chance)}`],
     ["images", `${say(protectee.images)}; from ${say(protectee.sources)}`],
     ["defense", `${full.defense.name}; it keeps the label: ${say(full.defense.keeps_label)}`],
@@ -161,4 +176,9 @@ const configs = (full) =>
     ["What the spec said of this cell", full.config],
     ["Every option of the defense", full.defense.options],
     ["Every size of the attacks", full.sizes],
-  ].filter(([, value]) => value).map(([title, value], i) => make("details", { open: !i }, make("summary", {}, title), make("pre", {}, code(JSON.stringify(value, null, 2)))));
+  ]
+    .filter(([, value]) => value)
+    .map(([title, value], i) => {
+      const text = code(JSON.stringify(value, null, 2));
+      return make("details", { open: !i }, make("summary", {}, title), make("pre", {}, text));
+    });

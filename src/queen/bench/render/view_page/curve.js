@@ -17,8 +17,10 @@ function curve(epochs, victim, chance) {
   }).observe(holder);
   const key = make(
     "figcaption", {},
-    LINES.map(([name, look]) => make("span", { class: "key" }, shape("svg", { width: 28, height: 10, "aria-hidden": "true" }, shape("line", { class: look, x1: 0, x2: 28, y1: 5, y2: 5 })), ` ${name}`)),
-    make("span", { class: "key" }, shape("svg", { width: 28, height: 10, "aria-hidden": "true" }, shape("line", { class: "bound", x1: 0, x2: 28, y1: 5, y2: 5 })), " victim, and guessing one class"),
+    [...LINES, ["victim, and guessing one class", "bound"]].map(([name, look]) => {
+      const sample = shape("line", { class: look, x1: 0, x2: 28, y1: 5, y2: 5 });
+      return make("span", { class: "key" }, shape("svg", { width: 28, height: 10, "aria-hidden": "true" }, sample), ` ${name}`);
+    }),
   );
   return make("figure", {}, holder, key, numbers(epochs));
 }
@@ -28,14 +30,16 @@ function drawCurve(epochs, victim, chance, width, label) {
   const [first, end] = [epochs.epoch[0], epochs.epoch.at(-1)];
   const x = (epoch) => left + ((width - left - right) * (end === first ? 0.5 : (epoch - first) / (end - first)));
   const y = (share) => top + (height - top - bottom) * (1 - share);
+  const across = (look, share) => shape("line", { class: look, x1: left, x2: width - right, y1: y(share), y2: y(share) });
   const grid = [0, 0.25, 0.5, 0.75, 1].map((share) => [
-    shape("line", { class: "rule", x1: left, x2: width - right, y1: y(share), y2: y(share) }),
+    across("rule", share),
     shape("text", { x: left - 6, y: y(share) + 4, "text-anchor": "end" }, `${100 * share} %`),
   ]);
-  const ticks = [...new Set([first, epochs.epoch[Math.floor(epochs.epoch.length / 2)], end])].map((epoch, i, all) =>
-    shape("text", { x: x(epoch), y: height - bottom + 18, "text-anchor": i && i === all.length - 1 ? "end" : i ? "middle" : "start" }, whole.format(epoch)),
-  );
-  const bounds = [victim, chance].filter(isNumber).map((share) => shape("line", { class: "bound", x1: left, x2: width - right, y1: y(share), y2: y(share) }));
+  const ticks = [...new Set([first, epochs.epoch[Math.floor(epochs.epoch.length / 2)], end])].map((epoch) => {
+    const anchor = end === first ? "middle" : epoch === first ? "start" : epoch === end ? "end" : "middle";
+    return shape("text", { x: x(epoch), y: height - bottom + 18, "text-anchor": anchor }, whole.format(epoch));
+  });
+  const bounds = [victim, chance].filter(isNumber).map((share) => across("bound", share));
   const lines = LINES.filter(([name]) => Array.isArray(epochs[name])).flatMap(([name, look]) => {
     const points = epochs[name].map((share, i) => [x(epochs.epoch[i]), y(share)]);
     const dots = points.length === 1 && shape("circle", { class: look, cx: points[0][0], cy: points[0][1], r: 4 });

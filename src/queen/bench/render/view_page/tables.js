@@ -77,10 +77,13 @@ function drawTable(table) {
   const columns = table.columns.map((name, i) => ({ name, i })).filter((c) => attacks.some((row) => found(row, c.name).length));
   if (!columns.length) return null;
   const kept = table.rows.filter((row) =>
-    row.kind === "attack" ? columns.some((c) => found(row, c.name).length) : !isFiltered() && (!wanted.query || !row.query || row.query === wanted.query),
+    row.kind === "attack"
+      ? columns.some((c) => found(row, c.name).length)
+      : !isFiltered() && (!wanted.query || !row.query || row.query === wanted.query),
   );
   const bodies = [...new Set(kept.map((row) => row.query))].map((query) => {
-    const title = query && make("tr", { class: "group" }, make("th", { scope: "rowgroup", colspan: columns.length + 1 }, make("span", {}, query)));
+    const name = make("th", { scope: "rowgroup", colspan: columns.length + 1 }, make("span", {}, query));
+    const title = query && make("tr", { class: "group" }, name);
     const rows = kept.filter((row) => row.query === query);
     return make("tbody", {}, title, rows.map((row) => drawRow(row, columns, found)));
   });
@@ -90,16 +93,22 @@ function drawTable(table) {
   return make(
     "section", {},
     make("h2", {}, table.protectee),
-    make("p", { class: "soft scale" }, `${words(wanted.metric)} in percent: `, percent(table.chance), make("span", { class: "ramp", "aria-hidden": "true" }), percent(table.best), ` (${scaleText()}). Open an entry to see its run.`),
+    drawScale(table),
     make("div", { class: "card wide", tabindex: "0", role: "region", "aria-label": label }, grid),
     make("ul", {}, table.notes.map((note) => make("li", {}, note))),
   );
 }
 
-const scaleText = () => (wanted.metric.endsWith("agreement") ? "guessing one class to a perfect copy" : "guessing one class to the victim itself");
+function drawScale(table) {
+  const best = wanted.metric.endsWith("agreement") ? "a perfect copy" : "the victim itself";
+  const ramp = make("span", { class: "ramp", "aria-hidden": "true" });
+  const meaning = ` (guessing one class to ${best}). Open an entry to see its run.`;
+  return make("p", { class: "soft" }, `${words(wanted.metric)} in percent: `, percent(table.chance), ramp, percent(table.best), meaning);
+}
 
 function drawRow(row, columns, found) {
-  const name = make("th", { scope: "row" }, breakable(row.attack), row.marks && make("span", { class: "marks", title: meaningOf(row.marks) }, row.marks));
+  const marks = row.marks && make("span", { title: meaningOf(row.marks) }, row.marks);
+  const name = make("th", { scope: "row" }, breakable(row.attack), marks);
   return make("tr", { class: row.kind }, name, columns.map((c) => drawEntry(row, row.entries[c.i], found(row, c.name))));
 }
 
