@@ -44,16 +44,10 @@ def folder(tmp_path_factory) -> Path:
     for name in ("smoke", "accused"):
         shutil.copytree(ROOT / "results" / name, folder / name)
     evil = result("que%/..#?", EVIL, flags=(EVIL,), knows=(EVIL,), explained={EVIL: EVIL}, hash="1")
-    evil |= {
-        "answers": {},
-        "config": {"options": {EVIL: EVIL}},
-        "versions": {"code": EVIL, "commit": EVIL},
-        "hardware": {EVIL: EVIL},
-    }
+    evil |= {"config": {"options": {EVIL: EVIL}}, "versions": {"code": EVIL, "commit": EVIL}, "hardware": {EVIL: EVIL}}
     evil["thief"] |= {"epochs": CURVE}
     write_result(folder / "odd" / "a%2F b#?" / f"{EVIL.replace('/', '')}-s0.json", evil)
-    gone = result("none", hash="2")
-    write_result(folder / "odd" / "gone-s0.json", gone)
+    write_result(folder / "odd" / "gone-s0.json", result("none", hash="2"))
     write_result(folder / "odd" / "changed-s1.json", result("none", attack="label_only", hash="3"))
     for name in ("smoke", "accused", "odd"):
         made = CliRunner().invoke(cli.app, ["bench", "view", str(folder / name)])
