@@ -26,6 +26,7 @@ from queen.bench.render.sentinel import (
     threshold_markdown,
     tolerance_markdown,
 )
+from queen.bench.render.submit import submit_markdown
 from queen.bench.render.table import tables, to_markdown
 from queen.bench.run import read_results
 from queen.bench.studies import STUDIES
@@ -205,6 +206,7 @@ def answer_times(path: Path = TIMING) -> str:
 
 DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"best thieves": best_thieves_table, "accused table": partial(benchmark_table, ACCUSED)},
+    "CONTRIBUTING.md": {"submit": submit_markdown},
     "docs/attacks.md": {
         "training speed": speed_table,
         "labels": labels_table,

@@ -92,7 +92,7 @@ def _check_table(results: Results, folder: Path) -> Check:
     """Whether the printed table holds the figures of the files."""
     [table] = tables(read_results(folder))
     printed = {
-        (column, row.name): entry.text().rstrip("*")
+        (column, row.attack): entry.text().rstrip("*")
         for row in table.rows
         for column, entry in zip(table.columns, row.entries, strict=True)
         if entry is not None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,10 +16,11 @@ from typer.testing import CliRunner, Result
 
 from queen import cli
 from queen.bench.render.table import tables, to_json, to_latex, to_markdown
-from queen.bench.run import write_result
+from queen.bench.run import result_paths, write_result
+from queen.bench.spec import make_spec
 from tests.support.benchmarks import content, result
 
-COMMANDS = ["run", "table", "plot", "check"]
+COMMANDS = ["run", "table", "plot", "view", "check"]
 RESULTS = [
     result("none", accuracy=0.8), result(), result(attack="label_only", accuracy=0.3, flags=("it is flagged",)),
     result("modelguard_w", "cover_1", knows=("benign",)), result(protectee="second"),
@@ -117,6 +120,45 @@ def test_the_pictures_are_named_after_their_protectee(inside, tmp_path):
         assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
+# view
+
+
+def test_the_page_lies_in_the_folder_and_the_way_to_see_it_is_told(here, tmp_path, monkeypatch):
+    shutil.copytree(here / "results", tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    done = invoke("view", "mine")
+    assert done.exit_code == 0
+    page = (tmp_path / "mine" / "index.html").read_text()
+    assert "<title>QUEEN benchmark: mine</title>" in page
+    assert '"folder":""' in page
+    assert all(path.relative_to(tmp_path / "mine").as_posix() in page for path in result_paths(tmp_path / "mine"))
+    assert "cells  5\npage   mine/index.html\n" in done.stdout
+    assert "serve  python -m http.server --bind 127.0.0.1 --directory mine\n" in done.stdout
+    assert "open   http://127.0.0.1:8000/index.html\n" in done.stdout
+
+
+def test_a_page_elsewhere_knows_its_way_to_the_results(inside, tmp_path):
+    page = tmp_path / "new" / "page.html"
+    found = json.loads(invoke("view", "results", "--out", page, "--spec", "tiny.yaml", "--json").stdout)
+    assert found == {"page": str(page), "cells": 5, "bytes": page.stat().st_size}
+    way = json.loads(re.search(r'"folder":("[^"]*")', page.read_text())[1])
+    assert (page.parent / way / "digits8/queen/knockoff-direct-s0.json").is_file()
+    assert str(inside) not in page.read_text()
+
+
+def test_the_spec_of_a_cell_is_what_the_run_left_or_what_is_named(here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = make_spec(content())
+    cell = next(iter(spec.cells()))
+    write_result(tmp_path / "out" / cell.path, result("none") | {"hash": cell.hash})
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(content()))
+    (tmp_path / "out" / ".specs").mkdir()
+    (tmp_path / "out" / ".specs" / "tiny.json").write_text(json.dumps(content()))
+    for words, name in (([], "out/.specs/tiny.json"), (["--spec", "tiny.yaml"], "tiny.yaml")):
+        assert invoke("view", "out", *words).exit_code == 0
+        assert f"queen bench run {name} --column none" in (tmp_path / "out" / "index.html").read_text()
+
+
 # run
 
 
@@ -174,6 +216,12 @@ MISTAKES = {
     "plot, nothing there": (["plot", "empty"], "no results below 'empty'"),
     "plot, out is a file": (["plot", "results", "--out", "file"], "'file'"),
     "plot, unknown metric": (["plot", "results", "--metric", "f1"], "no metric 'f1'"),
+    "view, nothing there": (["view", "empty"], "no results below 'empty': queen bench run SPEC --out empty"),
+    "view, broken": (["view", "broken"], "cannot read the result 'broken/a-s0.json'"),
+    "view, another version": (["view", "old"], "is a result of version 0, this program reads 1"),
+    "view, out is a folder": (["view", "results", "--out", "empty"], "--out must be a file, got the folder 'empty'"),
+    "view, out in a file": (["view", "results", "--out", "file/page.html"], "'file'"),
+    "view, missing spec": (["view", "results", "--spec", "nowhere.yaml"], "cannot read spec 'nowhere.yaml'"),
     "check, nothing there": (["check", "empty", "--max-thief", "0.5"], "no results below 'empty'"),
     "check, only undefended": (["check", "undefended", "--max-thief", "0.5"], "there are no results to check"),
     "check, unknown column": (["check", "results", "--max-thief", "1", "--defense", "quen"], "no results of 'quen'"),

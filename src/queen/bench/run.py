@@ -168,11 +168,17 @@ def has_results(folder: Path) -> bool:
     return any(not _is_hidden(path.relative_to(folder)) for path in folder.rglob("*-s*.json"))
 
 
-def read_results(folder: Path) -> list[dict[str, Any]]:
-    """All results below a folder, in the order of their paths."""
+def result_paths(folder: Path) -> list[Path]:
+    """The files of all results below a folder; it is an error if there are none."""
     paths = sorted(path for path in folder.rglob("*-s*.json") if not _is_hidden(path.relative_to(folder)))
     if not paths:
         raise SpecError(f"no results below '{folder}': queen bench run SPEC --out {folder}")
+    return paths
+
+
+def read_results(folder: Path) -> list[dict[str, Any]]:
+    """All results below a folder, in the order of `result_paths`."""
+    paths = result_paths(folder)
     results = [read_result(path) for path in paths]
     shared: dict[str, dict[str, Any]] = {}
     budgets: dict[tuple[str, str], int | None] = {}
@@ -222,8 +228,14 @@ def _is_hidden(path: Path) -> bool:
 
 def missing_results(folder: Path) -> list[str]:
     """Cells of the specs that were run into a folder and have no result there: a run that was stopped, or failed."""
-    specs = [make_spec(json.loads(path.read_text()), str(path)) for path in sorted((folder / SPECS).glob("*.json"))]
+    specs = read_specs(folder).values()
     return [str(cell.path) for spec in specs for cell in spec.cells() if not (folder / cell.path).exists()]
+
+
+def read_specs(folder: Path) -> dict[Path, Spec]:
+    """The specs that were run into a folder, by the files that a run leaves of them there."""
+    paths = sorted((folder / SPECS).glob("*.json"))
+    return {path: make_spec(json.loads(path.read_text()), str(path)) for path in paths}
 
 
 def write_result(path: Path, result: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Commands of the benchmark: run a spec, print tables, draw plots, check results."""
+"""Commands of the benchmark: run a spec, print tables, draw plots, browse and check results."""
 
 from __future__ import annotations
 
@@ -172,6 +172,47 @@ def plot(
             path = to / f"{one.protectee}-{name}.png"
             path.write_bytes(png)
             out.print(path)
+
+
+@bench.command(epilog="Example: `queen bench view results/smoke --spec benchmarks/smoke.yaml`")
+def view(
+    folder: Results,
+    page: Annotated[Path | None, typer.Option("--out", help="The page; index.html beside them, if not given.")] = None,
+    specs: Annotated[
+        list[Path] | None, typer.Option("--spec", help="What was run, YAML; what the run left there, if not given.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a page to browse every cell in: its curve, flags and config, and the command that computes it again."""
+    from os.path import commonpath, relpath
+
+    from queen.atomic import make_folder, write_atomically
+    from queen.bench.render.view import html_view
+    from queen.bench.run import read_results, read_specs, result_paths
+    from queen.bench.spec import read_spec
+    from queen.errors import OptionError
+
+    page = page or folder / "index.html"
+    if page.is_dir():
+        raise OptionError(f"--out must be a file, got the folder '{page}': try --out {page / 'index.html'}")
+    paths = [path.relative_to(folder).as_posix() for path in result_paths(folder)]
+    known = {path: read_spec(path) for path in specs} if specs else read_specs(folder)
+    way = Path(relpath(folder, page.parent)).as_posix()
+    text = html_view(
+        dict(zip(paths, read_results(folder), strict=True)),
+        title=f"QUEEN benchmark: {folder.resolve().name}",
+        specs={Path(relpath(path)).as_posix(): spec for path, spec in known.items()},
+        folder="" if way == "." else f"{way}/",
+    )
+    make_folder(page.parent)
+    write_atomically(page, text)
+    if as_json:
+        print_json({"page": str(page), "cells": len(paths), "bytes": len(text.encode())})
+    else:
+        served = commonpath([folder.resolve(), page.parent.resolve()])
+        out.print(f"cells  {len(paths)}\npage   {page}", soft_wrap=True)
+        out.print(f"serve  python -m http.server --bind 127.0.0.1 --directory {relpath(served)}", soft_wrap=True)
+        out.print(f"open   http://127.0.0.1:8000/{Path(relpath(page.resolve(), served)).as_posix()}", soft_wrap=True)
 
 
 @bench.command(epilog="Example: `queen bench check results/mine --max-thief 0.5 --min-benign 0.9`")

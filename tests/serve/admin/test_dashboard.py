@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from queen.errors import LedgerError
 from queen.ledger import Budget
@@ -29,6 +28,7 @@ from tests.support.admin_stub import (
     fill,
     listening,
 )
+from tests.support.browser import assert_accessible, is_complaint, real_browser
 from tests.support.paths import ROOT
 from tests.support.server import served_in_thread
 from tests.support.serving import noise, small_guard
@@ -47,7 +47,6 @@ VIEWS = {
     "policy": "#/policy",
 }
 SPELLED = "alice\u2039U+202E\u203agnp.exe"  # TURNED, or it would read "alice exe.png"
-CHROMIUM = shutil.which("chromium")
 HURRY = "{ const wait = setTimeout; window.setTimeout = (f, ms, ...more) => wait(f, ms / 10, ...more); }"
 
 
@@ -63,13 +62,8 @@ def quiet(tmp_path_factory) -> Iterator[SimpleNamespace]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("needs chromium on the PATH: apt install chromium")
-    expect.set_options(timeout=60_000)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with real_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -98,11 +92,6 @@ def new_page(browser) -> Iterator[Callable[..., Page]]:
         assert context.cookies() == []
         context.close()
     assert complaints == []
-
-
-def is_complaint(message: Any) -> bool:
-    """Failed requests are written to the console too, but are no fault of the page."""
-    return message.type == "error" and not message.text.startswith("Failed to load resource")
 
 
 def log_in(page: Page, key: str) -> Page:
@@ -400,11 +389,6 @@ def test_every_view_is_accessible_and_in_its_colours(quiet, new_page, scheme, wi
     go(page, VIEWS["accused"])
     page.get_by_role("button", name="Pardon").click()
     assert_accessible(page, "dialog")
-
-
-def assert_accessible(page: Page, where: str) -> None:
-    result = Axe().run(page)
-    assert result.violations_count == 0, f"{where}: {result.generate_report()}"
 
 
 def test_axe_would_have_something_to_say(quiet, new_page):

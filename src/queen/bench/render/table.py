@@ -45,11 +45,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table; `query` is empty in rows about benign clients."""
+    """A row of a table; `query` is empty in rows about benign clients, `marks` are of what its attack knows."""
 
     query: str
-    name: str
+    attack: str
     entries: tuple[Entry | None, ...]
+    marks: str = ""
+
+    @property
+    def name(self) -> str:
+        """The attack as tables show it, or what else the row is about."""
+        return self.attack + self.marks
 
     def texts(self) -> list[str]:
         """The entries as text."""
@@ -106,7 +112,7 @@ def _attack_row(
     here = [r for r in results if r["attack"] == attack]
     by_column = [[r for r in here if r["column"] == column] for column in columns]
     entries = tuple(make_entry(cells, metric) if cells else None for cells in by_column)
-    return Row(query, attack + knowledge_marks(here), entries)
+    return Row(query, attack, entries, knowledge_marks(here))
 
 
 def make_entry(results: Sequence[Mapping[str, Any]], metric: str = "accuracy") -> Entry:
