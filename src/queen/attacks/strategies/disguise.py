@@ -50,6 +50,11 @@ def ask_behind_cover(ratio: int) -> Ask:
     return ask
 
 
+def is_cover(count: int, ratio: int) -> Tensor:
+    """Which (count,) of the first `count` queries of such an attacker are cover."""
+    return torch.arange(count) % (ratio + 1) < ratio
+
+
 def repeat_images(images: Tensor, count: int) -> Tensor:
     """`count` images: the given ones, then copies shifted by one pixel, then all of these again."""
     if count > len(images):
