@@ -28,6 +28,7 @@ QUICK = {
     "quartiles": {"sources": ["own_kind"], "attacks": ["direct"], "per_class": 3, "seeds": [0]},
     "features": {"test": 40, "pool": 30, "perplexity": 5},
     "detectors": {"defenses": ["seat", "quick-sentinel"], "clients": 3, "life": 50, "queries": ["knockoff"]},
+    "costs": {"defenses": ["none", "quick-sentinel"], "orders": 1, "budgets": [50], "pools": ["foreign"]},
     "runtime": {"queries": 20, "repeats": 1, "defenses": ["rounding", "queen"]},
 }
 
@@ -100,6 +101,11 @@ CANNOT = {
     "quartiles": ({"attacks": ["warm_up"], "sources": "train"}, {"benign": 0}, "attack 'warm_up' owns images of the"),
     "features": ({"test": 20, "pool": 20}, {}, "more than three times the perplexity"),
     "detectors": ({"defenses": ["seat", "rounding"]}, {}, "defense 'rounding' accuses nobody"),
+    "costs": (
+        {"budgets": [300]},
+        {},
+        "budgets must begin with at most the number of queries in the base's budget, 200",
+    ),
     "runtime": ({"defenses": ["non"]}, {}, "no defense 'non'"),
 }
 
