@@ -71,6 +71,25 @@ def test_every_study_has_a_file_of_parameters_and_defaults(name):
     assert type(defaults) is type(parameters)
 
 
+COMMITTED = sorted((ROOT / "benchmarks" / "studies").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_file_of_parameters_that_ships_is_valid(path):
+    spec, parameters = read_study(STUDIES[path.stem], path)
+    assert spec.name == ("smoke" if path.parent.name == "studies" else path.parent.name)
+    assert type(parameters) is STUDIES[path.stem].parameters
+
+
+def test_the_file_for_cifar10_trains_the_thieves_that_it_says():
+    path = ROOT / "benchmarks" / "studies" / "cifar10" / "costs.yaml"
+    spec, parameters = read_study(STUDIES["costs"], path)
+    pools = {"foreign": spec.budget, "own_kind": spec.protectee.benign}
+    reached = sum(budget <= pools[pool] for pool in parameters.pools for budget in parameters.budgets)
+    thieves = reached * len(parameters.defenses) * len(parameters.seeds)
+    assert f"So {thieves}\n# thieves" in path.read_text()
+
+
 def test_unknown_studies_are_answered_with_the_nearest():
     with pytest.raises(OptionError, match=r"no study 'raduis'; known: threshold, .*; did you mean 'radius'\?"):
         find_study("raduis")

@@ -23,42 +23,43 @@ MARKS = "os^Dv*Px"
 
 
 def draw(result: Result) -> bytes:
-    """Accuracy over the number of queries: of one benign client, and of thieves in a panel for every pool."""
+    """Over the number of queries: how often a benign client is right and how far off its answers are, then thieves."""
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
     parameters = result["config"]["parameters"]
     pools = parameters["pools"]
-    figure = Figure(figsize=(2.2 + 3.2 * (1 + len(pools)), 3.4), layout="constrained")
-    first, *others = figure.subplots(1, 1 + len(pools), sharex=True, sharey=True)
-    first.set_title("one benign client", fontsize=10)
-    first.set_ylabel("accuracy (%)")
-    for axis, pool in zip(others, pools, strict=True):
-        axis.set_title(f"thief, {pool_name(pool)} images", fontsize=10)
+    figure = Figure(figsize=(1.8 + 2.7 * (2 + len(pools)), 3.2), layout="constrained")
+    right, apart, *thieves = figure.subplots(1, 2 + len(pools), sharex=True)
     for place, defense in enumerate(parameters["defenses"]):
-        style = {"color": COLOURS[place % len(COLOURS)], "marker": MARKS[place % len(MARKS)], "markersize": 4.5}
-        _draw_curve(first, result["benign"][defense], style | {"label": defense})
-        for axis, pool in zip(others, pools, strict=True):
-            _draw_curve(axis, result["thieves"][defense][pool], style | {"label": defense})
-    for axis in (first, *others):
-        axis.axhline(100 * result["protectee"]["chance"], color="#9a9aa5", linestyle=":", linewidth=1)
+        style = {"color": COLOURS[place % len(COLOURS)], "marker": MARKS[place % len(MARKS)], "label": defense}
+        _draw_curve(right, result["benign"][defense], "accuracy", 100, style)
+        _draw_curve(apart, result["benign"][defense], "l1", 1, style)
+        for axis, pool in zip(thieves, pools, strict=True):
+            _draw_curve(axis, result["thieves"][defense][pool], "accuracy", 100, style)
+    titles = ["benign client right (%)", "its answers' L1 distance", *(f"thief, {pool_name(p)} (%)" for p in pools)]
+    for axis, title in zip((right, apart, *thieves), titles, strict=True):
+        axis.set_title(title, fontsize=9)
         axis.set_xscale("log")
-        axis.set_xlabel("queries", fontsize=9)
-        axis.set_ylim(0, 102)
+        axis.set_xlabel("queries", fontsize=8)
+        axis.set_ylim(0, 2.04 if axis is apart else 102)
+        axis.tick_params(labelsize=8)
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.legend(*first.get_legend_handles_labels(), fontsize=8, loc="outside right center", frameon=False)
+    for axis in thieves:
+        axis.axhline(100 * result["protectee"]["chance"], color="#9a9aa5", linestyle=":", linewidth=1)
+    figure.legend(*right.get_legend_handles_labels(), fontsize=8, loc="outside right center", frameon=False)
     return png(figure)
 
 
-def _draw_curve(axis: Any, points: Sequence[Result], style: dict[str, Any]) -> None:
-    """The middle accuracy over the queries; hollow where a run is flagged, a gap where nothing was answered."""
+def _draw_curve(axis: Any, points: Sequence[Result], name: str, scale: float, style: Mapping[str, str]) -> None:
+    """A figure's median over the queries; hollow where a run is flagged, a gap where nothing was answered."""
     queries = [point["queries"] for point in points]
-    known = [[100 * value for value in point["accuracy"] if value is not None] for point in points]
+    known = [[scale * value for value in point[name] if value is not None] for point in points]
     middle = [statistics.median(values) if values else float("nan") for values in known]
     faces = ["none" if any(point.get("flags", [])) else style["color"] for point in points]
-    axis.plot(queries, middle, color=style["color"], linewidth=1.3, label=None)
-    edges = {"edgecolors": style["color"], "marker": style["marker"], "s": style["markersize"] ** 2}
-    axis.scatter(queries, middle, c=faces, label=style["label"], zorder=3, **edges)
+    axis.plot(queries, middle, color=style["color"], linewidth=1.2)
+    dots = {"c": faces, "edgecolors": style["color"], "marker": style["marker"], "label": style["label"]}
+    axis.scatter(queries, middle, s=20, zorder=3, **dots)
 
 
 def to_markdown(result: Result) -> str:

@@ -16,17 +16,18 @@ LEVEL = 0.95  # of confidence limits
 
 
 def draw(result: Result) -> bytes:
-    """Honest answers before the alarm, one dot per seed and one panel per way to ask; then the accused, by kind."""
+    """Above, honest answers before the alarm, one panel per way to ask; below, benign clients accused, by kind."""
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
-    rows = result["rows"]
-    ways, kinds = list(result["covers"]), _kinds(rows)
-    widths = [2.3] * len(ways) + [0.6 + 0.55 * len(kinds)]
-    figure = Figure(figsize=(1.4 + sum(widths), 1.9 + 0.32 * len(rows)), layout="constrained")
-    *panels, last = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
+    rows, ways = result["rows"], list(result["covers"])
+    kinds, height = _kinds(rows), 0.9 + 0.3 * len(rows)
+    size = 1.4 + max(2.1 * len(ways), 0.9 * len(kinds)), 2 * height
+    figure = Figure(figsize=size, layout="constrained")
+    [[above], [below]] = figure.subfigures(2, 1, squeeze=False)
+    panels = above.subplots(1, len(ways), sharey=True, squeeze=False)[0]
     for axis, way in zip(panels, ways, strict=True):
         _draw_leaks(axis, result, way)
-    _draw_accused(last, rows, kinds)
+    _draw_accused(below.subplots(), rows, kinds)
     panels[0].set_yticks(range(len(rows)), list(rows), fontsize=8)
     panels[0].set_ylim(len(rows) - 0.5, -0.7)
     return png(figure)
@@ -38,10 +39,12 @@ def _kinds(rows: Result) -> list[str]:
 
 
 def _draw_leaks(axis: Any, result: Result, way: str) -> None:
+    """One dot per seed, hollow where the thief was never accused."""
     for place, (name, row) in enumerate(result["rows"].items()):
-        honest = [run["honest"] for run in row["attacks"][way]]
-        colour = GREEN if name.startswith("queen") else RED
-        axis.scatter(honest, [place] * len(honest), s=34, color=colour, alpha=0.6)
+        runs = row["attacks"][way]
+        honest, colour = [run["honest"] for run in runs], GREEN if name.startswith("queen") else RED
+        faces = ["white" if run["alarm"] is None else colour for run in runs]
+        axis.scatter(honest, [place] * len(runs), s=30, c=faces, edgecolors=colour, alpha=0.6)
         middle = statistics.median(honest)
         axis.annotate(f"{middle:g}", (middle, place), (0, 6), textcoords="offset points", ha="center", fontsize=7)
     axis.set_title(way, fontsize=9)
@@ -62,8 +65,9 @@ def _draw_accused(axis: Any, rows: Result, kinds: Sequence[str]) -> None:
         for column, share in enumerate(line):
             colour = "white" if share > 0.6 else "black"
             axis.text(column, place, f"{100 * share:.0f}", ha="center", va="center", fontsize=7, color=colour)
-    axis.set_xticks(range(len(kinds)), kinds, rotation=40, ha="right", fontsize=7)
-    axis.set_title("benign accused (%)", fontsize=9)
+    axis.set_xticks(range(len(kinds)), [kind.replace(" ", "\n") for kind in kinds], fontsize=7)
+    axis.set_yticks(range(len(rows)), list(rows), fontsize=8)
+    axis.set_title("benign clients accused (%), by kind", fontsize=9)
     axis.spines[:].set_visible(False)
 
 
