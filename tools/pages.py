@@ -37,6 +37,7 @@ from queen.serve.settings import Settings
 from tools import rerun
 from tools.reliability import goals_table, open_goals_table
 from tools.strength import ablation_table, labels_table, radius_table, release_line, shadows_line, speed_table
+from tools.studies import cifar_detectors
 from tools.threats import remaining_markdown
 
 ROOT = Path(__file__).parents[1]
@@ -253,7 +254,8 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "settings": settings_table,
     },
     "docs/threat-model.md": {"what remains": lambda: remaining_markdown(_read(DEMO), read_results(ACCUSED))},
-    "docs/studies.md": {f"study {name}": partial(study_figures, name) for name in STUDIES},
+    "docs/studies.md": {f"study {name}": partial(study_figures, name) for name in STUDIES}
+    | {"study detectors_cifar10": cifar_detectors},
 }
 
 

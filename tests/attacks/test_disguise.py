@@ -54,6 +54,7 @@ def test_cover_goes_before_every_attack_query_and_then_shifted(name, ratio, budg
     assert len(rounds) == budget // (ratio + 1)
     assert rows_in(known.pool, rounds[:, -1]).unique().numel() == len(rounds)
     cover, benign = rounds[:, :-1].flatten(0, 1), known.benign[0]
+    assert torch.equal(x[disguise.is_cover(len(x), ratio)], cover)
     assert torch.equal(cover[: len(benign)], benign[: len(cover)])
     for row, image in enumerate(cover[len(benign) :]):  # by one pixel, up and to the left
         assert torch.equal(image[0, 1:, 1:], benign[row % len(benign), 0, :-1, :-1])

@@ -63,6 +63,11 @@ class GuardedEndpoint:
         self._simulated: SimulatedQueries | None = None
 
     @property
+    def guard(self) -> Guard:
+        """The guard that answers."""
+        return self._guard
+
+    @property
     def verdicts(self) -> Mapping[str, int]:
         """How many queries got each verdict so far, by its letter; also how many were "alarmed", "refused" and
         "honest"."""

@@ -28,6 +28,7 @@ QUICK = {
     "quartiles": {"sources": ["own_kind"], "attacks": ["direct"], "per_class": 3, "seeds": [0]},
     "features": {"test": 40, "pool": 30, "perplexity": 5},
     "detectors": {"defenses": ["seat", "quick-sentinel"], "clients": 3, "life": 50, "queries": ["knockoff"]},
+    "costs": {"defenses": ["none", "quick-sentinel"], "orders": 1, "budgets": [50], "pools": ["foreign"]},
     "runtime": {"queries": 20, "repeats": 1, "defenses": ["rounding", "queen"]},
 }
 
@@ -70,6 +71,25 @@ def test_every_study_has_a_file_of_parameters_and_defaults(name):
     assert type(defaults) is type(parameters)
 
 
+COMMITTED = sorted((ROOT / "benchmarks" / "studies").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_file_of_parameters_that_ships_is_valid(path):
+    spec, parameters = read_study(STUDIES[path.stem], path)
+    assert spec.name == ("smoke" if path.parent.name == "studies" else path.parent.name)
+    assert type(parameters) is STUDIES[path.stem].parameters
+
+
+def test_the_file_for_cifar10_trains_the_thieves_that_it_says():
+    path = ROOT / "benchmarks" / "studies" / "cifar10" / "costs.yaml"
+    spec, parameters = read_study(STUDIES["costs"], path)
+    pools = {"foreign": spec.budget, "own_kind": spec.protectee.benign}
+    reached = sum(budget <= pools[pool] for pool in parameters.pools for budget in parameters.budgets)
+    thieves = reached * len(parameters.defenses) * len(parameters.seeds)
+    assert f"So {thieves}\n# thieves" in path.read_text()
+
+
 def test_unknown_studies_are_answered_with_the_nearest():
     with pytest.raises(OptionError, match=r"no study 'raduis'; known: threshold, .*; did you mean 'radius'\?"):
         find_study("raduis")
@@ -100,6 +120,11 @@ CANNOT = {
     "quartiles": ({"attacks": ["warm_up"], "sources": "train"}, {"benign": 0}, "attack 'warm_up' owns images of the"),
     "features": ({"test": 20, "pool": 20}, {}, "more than three times the perplexity"),
     "detectors": ({"defenses": ["seat", "rounding"]}, {}, "defense 'rounding' accuses nobody"),
+    "costs": (
+        {"budgets": [300]},
+        {},
+        "budgets must begin with at most the number of queries in the base's budget, 200",
+    ),
     "runtime": ({"defenses": ["non"]}, {}, "no defense 'non'"),
 }
 

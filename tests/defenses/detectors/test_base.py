@@ -261,6 +261,23 @@ def test_a_benign_client_is_answered_where_a_thief_is_not(name):
     assert answered(endpoint.client("thief"), stream(name)[:200]) < 200
 
 
+@EVERY
+def test_images_read_once_accuse_every_client_at_the_query_at_which_asking_does(name):
+    endpoint, x = start(name), torch.cat([fresh()[:100], stream(name)[:200]])
+    alarm_at = endpoint.replay(x)
+    orders = [
+        torch.arange(100),
+        torch.arange(100, 300),
+        torch.randperm(300, generator=seed()),
+        torch.arange(300).flip(0),
+    ]
+    for number, rows in enumerate(orders):
+        answers = answered(endpoint.client(f"client {number}"), x[rows], batch=300)
+        assert alarm_at(rows) == (None if answers == len(rows) else answers + 1)
+    assert alarm_at(orders[0]) is None
+    assert alarm_at(orders[1]) is not None
+
+
 def test_thresholds_depend_on_the_seed_alone():
     thresholds = {DEFENSES["seat"].start(victim(), seed(number), **SMALL).threshold for number in (0, 0, 1, 2, 3)}
     assert start("seat").threshold in thresholds

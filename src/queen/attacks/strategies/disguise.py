@@ -55,6 +55,11 @@ def ask_for_own_kind(oracle: CountedOracle, x: Tensor, knowledge: Knowledge, gen
     return oracle.transcript(repeat_images(require(knowledge.benign, "benign")[0], len(x)))
 
 
+def is_cover(count: int, ratio: int) -> Tensor:
+    """Which (count,) of the first `count` queries of such an attacker are cover."""
+    return torch.arange(count) % (ratio + 1) < ratio
+
+
 def repeat_images(images: Tensor, count: int) -> Tensor:
     """`count` images: the given ones, then copies shifted by one pixel, then all of these again."""
     if count > len(images):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queen.bench.studies import detectors, features, forget_quality, limits, quartiles, runtime, shadow_models
+from queen.bench.studies import costs, detectors, features, forget_quality, limits, quartiles, runtime, shadow_models
 from queen.bench.studies.base import Study
 from queen.defenses.base import nearest
 from queen.errors import OptionError
@@ -23,6 +23,7 @@ STUDIES: Mapping[str, Study[Any]] = {
     "features": features.STUDY,
     "runtime": runtime.STUDY,
     "detectors": detectors.STUDY,
+    "costs": costs.STUDY,
 }
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,50 +14,74 @@ from torch import Tensor
 
 from queen.attacks import ATTACKS, QUERIES, find_queries
 from queen.attacks.base import CountedOracle
-from queen.bench.render.markdown import markdown_table
-from queen.bench.render.plots import GREEN, RED
+from queen.attacks.strategies.disguise import is_cover
+from queen.bench.orders import OrderReplay
 from queen.bench.spec import Spec
-from queen.bench.studies.base import Result, Study, StudyContext
-from queen.bench.studies.formatting import percent
-from queen.bench.studies.needs import StudyNeeds, find_method
+from queen.bench.studies.base import Study, StudyContext
+from queen.bench.studies.clients import parse_kind, simulate_clients
+from queen.bench.studies.detectors_view import LEVEL, draw, to_markdown
+from queen.bench.studies.needs import QUERY, StudyNeeds, find_method
 from queen.bench.trials.trial import Trial, make_knowledge
 from queen.defenses import DEFENSES
 from queen.defenses.base import Endpoint
-from queen.defenses.detectors.base import FalseAlarms
+from queen.defenses.detectors.base import DetectorEndpoint, FalseAlarms
+from queen.defenses.queen import GuardedEndpoint
 from queen.errors import OptionError, RefusedError
-from queen.plots import png
 from queen.types import Oracle
 
-LEVEL = 0.95  # of confidence limits
 REFUSE = "refuse"
+COVERS: Mapping[int, str] = {0: "direct", 1: "cover_1", 3: "cover_3", 10: "cover_10"}  # the attacks that ask so
 
 
 @dataclass(frozen=True, kw_only=True)
 class Detectors:
-    """Which columns face which query strategies, at which rate of false accusations.
+    """Which columns face which query strategies and which benign clients, at which rate of false accusations.
 
-    The rate is measured on `clients` benign clients, who send `life` random test images each. Thresholds are chosen
-    for the same life; None is a quarter of the calibration images.
+    Thieves with the queries `knockoff` are tried with every number of `covers`: so many images of the victim's kind are
+    sent before each of their own, out of the same budget; 0 is none. The rate is measured for every one of the `kinds`
+    of benign clients (`queen.bench.studies.clients`), with `clients` of them, who send `life` test images each, or as
+    many as there are of their kind. Thresholds are chosen for the same life; None is a quarter of the calibration
+    images.
     """
 
     defenses: tuple[str, ...] = ("prada", "seat", "d_add", "mmd", "queen-sentinel")
     queries: tuple[str, ...] = ("knockoff", "jbda_tr")
+    covers: tuple[int, ...] = (0,)
+    kinds: tuple[str, ...] = ("mixed",)
     alpha: float = 0.01
     clients: int = 200
     life: int | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
+@dataclass(frozen=True)
+class Way:
+    """How a thief asks: a query strategy, and how many cover images go before each of its own."""
+
+    query: str
+    cover: int
+
+    @property
+    def name(self) -> str:
+        """The name for people."""
+        return f"{self.query}, cover {self.cover}:1" if self.cover else self.query
+
+
+def list_ways(parameters: Detectors) -> Iterator[Way]:
+    """All ways to ask; only `knockoff` goes with cover."""
+    for query in parameters.queries:
+        for cover in parameters.covers if query == QUERY else (0,):
+            yield Way(query, cover)
+
+
 def measure(context: StudyContext, parameters: Detectors) -> dict[str, Any]:
-    """One row per column: alarms and honest answers of every attack and seed, and benign clients accused."""
+    """One row per column: alarms and honest answers of every way to ask and seed, and benign clients accused."""
     life, available = _choose_life(context.spec, parameters), len(context.protectee.test[0])
     if life > available:
         raise OptionError(f"life must be at most the number of test images, {available}, got {life}: lower it")
-    parameters = replace(parameters, life=life)
-    rows = {}
-    for name in context.each("detectors", parameters.defenses):
-        rows[name] = context.cached("detectors", [name, vars(parameters)], partial(_row, context, parameters, name))
-    return {"rows": rows, "budget": context.spec.budget, "life": life}
+    rows = {name: _row(context, parameters, life, name) for name in context.each("detectors", parameters.defenses)}
+    covers = {way.name: way.cover for way in list_ways(parameters)}
+    return {"rows": rows, "covers": covers, "budget": context.spec.budget, "life": life}
 
 
 def _choose_life(spec: Spec, parameters: Detectors) -> int:
@@ -66,45 +89,58 @@ def _choose_life(spec: Spec, parameters: Detectors) -> int:
     return FalseAlarms(alpha=parameters.alpha, life=parameters.life).choose_life(spec.protectee.calibration)
 
 
-def _row(context: StudyContext, parameters: Detectors, name: str) -> dict[str, Any]:
+def _row(context: StudyContext, parameters: Detectors, life: int, name: str) -> dict[str, Any]:
+    """One column; every run and every kind of client is a part of its own in the cache."""
     known = DEFENSES[find_method(context.spec, name)].options
-    rate = {"alpha": parameters.alpha, "life": parameters.life}
+    rate = {"alpha": parameters.alpha, "life": life}
     options = {option: value for option, value in rate.items() if option in known}  # the sentinel's rate has no end
 
-    def trial(seed: int, query: str = "knockoff") -> Trial:
-        return context.make_trial(name, seed=seed, query=query, options=options)
+    def attack(way: Way, seed: int) -> Any:
+        trial = context.make_trial(name, seed=seed, query=way.query, attack=COVERS[way.cover], options=options)
+        depends_on = [name, options, way.query, way.cover, seed]
+        return context.cached("detectors", depends_on, partial(_attack, context, trial, way.cover))
 
-    attacks = {
-        query: [_attack(context, trial(seed, query)) for seed in parameters.seeds] for query in parameters.queries
+    def accuse(kind: str) -> Any:
+        trial = context.make_trial(name, seed=parameters.seeds[0], options=options)
+        depends_on = [name, options, kind, parameters.clients, life, parameters.seeds[0]]
+        return context.cached("benign", depends_on, partial(_accuse, context, trial, kind, parameters.clients, life))
+
+    return {
+        "attacks": {way.name: [attack(way, seed) for seed in parameters.seeds] for way in list_ways(parameters)},
+        "benign": {kind: accuse(kind) for kind in parameters.kinds},
     }
-    endpoint = trial(parameters.seeds[0]).start_endpoint(context.protectee)
-    accused = _count_accused(context, parameters, endpoint)
-    return {"attacks": attacks, "accused": accused, "upper": upper_limit(accused, parameters.clients)}
 
 
 class AccusedError(Exception):
     """Ends an attack at the alarm: what an attacker does afterwards is not the matter of this study."""
 
 
-def _attack(context: StudyContext, trial: Trial) -> dict[str, Any]:
-    """The query at which the thief is accused (None: never), and how many honest answers it had by then."""
+def _attack(context: StudyContext, trial: Trial, cover: int) -> dict[str, Any]:
+    """The query at which the thief is accused (None: never), and how many honest answers it had by then.
+
+    Those to its own images and those to the cover are counted apart. What is answered is honest: columns that answer
+    otherwise are refused.
+    """
     endpoint = trial.start_endpoint(context.protectee)
-    sent, alarm = 0, None
+    answered: list[bool] = []
+    alarm: int | None = None
 
     def open_account(name: str) -> Oracle:
         oracle = endpoint.client(name)
 
         def ask(x: Tensor) -> Tensor:
-            nonlocal sent, alarm
+            nonlocal alarm
             try:
-                return oracle(x)
+                answers = oracle(x)
             except RefusedError as refusal:
-                if refusal.reply.alarmed.any():
-                    alarm = sent + int(refusal.reply.alarmed.argmax()) + 1
+                alarmed, before = refusal.reply.alarmed, len(answered)
+                answered.extend((~refusal.reply.refused).tolist())
+                if alarmed.any():
+                    alarm = before + int(alarmed.argmax()) + 1
                     raise AccusedError from refusal
                 raise
-            finally:
-                sent += len(x)
+            answered.extend([True] * len(x))
+            return answers
 
         return ask
 
@@ -112,21 +148,35 @@ def _attack(context: StudyContext, trial: Trial) -> dict[str, Any]:
     knowledge = make_knowledge(trial, context.protectee, endpoint)
     with suppress(AccusedError):
         QUERIES[trial.query](oracle, ATTACKS[trial.attack], knowledge, trial.budget, trial.generator("query"))
-    return {"alarm": alarm, "honest": endpoint.verdicts["honest"]}
+    honest, covering = torch.tensor(answered), is_cover(len(answered), cover)
+    return {"alarm": alarm, "honest": int((honest & ~covering).sum()), "cover": int((honest & covering).sum())}
 
 
-def _count_accused(context: StudyContext, parameters: Detectors, endpoint: Endpoint) -> int:
-    """How many benign clients are accused."""
-    x = context.protectee.test[0]
-    generator = context.generator(parameters.seeds[0], "benign clients")
-    accused = 0
-    for client in range(parameters.clients):
-        rows = torch.randperm(len(x), generator=generator)[: parameters.life].to(x.device)
-        try:
-            endpoint.client(f"benign {client}")(x[rows])
-        except RefusedError as refusal:  # or a budget is spent, which is no accusation
-            accused += bool(refusal.reply.alarmed.any())
-    return accused
+def _accuse(context: StudyContext, trial: Trial, kind: str, clients: int, life: int) -> dict[str, Any]:
+    """How many benign clients of a kind are accused, and how many queries they send."""
+    endpoint = trial.start_endpoint(context.protectee)
+    generator = context.generator(trial.seed, "benign clients")
+    accused, lengths, images, alarm_at = 0, [], None, None
+    for client in simulate_clients(context.protectee, kind, clients=clients, life=life, generator=generator):
+        if alarm_at is None or client.images is not images:
+            images, alarm_at = client.images, replay(endpoint, client.images)
+        accused += alarm_at(client.rows) is not None
+        lengths.append(len(client.rows))
+    return {
+        "accused": accused,
+        "clients": len(lengths),
+        "upper": upper_limit(accused, len(lengths)),
+        "queries": [min(lengths), max(lengths)],
+    }
+
+
+def replay(endpoint: Endpoint, x: Tensor) -> Callable[[Tensor], int | None]:
+    """Images measured once for many new clients: takes the rows that one sends, returns the query that accuses it."""
+    if isinstance(endpoint, GuardedEndpoint):
+        return OrderReplay(endpoint.guard, x).alarm_at
+    if isinstance(endpoint, DetectorEndpoint):
+        return endpoint.replay(x)
+    raise OptionError(f"expected an endpoint that accuses clients, got {type(endpoint).__name__}")
 
 
 def upper_limit(hits: int, trials: int, level: float = LEVEL) -> float:
@@ -134,77 +184,36 @@ def upper_limit(hits: int, trials: int, level: float = LEVEL) -> float:
     return 1.0 if hits == trials else float(betaincinv(hits + 1, trials - hits, level))
 
 
-def draw(result: Result) -> bytes:
-    """Honest answers before the alarm, one dot per seed and one panel per query strategy."""
-    from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
-
-    rows, queries = result["rows"], result["config"]["parameters"]["queries"]
-    size = (1.5 + 3.6 * len(queries), 1.2 + 0.32 * len(rows))
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(1, len(queries), sharey=True, squeeze=False)[0]
-    for axis, query in zip(panels, queries, strict=True):
-        for place, (name, row) in enumerate(rows.items()):
-            honest = [run["honest"] for run in row["attacks"][query]]
-            colour = GREEN if name.startswith("queen") else RED
-            axis.scatter(honest, [place] * len(honest), s=34, color=colour, alpha=0.6)
-            middle = statistics.median(honest)
-            axis.annotate(f"{middle:g}", (middle, place), (0, 6), textcoords="offset points", ha="center", fontsize=7)
-        axis.set_title(query, fontsize=10)
-        axis.set_xlabel(f"honest answers of {result['budget']}", fontsize=9)
-        axis.set_xlim(0, 1.05 * result["budget"])
-        axis.grid(axis="x", alpha=0.3)
-        axis.spines[["top", "right"]].set_visible(False)
-    panels[0].set_yticks(range(len(rows)), list(rows), fontsize=8)
-    panels[0].set_ylim(len(rows) - 0.5, -0.7)
-    return png(figure)
-
-
-def to_markdown(result: Result) -> str:
-    """The table of answers leaked before the alarm."""
-    parameters, rows = result["config"]["parameters"], result["rows"]
-    queries = parameters["queries"]
-    header = ["detector", *(f"honest answers before the alarm, {query}" for query in queries)]
-    table = markdown_table(
-        [*header, f"benign accused, of {parameters['clients']}", f"upper {LEVEL:.0%} limit (%)"],
-        [
-            [
-                name,
-                *(_leaked(row["attacks"][query]) for query in queries),
-                str(row["accused"]),
-                percent(row["upper"]),
-            ]
-            for name, row in rows.items()
-        ],
-    )
-    return (
-        f"{table}\nMedian (lowest to highest) over seeds {parameters['seeds']}, of {result['budget']} queries; all at "
-        f"alpha {parameters['alpha']:g} over a life of {result['life']} queries. Benign clients send as many random "
-        "test images each; the limit is Clopper and Pearson's.\n"
-    )
-
-
-def _leaked(runs: Sequence[Result]) -> str:
-    honest = [run["honest"] for run in runs]
-    caught = sum(run["alarm"] is not None for run in runs)
-    text = f"{statistics.median(honest):g} ({min(honest)} to {max(honest)})"
-    return text if caught == len(runs) else f"{text}, {caught} of {len(runs)} caught"
-
-
 def _needs(spec: Spec, parameters: Detectors) -> StudyNeeds:
     for query in parameters.queries:
         find_queries(query)
+    for kind in parameters.kinds:
+        parse_kind(kind)
+    for cover in parameters.covers:
+        if cover not in COVERS:
+            known = ", ".join(map(str, COVERS))
+            raise OptionError(f"no attack sends {cover} cover images before each of its own; known: {known}")
+    if any(parameters.covers) and QUERY not in parameters.queries:
+        raise OptionError(f"only the queries '{QUERY}' go with cover: add them, or leave out covers")
     _choose_life(spec, parameters)
     for name in parameters.defenses:
-        options = {**DEFENSES[find_method(spec, name)].options, **spec.defenses.get(name, {})}
-        if "alpha" not in options:
-            raise OptionError(f"defense '{name}' accuses nobody: this study compares those with an option 'alpha'")
-        answer = options.get("on_alarm", REFUSE)
+        _check_column(spec, name)
+    return StudyNeeds(defenses=parameters.defenses, attacks=[COVERS[cover] for cover in parameters.covers])
+
+
+def _check_column(spec: Spec, name: str) -> None:
+    """Refuse a column that accuses nobody, or that answers otherwise than honestly or not at all."""
+    defense = DEFENSES[find_method(spec, name)]
+    options = {**defense.options, **spec.defenses.get(name, {})}
+    if "alpha" not in options or "calibration" not in defense.needs:
+        raise OptionError(f"defense '{name}' accuses nobody: this study compares those with a rate of false alarms")
+    for option in ("on_alarm", "on_spent"):
+        answer = options.get(option, REFUSE)
         if answer != REFUSE:
             raise OptionError(
                 f"expected defenses that refuse the accused, since this study sees alarms by refusals, got '{name}' "
-                f"with on_alarm {answer}: leave it out, or give it on_alarm {REFUSE}"
+                f"with {option} {answer}: leave it out, or give it {option} {REFUSE}"
             )
-    return StudyNeeds(defenses=parameters.defenses)
 
 
 STUDY = Study(Detectors, measure, draw, to_markdown, _needs)

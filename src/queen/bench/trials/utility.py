@@ -33,22 +33,29 @@ def measure_utility(endpoint: Endpoint, protectee: Protectee, utility: Utility) 
         guess = torch.where(came, some.argmax(1), -1)
         right.append((guess == y[rows]).double().mean())
         agreeing.append((guess == clean[rows].argmax(1)).double().mean())
-    guess = torch.where(answered, answers.argmax(1), -1)
     return {
-        "one_client": {
-            "queries": len(x),
-            "accuracy": (guess == y).double().mean().item(),
-            "agreement": (guess == clean.argmax(1)).double().mean().item(),
-            "refused": 1 - answered.double().mean().item(),
-            "calibration_error": calibration_error(answers[answered], y[answered]),
-            **distances(clean[answered], answers[answered]),
-        },
+        "one_client": {"queries": len(x), **measure_answers(answers, answered, clean, y)},
         "many_clients": {
             "clients": utility.clients,
             "queries": count,
             "accuracy": torch.stack(right).mean().item(),
             "agreement": torch.stack(agreeing).mean().item(),
         },
+    }
+
+
+def measure_answers(answers: Tensor, answered: Tensor, clean: Tensor, labels: Tensor) -> dict[str, float]:
+    """What one client got: answers (n, K), which of them (n,) came at all, beside the clean ones and the true labels.
+
+    A refused query counts as a wrong answer; distances and calibration are over the queries that were answered.
+    """
+    guess = torch.where(answered, answers.argmax(1), -1)
+    return {
+        "accuracy": (guess == labels).double().mean().item(),
+        "agreement": (guess == clean.argmax(1)).double().mean().item(),
+        "refused": 1 - answered.double().mean().item(),
+        "calibration_error": calibration_error(answers[answered], labels[answered]),
+        **distances(clean[answered], answers[answered]),
     }
 
 

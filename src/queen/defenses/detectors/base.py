@@ -186,6 +186,20 @@ class DetectorEndpoint:
         record.accused = bool(refused.any())
         return refused
 
+    def replay(self, x: Tensor) -> Callable[[Tensor], int | None]:
+        """Images x (n, ...) read once, for any number of new clients, who get no answers and are not remembered.
+
+        The function returned takes the rows (m,) that a client sends, in order, and returns the query at which it is
+        accused; None if it never is.
+        """
+        batch, _ = self._reader.read(x)
+
+        def alarm_at(rows: Tensor) -> int | None:
+            above = self._open_watch().follow(batch.take(rows)) > self.threshold
+            return int(above.argmax()) + 1 if above.any() else None
+
+        return alarm_at
+
     def simulate(self, clean: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
         """The clean answers: whoever is accused gets none."""
         return clean[None]
