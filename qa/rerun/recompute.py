@@ -22,31 +22,27 @@ from queen.errors import QueenError
 
 SPEC = Path(__file__).parents[2] / "benchmarks" / "paper" / "cifar10.yaml"
 SETS = ("cifar10", "tinyimagenet", "svhn")
-CELLS: Sequence[tuple[str, str]] = (("none", "direct"), ("modelguard_w", "pbayes"), ("queen-sentinel", "direct"))
+CELLS: Sequence[tuple[str, str]] = (("none", "direct"), ("modelguard_w", "direct"), ("modelguard_w", "pbayes"))
 LEARNT = 0.1  # above chance: less is no copy
-SOON = 300  # queries, within which a thief with foreign images is accused
+HURT = 0.05  # of accuracy, which a thief loses that believes ModelGuard's answers
 LOST = 0.02  # share of the right labels that a recovery may lose
 
 Result = Mapping[str, Any]
 Results = Mapping[tuple[str, str], Result]
 
 
-def small_spec(*, quick: bool, watched: bool = True) -> Spec:
-    """The spec of the matrix with three of its cells, made small; unless `watched`, nobody watches in the sentinel's
-    column."""
+def small_spec(*, quick: bool, defended: bool = True) -> Spec:
+    """The spec of the matrix with three of its cells, made small; unless `defended`, ModelGuard is none."""
     content = read_yaml(SPEC)
     protectee, share = content["protectee"], 1 if quick else 2
-    protectee |= {"train": 6000 * share, "calibration": 2000 * share, "benign": 500, "victim_per_seed": False}
+    protectee |= {"train": 6000 * share, "calibration": 0, "benign": 0, "victim_per_seed": False}
     protectee["network"] |= {"name": "small_cnn", "width": 16, "hidden": 128, "grid": 8}
     protectee["schedule"] = {"epochs": 10, "lr": 0.05, "batch": 64}
     protectee["pool"]["count"], protectee["test"]["count"], protectee["outliers"]["count"] = 3000 * share, 2000, 1000
     content["thief"]["schedule"] = {"epochs": 10, "lr": 0.05, "batch": 64, "min_steps": 300}
     content["budget"] = 3000 * share
     content["sizes"] |= {"table": 20000, "ask_batch": 256}
-    columns = dict.fromkeys(column for column, _ in CELLS)
-    content["defenses"] = {column: content["defenses"][column] for column in columns}
-    if not watched:
-        content["defenses"]["queen-sentinel"] = {"defense": "none"}
+    content["defenses"] = {"none": {}, "modelguard_w": {} if defended else {"defense": "none"}}
     content["matrix"] = [{"queries": "knockoff", "defenses": column, "attacks": attack} for column, attack in CELLS]
     return make_spec(content)
 
@@ -57,33 +53,32 @@ def run(folder: Path, quick: bool) -> list[Check]:
     results = _make(spec, folder / "first")
     again = _make(spec, folder / "second", columns=["none"])
     first = CELLS[0]
-    same = all(results[first][part] == again[first][part] for part in ("thief", "answers", "verdicts"))
+    same = _figures(results[first]) == _figures(again[first])
     weights = [made[first]["protectee"]["weights"][:16] for made in (results, again)]
     return [
         *judge(results, folder / "first"),
         Check("a second run trains the same victim", weights[0] == weights[1], " and ".join(weights)),
-        Check("and has the same figures", same, f"thief {_accuracy(again[first])}"),
+        Check("and has the same figures", same, f"thief {again[first]['thief']['accuracy']:.1%}"),
     ]
 
 
 def control(folder: Path, quick: bool) -> list[Check]:
-    """The same checks where nobody watches."""
-    return judge(_make(small_spec(quick=quick, watched=False), folder), folder)
+    """The same checks where there is no defense."""
+    return judge(_make(small_spec(quick=quick, defended=False), folder), folder)
 
 
 def judge(results: Results, folder: Path) -> list[Check]:
     """What the matrix says of these cells."""
-    plain, recovered, watched = (results[cell] for cell in CELLS)
-    chance = plain["protectee"]["chance"]
-    honest = round(watched["verdicts"]["honest"] * watched["queries"]["sent"])
-    right, told = recovered["believed"]["label_right"], recovered["answers"]["label_kept"]
+    plain, believing, recovering = (results[cell] for cell in CELLS)
+    undefended, believed, recovered = (result["thief"]["accuracy"] for result in (plain, believing, recovering))
+    right, told = recovering["believed"]["label_right"], recovering["answers"]["label_kept"]
     flagged = [f"{cell}: {flag}" for cell, result in results.items() for flag in open_flags(result)]
     return [
         none_of("flags that nothing explains", flagged, len(results)),
-        Check("the undefended thief has learnt", plain["thief"]["accuracy"] > chance + LEARNT, _accuracy(plain)),
-        Check(f"the sentinel accuses within {SOON} queries", 0 < honest <= SOON, f"{honest} honest answers"),
-        Check("its thief has less than the undefended one", _less(watched, plain), _accuracy(watched)),
-        Check("recovery loses no labels", right >= (1 - LOST) * told, f"{right:.1%} right of {told:.1%} told"),
+        Check("the undefended thief learns", undefended > plain["protectee"]["chance"] + LEARNT, f"{undefended:.1%}"),
+        Check("ModelGuard-W hurts who believes it", believed < undefended - HURT, f"{believed:.1%}"),
+        Check("pBayes gets most of that back", recovered > (believed + undefended) / 2, f"{recovered:.1%}"),
+        Check("and loses no labels", right >= (1 - LOST) * told, f"{right:.1%} right of {told:.1%} told"),
         _check_table(results, folder),
     ]
 
@@ -114,9 +109,7 @@ def _make(spec: Spec, out: Path, columns: Sequence[str] = ()) -> Results:
     return {(result["column"], result["attack"]): result for result in read_results(out)}
 
 
-def _less(one: Result, other: Result) -> bool:
-    return bool(one["thief"]["accuracy"] < other["thief"]["accuracy"] - LEARNT / 2)
-
-
-def _accuracy(result: Result) -> str:
-    return f"{result['thief']['accuracy']:.1%}"
+def _figures(result: Result) -> dict[str, Any]:
+    """What does not depend on how busy the machine was."""
+    thief = {name: result["thief"][name] for name in ("accuracy", "agreement", "epochs", "fits")}
+    return {"thief": thief, **{part: result[part] for part in ("answers", "verdicts", "utility")}}

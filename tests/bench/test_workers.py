@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -78,7 +80,7 @@ def test_whoever_stops_listening_ends_the_processes(tmp_path):
     assert not multiprocessing.active_children()
 
 
-INTERRUPTED = """
+SCRIPT = """
 import sys
 sys.path.insert(0, {folder!r})
 from queen.bench.ray import Place
@@ -94,15 +96,36 @@ if __name__ == "__main__":
 """
 
 
+@contextmanager
+def started(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run with two processes at work, in a process group of its own."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(folder=str(Path(__file__).parent)))
+    command, pipe = [sys.executable, script], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        assert process.stdout.readline() == "first\n"
+        yield process
+
+
 @pytest.mark.slow
 def test_an_interrupt_ends_all_without_a_stack_trace(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(INTERRUPTED.format(folder=str(Path(__file__).parent)))
-    with subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        assert process.stdout.readline() == "first\n"
+    with started(tmp_path) as process:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         said, complained = process.communicate(timeout=60)
     assert said == "stopped\n"
     assert "Traceback" not in complained
+
+
+@pytest.mark.slow
+def test_processes_end_with_a_run_that_is_killed(tmp_path):
+    with started(tmp_path) as process:
+        process.kill()
+        process.wait()
+        for _ in range(600):
+            try:
+                os.killpg(process.pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+    pytest.fail("processes go on without the run that started them")

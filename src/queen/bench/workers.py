@@ -7,7 +7,9 @@ networks. (Pools that end a process whose memory has grown, as joblib's does, st
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -44,7 +46,7 @@ def _in_processes(work: Work, tasks: Sequence[Task], place: Place) -> Iterator[O
     """Spread the tasks over processes; whoever stops listening ends them at once."""
     others, done = multiprocessing.active_children(), False
     # Not forked: CUDA does not survive that.
-    pool = ProcessPoolExecutor(place.jobs, multiprocessing.get_context("spawn"), initializer=_end_without_a_word)
+    pool = ProcessPoolExecutor(place.jobs, multiprocessing.get_context("spawn"), initializer=_end_quietly)
     try:
         for future in as_completed([pool.submit(work, task, place) for task in tasks]):
             yield future.result()
@@ -57,6 +59,15 @@ def _in_processes(work: Work, tasks: Sequence[Task], place: Place) -> Iterator[O
         pool.shutdown(cancel_futures=True)
 
 
-def _end_without_a_word() -> None:
-    """Let Ctrl-C, which reaches every process of a terminal, end this one without a stack trace."""
+def _end_quietly() -> None:
+    """Let this process end with the one that started it, even if that is killed, and by Ctrl-C without a stack trace,
+    which reaches every process of a terminal."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # not sys.exit, which ends this thread alone
