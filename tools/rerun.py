@@ -19,9 +19,9 @@ from queen.bench.render.comparison import (
 from queen.bench.render.leaderboard import (
     PAPERS_CELLS,
     Best,
+    BoardRow,
     Leaderboard,
     Result,
-    Standing,
     leaderboard_markdown,
     make_leaderboard,
     name_cells,
@@ -126,7 +126,7 @@ def story() -> str:
     return "".join(f"- {line}\n" for line in lines)
 
 
-def _own_line(own: Standing) -> str:
+def _own_line(own: BoardRow) -> str:
     undefended = board().find("none")
     none = f", the best undefended thief {_percent(undefended.stolen)}" if undefended else ""
     text = (
@@ -141,7 +141,7 @@ def _own_line(own: Standing) -> str:
     return text
 
 
-def _price_line(own: Standing) -> str:
+def _price_line(own: BoardRow) -> str:
     some = next(r for r in _results() if r["column"] == OWN)["utility"]
     one, many = some["one_client"], some["many_clients"]
     return (
@@ -152,7 +152,7 @@ def _price_line(own: Standing) -> str:
     )
 
 
-def _rivals_line(rivals: Sequence[Standing]) -> list[str]:
+def _rivals_line(rivals: Sequence[BoardRow]) -> list[str]:
     """What the strongest of the others leaves, and how far down it is from no defense at all."""
     undefended, ranked = board().find("none"), [one for one in rivals if one.stolen is not None]
     if not ranked or undefended is None or undefended.stolen is None:
@@ -236,12 +236,12 @@ def _named(best: Best | None) -> str:
     return "nothing" if best is None else f"{_percent(best.entry.mean)} ({best.query} {best.attack})"
 
 
-def _count(one: Standing) -> str:
+def _count(one: BoardRow) -> str:
     count = one.published.count if one.published else 0
     return "all of them run" if count == len(PAPERS_CELLS) else f"{count} of the {len(PAPERS_CELLS)} run so far"
 
 
-def _cells(one: Standing) -> str:
+def _cells(one: BoardRow) -> str:
     return "all its cells run" if one.complete else f"{one.run} of {one.run + len(one.missing)} cells run so far"
 
 

@@ -21,8 +21,9 @@ from typing import Any
 import torch
 
 from queen.bench.code import describe_code
+from queen.bench.naming import as_json
 from queen.bench.protectee import make_protectee
-from queen.bench.spec import Spec, as_json, read_spec
+from queen.bench.spec import Spec, read_spec
 from queen.bench.trials.cell import hardware, run_trial
 from queen.bench.trials.trial import Trial
 from queen.cache import Cache

@@ -22,9 +22,10 @@ import pytest
 import yaml
 
 from queen.bench import ray as cluster
+from queen.bench.naming import as_json
 from queen.bench.ray import Place, on_ray
 from queen.bench.run import read_results, run_spec, work
-from queen.bench.spec import as_json, make_spec
+from queen.bench.spec import make_spec
 from queen.errors import OptionError
 from tests.support.waiting import PATIENCE, wait_for
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import PUBLISHED_WIDTHS, Sizes
+from queen.bench.naming import as_json
 from queen.bench.parsing import SpecError, read_yaml
-from queen.bench.spec import ImageSet, as_json, make_spec, read_spec
+from queen.bench.spec import ImageSet, make_spec, read_spec
 from queen.defenses import DEFENSES
 from queen.training import Schedule
 from tests.support.benchmarks import content, tiny_spec

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from queen.attacks import find_attack, find_queries
 from queen.attacks.base import Sizes
 from queen.bench.datasets.own import Owned, as_tensors
+from queen.bench.naming import as_json, digest
 from queen.bench.protectee import Labelled, Protectee
 from queen.bench.render.table import Table, tables, to_markdown
-from queen.bench.spec import Utility, as_json, digest
+from queen.bench.spec import Utility
 from queen.bench.trials.cell import run_trial
 from queen.bench.trials.trial import Trial
 from queen.bench.weights import sha256_of

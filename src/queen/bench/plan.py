@@ -15,8 +15,9 @@ from typing import Any
 
 from queen.attacks import ATTACKS
 from queen.bench.datasets.load import files_of_set, find_root
+from queen.bench.naming import as_json
 from queen.bench.run import has_results, is_finished, read_results
-from queen.bench.spec import Cell, ImageSet, Spec, as_json
+from queen.bench.spec import Cell, ImageSet, Spec
 from queen.bench.trials.asking import sends_plain_images
 from queen.bench.trials.trial import Trial
 from queen.bench.weights import files_of_weights

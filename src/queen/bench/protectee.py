@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from queen.bench.datasets import Images, load_set
 from queen.bench.datasets.load import find_root
+from queen.bench.naming import as_json, digest
 from queen.bench.parsing import SpecError
-from queen.bench.spec import DEFAULT_NETWORK, ImageSet, ProtecteeSpec, Thief, as_json, digest
+from queen.bench.spec import DEFAULT_NETWORK, ImageSet, ProtecteeSpec, Thief
 from queen.bench.weights import load_weights, sha256_of, travelling_network
 from queen.cache import Cache, code_version, fingerprint
 from queen.defenses.base import Victim

@@ -15,10 +15,11 @@ import torch
 
 from queen.atomic import make_folder, write_atomically
 from queen.attacks import ATTACKS, ONCE_EACH
+from queen.bench.naming import as_json
 from queen.bench.parsing import SpecError
 from queen.bench.protectee import Protectee, make_protectee
 from queen.bench.ray import Outcome, Place, Task, on_ray
-from queen.bench.spec import VERSION, Cell, ProtecteeSpec, Spec, as_json, make_spec
+from queen.bench.spec import VERSION, Cell, ProtecteeSpec, Spec, make_spec
 from queen.bench.trials.cell import fit_defense, run_trial
 from queen.bench.trials.trial import Trial
 from queen.bench.workers import on_cores

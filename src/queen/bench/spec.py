@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +11,7 @@ from typing import Any
 
 from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import PUBLISHED_WIDTHS, Sizes
+from queen.bench.naming import as_json, digest
 from queen.bench.parsing import SpecError, make_checked, read_yaml
 from queen.defenses import DEFENSES
 from queen.defenses.base import nearest
@@ -228,25 +227,6 @@ class Cell:
     def hash(self) -> str:
         """A short name for the config."""
         return digest(self.config)
-
-
-def digest(value: object) -> str:
-    """A short name for anything that JSON can say."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def as_json(value: Any) -> Any:
-    """Dataclasses as plain dictionaries, tuples as lists.
-
-    Fields marked `LATER` are left out where they have their default: a spec written before they existed says the same.
-    """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        said = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        unsaid = {f.name for f in dataclasses.fields(value) if f.metadata == LATER and said[f.name] == f.default}
-        return {name: as_json(inner) for name, inner in said.items() if name not in unsaid}
-    if isinstance(value, Mapping):
-        return {str(k): as_json(v) for k, v in value.items()}
-    return [as_json(v) for v in value] if isinstance(value, tuple | list) else value
 
 
 def read_spec(path: Path) -> Spec:

@@ -19,11 +19,12 @@ from typing import Any
 
 import torch
 
+from queen.bench.naming import as_json, digest
 from queen.bench.parsing import read_yaml
 from queen.bench.protectee import Labelled, Protectee, make_protectee
 from queen.bench.recovery import recovery_by_verdict
 from queen.bench.run import read_results, run_spec
-from queen.bench.spec import BENIGN, Spec, as_json, digest, make_spec
+from queen.bench.spec import BENIGN, Spec, make_spec
 from queen.cache import Cache
 from queen.demo import measure
 from queen.demo.summary import Result, summarise_adaptive, summarise_policy

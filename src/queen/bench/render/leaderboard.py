@@ -52,7 +52,7 @@ class Best:
 
 
 @dataclass(frozen=True)
-class Standing:
+class BoardRow:
     """One defense. Shares are in 0..1; what was not measured is None.
 
     `best` is over all attackers but those who own the victim's encoder, `published` over those of `PAPERS_CELLS`, and
@@ -93,12 +93,12 @@ class Standing:
 class Leaderboard:
     """All defenses, the one that leaves least to its best thief first; `not_run` are planned ones without a result."""
 
-    standings: tuple[Standing, ...]
+    standings: tuple[BoardRow, ...]
     victim: float
     chance: float
     not_run: tuple[str, ...]
 
-    def find(self, column: str) -> Standing | None:
+    def find(self, column: str) -> BoardRow | None:
         """The defense of this name, if it was run."""
         return next((standing for standing in self.standings if standing.column == column), None)
 
@@ -122,14 +122,14 @@ def make_leaderboard(results: Sequence[Result], planned: Iterable[Planned], time
     )
 
 
-def _standing(results: Sequence[Result], planned: Sequence[Planned], time: float | None) -> Standing:
+def _standing(results: Sequence[Result], planned: Sequence[Planned], time: float | None) -> BoardRow:
     owners = [r for r in results if "encoder" in r["knows"]]
     others = [r for r in results if "encoder" not in r["knows"]]
     direct = [r for r in others if (r["query"], r["attack"]) == ("knockoff", "direct")]
     done = {(r["query"], r["attack"], r["seed"]) for r in results}
     tried, missing = {cell[:2] for cell in done}, tuple(cell[1:] for cell in planned if cell[1:] not in done)
     clients = {r["seed"]: r["utility"] for r in results}.values()
-    return Standing(
+    return BoardRow(
         column=results[0]["column"],
         best=_best(others),
         published=_best([r for r in others if (r["query"], r["attack"]) in PAPERS_CELLS]),
@@ -179,7 +179,7 @@ def leaderboard_markdown(board: Leaderboard) -> str:
     return f"{markdown_table([HEADER[place] for place in columns], rows)}\n{notes}"
 
 
-def _row(one: Standing) -> tuple[str, ...]:
+def _row(one: BoardRow) -> tuple[str, ...]:
     published = DASH if one.published is None else f"{one.published.entry.text()} ({_of_twelve(one)})"
     return (
         one.column,
@@ -197,7 +197,7 @@ def _row(one: Standing) -> tuple[str, ...]:
     )
 
 
-def _of_twelve(one: Standing) -> str:
+def _of_twelve(one: BoardRow) -> str:
     return f"{one.published.count if one.published else 0} of {len(PAPERS_CELLS)}"
 
 

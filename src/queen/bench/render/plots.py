@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import isnan
 from typing import Any
 
-from queen.bench.render.leaderboard import Leaderboard, Standing
+from queen.bench.render.leaderboard import BoardRow, Leaderboard
 from queen.bench.render.table import BEST, Row, Table
 from queen.plots import png
 
@@ -103,7 +103,7 @@ def draw_leaderboard(board: Leaderboard) -> bytes:
     return png(figure)
 
 
-def _draw_points(axis: Any, colour: str, rows: Sequence[Standing], values: Sequence[float], form: str) -> None:
+def _draw_points(axis: Any, colour: str, rows: Sequence[BoardRow], values: Sequence[float], form: str) -> None:
     """One point a row with its value beside it, on a line from zero; NaN is left out."""
     for place, (one, value) in enumerate(zip(rows, values, strict=True)):
         if not isnan(value):

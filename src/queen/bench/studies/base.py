@@ -11,17 +11,10 @@ import torch
 
 from queen.attacks import find_attack
 from queen.bench.code import TRYING
+from queen.bench.naming import as_json, digest
 from queen.bench.parsing import SpecError, make_checked, read_yaml
 from queen.bench.protectee import Labelled, Protectee
-from queen.bench.spec import (
-    VERSION,
-    Spec,
-    Utility,
-    as_json,
-    digest,
-    make_spec,
-    read_spec,
-)
+from queen.bench.spec import VERSION, Spec, Utility, make_spec, read_spec
 from queen.bench.studies.needs import FOREIGN, OWN_KIND, QUERY, StudyNeeds, check_base, check_pool, find_method
 from queen.bench.trials.cell import run_trial
 from queen.bench.trials.trial import Trial

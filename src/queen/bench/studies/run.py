@@ -12,10 +12,11 @@ import torch
 
 from queen.atomic import write_atomically
 from queen.bench.code import describe_code
+from queen.bench.naming import as_json, digest
 from queen.bench.parsing import SpecError
 from queen.bench.protectee import make_protectee
 from queen.bench.run import read_result, write_result
-from queen.bench.spec import VERSION, as_json, digest
+from queen.bench.spec import VERSION
 from queen.bench.studies.base import Study, StudyContext, base_config, read_study
 from queen.bench.trials.cell import hardware
 from queen.cache import Cache

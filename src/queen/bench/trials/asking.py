@@ -15,8 +15,8 @@ from queen.attacks import ATTACKS, QUERIES
 from queen.attacks.base import CountedOracle, Knowledge, Transcript, ask_from_one_account
 from queen.attacks.queries.knockoff import draw_rows
 from queen.bench.code import defending_code
+from queen.bench.naming import digest
 from queen.bench.protectee import Protectee
-from queen.bench.spec import digest
 from queen.bench.trials.trial import Trial, make_knowledge
 from queen.cache import Cache, fingerprint
 from queen.defenses.base import Endpoint

@@ -13,8 +13,9 @@ from torch import Tensor
 from queen.attacks import ATTACKS
 from queen.attacks.base import Transcript
 from queen.bench.code import describe_code, trying_code
+from queen.bench.naming import as_json, digest
 from queen.bench.protectee import Protectee
-from queen.bench.spec import VERSION, as_json, digest
+from queen.bench.spec import VERSION
 from queen.bench.trials.asking import Interrogation, interrogate
 from queen.bench.trials.flags import (
     HONEST,

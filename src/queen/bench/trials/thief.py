@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from queen.attacks import ATTACKS
 from queen.attacks.base import Attack, Knowledge, Transcript, train_thief
 from queen.bench.code import trying_code
+from queen.bench.naming import as_json, digest
 from queen.bench.protectee import Protectee
-from queen.bench.spec import as_json, digest
 from queen.bench.trials.trial import Trial
 from queen.cache import Cache, Timed, fingerprint
 from queen.core.split import run_model

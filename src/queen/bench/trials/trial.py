@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from queen.attacks.base import Knowledge, Sizes
 from queen.attacks.strategies.heads import encoder_of
+from queen.bench.naming import digest
 from queen.bench.protectee import Protectee
-from queen.bench.spec import Cell, Utility, digest
+from queen.bench.spec import Cell, Utility
 from queen.defenses import DEFENSES
 from queen.defenses.base import Endpoint
 from queen.errors import HeadError
