@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: demo serve adaptive test check quick-test coverage lint format qa results speed bench-smoke pages \
+.PHONY: demo serve adaptive test long-test check quick-test coverage lint format qa results speed bench-smoke pages \
   sbom lock install-hashed audit clean
 
 demo: $(STAMP)                ## train, protect and attack a small digit classifier; report in build/demo/
@@ -19,17 +19,20 @@ build/demo/bundle/bundle.json: | $(STAMP)
 adaptive: $(STAMP)            ## the same, and attackers who know the sentinel (under 8 minutes)
 	$(BIN)/queen demo --adaptive
 
-test: $(STAMP)                ## the whole test suite (under 10 minutes)
-	$(PYTEST)
+test: $(STAMP)                ## the test suite (under 10 minutes)
+	$(PYTEST) -m "not long"
+
+long-test: $(STAMP)           ## the same, what takes half a minute each, and three times as many random streams
+	QUEEN_TESTS=long $(PYTEST)
 
 check: $(STAMP)               ## before every commit: the linters, and beside them the quick tests (under 3 minutes)
 	$(MAKE) --jobs=2 lint quick-test
 
 quick-test: $(STAMP)          ## all tests that are neither slow nor need Redis, a browser, Ray or other people's clients
-	$(PYTEST) -m "not slow and not real"
+	$(PYTEST) -m "not slow and not real and not long"
 
-coverage: $(STAMP)            ## the whole test suite again, with branch coverage, which costs half as much time more
-	$(PYTEST) --cov --cov-report=term
+coverage: $(STAMP)            ## the test suite again, with branch coverage, which costs half as much time more
+	$(PYTEST) -m "not long" --cov --cov-report=term
 
 lint: $(STAMP)                ## style, types, the direction of imports, and whether everything is pinned
 	$(BIN)/ruff check .

@@ -238,6 +238,7 @@ def test_nothing_to_do_needs_no_cluster():
     assert list(on_ray(work, [], Place("here"), "nowhere")) == []
 
 
+@pytest.mark.long
 def test_the_command_starts_a_cluster_and_leaves_nothing_behind(plain, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(plain, out)

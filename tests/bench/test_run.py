@@ -98,6 +98,7 @@ def test_a_larger_spec_goes_on_where_a_smaller_one_ended(finished, tmp_path):
     assert len(read_results(out)) == 8
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_jobs_give_the_numbers_of_one(finished, tmp_path):
     done = run_spec(tiny_spec(), tmp_path, jobs=2)

@@ -13,6 +13,7 @@ from tests.support.paths import ROOT
 FOUR_GIB = 4 * 2**30  # of address space: all that is mapped counts, the images too
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_thousand_classes_of_64_pixels_are_evaluated_within_4_gib():
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}  # CUDA reserves far more

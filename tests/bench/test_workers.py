@@ -81,7 +81,9 @@ def test_whoever_stops_listening_ends_the_processes(tmp_path):
 
 
 SCRIPT = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started deaf to it
 sys.path.insert(0, {folder!r})
 from queen.bench.ray import Place
 from queen.bench.workers import on_cores

@@ -41,6 +41,7 @@ def check(result: dict) -> None:
     assert result["query_time_ratio"]["none"] == 1
 
 
+@pytest.mark.long
 def test_every_promised_number_is_there(result):
     check(result)
     assert result["quick"] is True
@@ -54,6 +55,7 @@ def test_the_committed_measurement_holds_the_same():
     assert committed["query_time_network"].startswith("vgg16_bn, untrained, 1000 images ")
 
 
+@pytest.mark.long
 def test_the_program_prints_json_or_tables(result, monkeypatch, capsys):
     monkeypatch.setattr(rivals, "measure_rivals", lambda quick: result | {"quick": quick})
     rivals.main(["--json", "--quick"])

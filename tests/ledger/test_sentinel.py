@@ -260,7 +260,7 @@ def test_only_what_changed_is_written(path):
 numbers_of = st.integers(0, 300) | st.integers(0, 2**17) | st.integers(0, wealth.MOST)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(data=st.data(), scores=st.integers(1, 4), labels=st.sets(st.integers(0, 40) | st.just(2**31 - 1), min_size=1))
 def test_winnings_come_back_as_they_were_written(data, scores, labels):
     drawn = Winnings.empty(scores)

@@ -181,6 +181,7 @@ def test_only_what_was_counted_in_between_counts():
     assert scrape.mean(nothing, "t_seconds") != scrape.mean(nothing, "t_seconds")  # NaN
 
 
+@pytest.mark.long
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="no redis-server here: apt install redis-server")

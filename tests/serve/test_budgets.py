@@ -18,6 +18,7 @@ def test_a_kill_between_alarm_and_delivery_loses_nothing(tmp_path):
     assert failed(survives(tmp_path, f"sqlite:///{tmp_path / 'ledger.sqlite'}", 1)) == []
 
 
+@pytest.mark.long
 def test_a_server_that_notes_and_remembers_nothing_is_found_out(tmp_path):
     ledger = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
     wrong = {check.name for check in failed(survives(tmp_path, ledger, 1, module="qa.broken.forgetful", patience=1.0))}

@@ -61,6 +61,7 @@ def test_fuzzed_requests_are_refused_or_answered_and_recorded(stage):
     assert_all(hostile.fuzzed(stage, 300))
 
 
+@pytest.mark.long
 def test_a_server_that_trusts_its_input_is_found_out(tmp_path):
     with started(tmp_path, module="qa.broken.trusting", **hostile.SETTINGS) as server:
         wrong = {check.name for check in failed(hostile.named(hostile.staged(server, "memory://"), only="json"))}
@@ -195,6 +196,7 @@ def test_a_redis_that_fails_means_no_answers_until_it_works_again(tmp_path):
     assert_all(faults.with_redis(tmp_path / "redis", 16))
 
 
+@pytest.mark.long
 def test_a_server_that_forgives_its_ledger_is_found_out(tmp_path):
     wrong = {
         check.name for check in failed(faults.with_file(tmp_path / "file", 8, module="qa.broken.forgiving", most=1))
@@ -207,6 +209,7 @@ def test_a_server_told_to_stop_answers_what_it_accepted(tmp_path):
     assert_all(shutdown.ended(tmp_path / "end", url, hangers=True, within=ANY, shutdown_timeout=4.0))
 
 
+@pytest.mark.long
 def test_a_server_that_just_ends_is_found_out(tmp_path):
     url = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
     wrong = failed(shutdown.ended(tmp_path / "end", url, module="qa.broken.abrupt", within=ANY))
@@ -225,6 +228,7 @@ def test_a_flood_refuses_nobody_else_and_the_accused_lose_first(tmp_path):
         assert_all(fairness.accused_lose_first(server, 1.0))
 
 
+@pytest.mark.long
 def test_a_server_with_one_queue_for_all_is_found_out(tmp_path):
     with fairness.pinned(tmp_path, module="qa.broken.one_queue", max_queue=fairness.SHORT) as server:
         assert failed(fairness.accused_lose_first(server, 1.0))

@@ -54,6 +54,7 @@ def test_policies_whose_answers_are_wrong_by_design_are_named_where_clients_shar
         assert f"{shared} share" in sentence
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_scenario_holds_for_a_network_prefix_and_its_control_fails(tmp_path):
     assert failed(neighbours.prefixes(tmp_path / "real", 10)) == []

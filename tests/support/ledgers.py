@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from itertools import count
+from math import ceil
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,9 @@ ALL_LEDGERS = LEDGERS | OTHER_WAYS
 BAD_CLIENTS = [7, None, b"a", "", "a\0b", "x" * 257, "é" * 129, "\ud800"]
 
 
+SHARE = 1.0 if os.environ.get("QUEEN_TESTS") == "long" else 0.3  # of the random streams
+
+
 def on_random_streams(examples: Mapping[str, int], **strategies: SearchStrategy) -> Callable[[Callable], Callable]:
     """Make a test of a check(make, **drawn): for every named store, on that number of random streams.
 
@@ -84,7 +89,7 @@ def on_random_streams(examples: Mapping[str, int], **strategies: SearchStrategy)
     def decorate(check: Callable) -> Callable:
         @pytest.mark.parametrize("store", examples)
         def test(store: str) -> None:
-            @settings(max_examples=examples[store], deadline=None, database=None, derandomize=True)
+            @settings(max_examples=ceil(SHARE * examples[store]), deadline=None, database=None, derandomize=True)
             @given(**strategies)
             def run(**drawn: object) -> None:
                 check(ALL_LEDGERS[store], **drawn)

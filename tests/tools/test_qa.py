@@ -108,9 +108,11 @@ def test_ctrl_c_shows_what_was_done(scenarios):
     out = scenarios(goal_61_good=GOOD, goal_62_hung=ENDLESS)
     programs = {number: str(path) for number, path in qa.find_scenarios().items()}
     code = f"""
+import signal
 import sys
 from pathlib import Path
 from tools import qa
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started deaf to it
 qa.find_scenarios = lambda: {{number: Path(path) for number, path in {programs!r}.items()}}
 sys.exit(qa.main(["--out", {str(out)!r}]))
 """

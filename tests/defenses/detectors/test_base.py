@@ -226,6 +226,7 @@ def test_fresh_benign_clients_are_accused_no_more_often_than_promised(name):
     assert (betaincinv(accused, clients - accused + 1, 0.01) if accused else 0) <= alpha
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_rate_is_approximate_and_the_nearer_the_smaller_a_life_is_beside_the_calibration_images():
     """SEAT among made-up images: simulated clients share images with each other, new clients with nobody."""

@@ -291,6 +291,7 @@ def test_it_goes_when_told_to_and_leaves_the_cluster(server, nodes):
         RestClient(server, server.key).get("/v2/health/live")
 
 
+@pytest.mark.long
 def test_a_cluster_of_its_own_ends_with_it(redis, tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as short:  # the names of sockets must be
