@@ -12,6 +12,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from queen.errors import OptionError
 from queen.ledger import Budget, Event, Standing
+from queen.ledger.usage import Usage
 
 TIMEOUT = 10.0  # seconds per request
 PATIENCE = 120.0  # seconds that a server may take to read very many clients for the first time
@@ -95,6 +96,7 @@ def _standing(line: dict[str, Any]) -> Standing:
     return Standing(**{
         **{field.name: line[field.name] for field in fields(Standing) if field.name in line},
         "budget": line["budget"] and Budget(**line["budget"]),
+        "extra_usage": Usage(**line.get("extra_usage", {})),
         "coverage": {entry["label"]: entry["cqs"] for entry in classes},
     })  # fmt: skip
 
