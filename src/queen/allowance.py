@@ -75,10 +75,10 @@ def check_allowance(value: Any, is_right: Callable[[Any], bool]) -> float | str 
     return f"{_shortest(amount)}/{period}"
 
 
-def read_text(text: str) -> float | str:
+def read_amount(text: str) -> float | str:
     """What a person typed, as an option takes it: a number where it is one, else the text itself, to be checked there.
 
-    >>> read_text("2000"), read_text("0.2"), read_text("2000/day")
+    >>> read_amount("2000"), read_amount("0.2"), read_amount("2000/day")
     (2000, 0.2, '2000/day')
     """
     try:

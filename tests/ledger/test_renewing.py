@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import ExitStack, closing
+from copy import deepcopy
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -11,10 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queen.errors import LedgerError
 from queen.ledger import Budget, Ledger, MemoryLedger, SqliteLedger
+from queen.ledger.redis.codec import pack_budget
+from queen.ledger.usage import Usage
 from queen.options import Group, Limits
 from tests.reference.watch import Rules, Watcher
 from tests.reference.windows import window
+from tests.support.ledgers import LEDGERS, redis_ledger
 from tests.support.points import cut, cuts_of
 from tests.support.queries import (
     NAMES,
@@ -25,6 +30,7 @@ from tests.support.queries import (
     operate,
     operation_of,
     outcomes,
+    picture,
     pictures,
     queries_of,
     rules_of,
@@ -36,6 +42,7 @@ from tests.support.times import MIDNIGHT, SetTime, TwoClocks, at_set_time, redis
 
 HOUR, DAY, WEEK = 3600, 86400, 7 * 86400
 FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # a disk would wait for every commit
+POINTS = [(0.0, 0.0), (0.8, 0.0), (0.0, 0.8), (-0.8, 0.0), (0.0, -0.8), (0.5, 0.5)]
 THRESHOLDS = ["0.01/hour", "0.1/day", "0.05/week", "0.0/day", "0.2/month", 0.1]
 EXTRAS = ["1/hour", "3/day", "2/week", "0/day", "5/month", 2, 1000]
 limits_of = st.builds(
@@ -183,3 +190,117 @@ def test_two_processes_whose_clocks_differ_give_no_more_than_the_later_clock(tur
             windows.add(window("hour", latest))
             total += answered(ledgers[turn], limits, 3, 10 * i)
         assert total <= 2 * len(windows)
+
+
+IN_DISCS = [picture(20 + i, point) for i, point in enumerate(POINTS)]
+STATE_QUERIES = [*pictures(3), *pictures(3, 10, label=1), *IN_DISCS]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    limits=limits_of,
+    sent=st.lists(st.integers(0, 11), max_size=30),
+    later=st.sampled_from([0, HOUR, DAY]),
+    asked=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([(2.0, 0.0), *POINTS])), min_size=2, max_size=6),
+)
+def test_what_is_said_of_a_refused_row_does_not_depend_on_the_row(limits, sent, later, asked):
+    """Whatever class and place: the account alone decides when it may come back."""
+    clock = SetTime()
+    ledger = MemoryLedger(clock=clock)
+    judge(ledger, Rules(limits), [STATE_QUERIES[i] for i in sent] or STATE_QUERIES[:1])
+    clock.set(MIDNIGHT + later)
+    said = set()
+    for i, (label, point) in enumerate(asked):
+        copy = deepcopy_of(ledger, clock)
+        said |= set(judge(copy, Rules(limits), pictures(1, 100 + i, label=label, point=point)).denials.values())
+    assert len(said) <= 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(limits=limits_of, sent=st.lists(st.integers(0, 11), min_size=1, max_size=30), asked=st.integers(0, 11))
+def test_who_comes_back_when_it_was_told_is_answered(limits, sent, asked):
+    clock = SetTime(MIDNIGHT + 5 * HOUR)
+    ledger = MemoryLedger(clock=clock)
+    judge(ledger, Rules(limits), [STATE_QUERIES[i] for i in sent])
+    again = replace(STATE_QUERIES[asked], digest=999, sketch=(1e4, *[0.0] * 7))
+    denials = judge(deepcopy_of(ledger, clock), Rules(limits), again).denials
+    if denials and denials[0].renews is not None:
+        clock.set(denials[0].renews)
+        assert not judge(deepcopy_of(ledger, clock), Rules(limits), again).spent.any()
+
+
+def deepcopy_of(ledger: MemoryLedger, clock: SetTime) -> MemoryLedger:
+    copy = MemoryLedger(clock=clock)
+    copy._states, copy._tests = deepcopy(ledger._states), deepcopy(ledger._tests)
+    return copy
+
+
+def test_a_file_refuses_a_clock_that_is_behind_until_it_is_accepted(tmp_path):
+    path, limits, now = tmp_path / "a.db", Limits(extra_answers="2/day"), MIDNIGHT + 10 * DAY
+    with closing(SqliteLedger(path, clock=TwoClocks(now).make())) as ledger:
+        assert answered(ledger, limits, 3, 0) == 2
+    with pytest.raises(LedgerError, match=r"the clock is 777,600 s behind.*2026-11-28.*2026-11-19.*--accept"):
+        SqliteLedger(path, clock=TwoClocks(now - 9 * DAY).make())
+    with closing(SqliteLedger(path, clock=TwoClocks(now - 59).make())) as ledger:  # no more than drift
+        assert ledger.now() == now
+    right = TwoClocks(now - 9 * DAY)
+    with closing(SqliteLedger(path, clock=right.make(), any_clock=True)) as ledger:
+        ledger.accept_clock("olga")
+        assert [(event.what, event.actor) for event in ledger.events()][-1] == ("clock", "olga")
+        assert answered(ledger, limits, 1, 10) == 0  # nothing is given back
+    with closing(SqliteLedger(path, clock=right.make())) as ledger:
+        assert answered(ledger, limits, 1, 20) == 0
+        right.monotonic += DAY
+        assert answered(ledger, limits, 3, 30) == 2
+
+
+def test_a_file_without_budgets_that_renew_takes_any_clock(tmp_path):
+    path = tmp_path / "a.db"
+    for now in (MIDNIGHT, MIDNIGHT - WEEK):
+        with closing(SqliteLedger(path, clock=TwoClocks(now).make())) as ledger:
+            answered(ledger, Limits(), 3, 0)
+            assert ledger.fact("time") is None
+
+
+@pytest.mark.real
+def test_an_accepted_clock_lets_budgets_renew_at_the_end_of_the_present_window(tmp_path):
+    limits, clock = Limits(radius=0.5, threshold="0.01/day", extra_answers="2/day"), SetTime(MIDNIGHT + WEEK)
+    with redis_time() as set_redis, ExitStack() as stack:
+        set_redis(clock.now())
+        stores = {name: stack.enter_context(closing(one)) for name, one in at_set_time(clock, tmp_path).items()}
+        for name, store in stores.items():
+            ledger = store.ledger
+            seen = []
+            for i, now in enumerate([MIDNIGHT + WEEK, MIDNIGHT, None, MIDNIGHT, MIDNIGHT + DAY]):
+                if now is None:
+                    ledger.accept_clock("olga")
+                    continue
+                clock.set(now)
+                set_redis(now)
+                judgement = judge(ledger, Rules(limits), [*pictures(3, 10 * i), picture(10 * i + 5, POINTS[i])])
+                seen.append((~judgement.spent).tolist())
+            assert seen == [[True, True, False, True], [False] * 4, [False] * 4, [True, True, False, True]], name
+            assert ledger.events()[-1].what in ("class spent", "budget spent")
+
+
+@pytest.mark.real
+def test_a_budget_that_an_older_server_wrote_is_for_life_though_there_was_one_that_renews():
+    """It knows only of the first field; the periods that were there before are not those of what it wrote."""
+    with closing(redis_ledger()) as ledger:
+        ledger.set_budget("a", Budget(extra_answers="2/day", threshold="0.5/week"), "op")
+        assert ledger.standing("a").budget == Budget(extra_answers="2/day", threshold="0.5/week")
+        scope = ledger._keys("a")[0]
+        packed, _ = pack_budget(Budget(extra_answers=7))
+        ledger._servers.client_of(scope).hset(scope, "b", packed)
+        assert ledger.standing("a").budget == Budget(extra_answers=7)
+        assert answered(ledger, Limits(), 9, 0) == 7
+        assert ledger.standing("a").extra_usage == Usage()
+
+
+@pytest.mark.parametrize("make", LEDGERS.values(), ids=LEDGERS)
+def test_the_end_of_a_budget_that_renews_is_noted_once(make):
+    """On the true clocks of all stores; that it is noted again after a renewal, the reference says."""
+    with closing(make()) as ledger:
+        for extra in ("5/month", "5/month", "6/month"):
+            answered(ledger, Limits(extra_answers=extra), 9, 0 if extra == "5/month" else 100)
+        assert [event.what for event in ledger.events()] == ["budget low", "budget spent", "budget spent"]

@@ -147,6 +147,8 @@ def _sentinel_statements(bundle: Bundle, account: dict[str, Any], alarm_after: A
     yield _honest_answers(bundle)
     if bundle.sentinel.on_alarm in ("label-only", "observe"):
         yield f"Labels are NOT bounded: accused clients still get them (on_alarm {bundle.sentinel.on_alarm})."
+    if bundle.sentinel.on_spent == "label-only":
+        yield "Labels are NOT bounded: clients without budget still get them (on_spent label-only)."
     refused = report["calibration_first_refused"]
     when = f"a client is first refused after {refused} of them" if refused is not None else "none is refused"
     yield f"Replaying {report['calibration_images']} held-out images: {when}."

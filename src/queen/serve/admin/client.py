@@ -57,6 +57,10 @@ class AdminClient:
         """Note that somebody has seen an event."""
         self._call("/admin/acknowledge", {"event": event})
 
+    def now(self) -> int:
+        """The time by which budgets renew in the server's ledger."""
+        return int(self._call("/admin/overview")["server"]["ledger_time"])
+
     def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
         """Clear the alarm and wealth of a client or group."""
         self._call("/admin/pardon", {"name": name, "group": group})

@@ -130,7 +130,10 @@ class AdminApi:
         accounts, history = await asyncio.gather(self._accounts.get(), self._history.get())
         totals = (accounts.totals if accounts else NOT_YET) | {"unacknowledged": history and history.unacknowledged}
         service = self._service
-        server = server_facts(self._ledger, ready=service.ready, started=service.started, advice=service.advice)
+        ledger_time = await self._in_thread(self._ledger.now)
+        server = server_facts(
+            self._ledger, ledger_time, ready=service.ready, started=service.started, advice=service.advice
+        )
         bundle = bundle_facts(self._guard, self._service.spec, await self._bar())
         return {"bundle": bundle, "server": server, "totals": totals}
 
