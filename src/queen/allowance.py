@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 DAY = 86400
@@ -48,7 +47,6 @@ def _offset(period: int) -> int:
     return MONDAY if period == PERIODS["week"] else 0
 
 
-@lru_cache(maxsize=1024)
 def read_allowance(value: float | str) -> Allowance:
     """An allowance from what `check_allowance` returned: a number, or text such as "2000/day"."""
     if not isinstance(value, str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeGuard
 
 from queen.allowance import PERIODS, Allowance, check_allowance, read_allowance
@@ -55,12 +56,12 @@ class Limits:
             )
         object.__setattr__(self, "extra_answers", extra)
 
-    @property
+    @cached_property
     def class_allowance(self) -> Allowance:
         """The share of the disc that may be seen of a class, for life or per period."""
         return read_allowance(self.threshold)
 
-    @property
+    @cached_property
     def extra_allowance(self) -> Allowance:
         """How many extra answers there are, for life or per period."""
         return read_allowance(self.extra_answers)
