@@ -121,7 +121,7 @@ WRONG_SETTINGS = {
     "an unknown score": {"scores": ("energy", "entropy")},
     "a score twice": {"scores": ("energy", "energy")},
     "an unknown on_alarm": {"on_alarm": "honest"},
-    "an unknown on_spent": {"on_spent": "label-only"},
+    "an unknown on_spent": {"on_spent": "label"},
     "nothing on alarm": {"on_alarm": None},
     **{f"digits of {value}": {"digits": value} for value in (0, -1, 7, 2.0, "3", True)},
     **{f"after_alarm of {value}": {"after_alarm": value} for value in (-1, 1.5, math.inf, 2**53 + 1, "9", True)},

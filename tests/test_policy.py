@@ -8,7 +8,7 @@ from queen.policy import POLICIES, Action, find_policy
 from tests.reference.policies import TABLES
 
 ALARM_ANSWERS = {"decoy": "DECOY", "reverse": "REVERSE", "label-only": "LABEL", "refuse": "REFUSE"}
-SPENT_ANSWERS = {"refuse": "REFUSE", "decoy": "DECOY", "reverse": "REVERSE"}
+SPENT_ANSWERS = {"refuse": "REFUSE", "decoy": "DECOY", "reverse": "REVERSE", "label-only": "LABEL"}
 
 
 def judged(letters: str, spent: object, alarmed: object = None, trusted: object = None) -> Judgement:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeGuard
 
+from queen.allowance import PERIODS, Allowance, check_allowance, read_allowance
 from queen.errors import LimitsError, OptionError
 
 MIN_RADIUS, MAX_RADIUS = 1e-6, 1e6  # beyond, positions on the ledger's grid or squared radii would no longer be exact
@@ -16,7 +18,7 @@ MIN_ALPHA = 1e-12  # beyond, wealth would overflow before it accuses
 MAX_MARGIN = 10.0  # standard deviations; beyond, nobody could ever be accused
 SCORES = ("energy", "distance", "confidence", "knn")
 ON_ALARM = ("decoy", "reverse", "label-only", "refuse", "observe")
-ON_SPENT = ("refuse", "decoy", "reverse")
+ON_SPENT = ("refuse", "decoy", "reverse", "label-only")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,26 +28,43 @@ class Limits:
     `radius` is relative to the class's spread (rho = r / d), one number or one per class;
     `threshold` is the share t of the disc after which a class is spent;
     `extra_answers` is how many distinct honest answers outside the discs, or near a record, the sentinel gives.
+    Both are for life if they are numbers; "2000/day" or "0.2/week" renew every hour, day, week or month (30 days, see
+    `queen.allowance`). What is near an old record stays near it: a threshold per period limits the new area of it.
     """
 
     radius: float | tuple[float, ...] = 0.02
-    threshold: float = 0.2
-    extra_answers: int = 2000
+    threshold: float | str = 0.2
+    extra_answers: int | str = 2000
 
     def __post_init__(self) -> None:
-        radius, threshold = _plain(self.radius), _plain(self.threshold)
+        radius = _plain(self.radius)
         radii = tuple(radius) if isinstance(radius, tuple | list) else (radius,)
         if not radii or not all(_is_number(r) and MIN_RADIUS <= r <= MAX_RADIUS for r in radii):
             raise LimitsError(f"radius must be a number from {MIN_RADIUS} to {MAX_RADIUS:g}, got {self.radius!r}")
-        if not (_is_number(threshold) and 0 <= threshold <= sys.float_info.max):
-            raise LimitsError(f"threshold must be a finite number, not negative, got {self.threshold!r}")
-        extra = _plain(self.extra_answers)
-        if not (_is_whole(extra) and 0 <= extra <= MAX_ANSWERS):
-            raise LimitsError(f"extra_answers must be a whole number from 0 to 2^53, got {self.extra_answers!r}")
-        object.__setattr__(self, "extra_answers", extra)
         as_floats = tuple(float(r) for r in radii)
         object.__setattr__(self, "radius", as_floats if isinstance(radius, tuple | list) else as_floats[0])
-        object.__setattr__(self, "threshold", float(threshold))
+        threshold = check_allowance(_plain(self.threshold), _is_share)
+        if threshold is None:
+            known = f'or one per period ({", ".join(PERIODS)}) such as "0.2/week"'
+            raise LimitsError(f"threshold must be a finite number, not negative, {known}; got {self.threshold!r}")
+        object.__setattr__(self, "threshold", threshold if isinstance(threshold, str) else float(threshold))
+        extra = check_allowance(_plain(self.extra_answers), _is_count)
+        if extra is None:
+            known = f'or one per period ({", ".join(PERIODS)}) such as "2000/day"'
+            raise LimitsError(
+                f"extra_answers must be a whole number from 0 to 2^53, {known}; got {self.extra_answers!r}"
+            )
+        object.__setattr__(self, "extra_answers", extra)
+
+    @cached_property
+    def class_allowance(self) -> Allowance:
+        """The share of the disc that may be seen of a class, for life or per period."""
+        return read_allowance(self.threshold)
+
+    @cached_property
+    def extra_allowance(self) -> Allowance:
+        """How many extra answers there are, for life or per period."""
+        return read_allowance(self.extra_answers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +162,17 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _is_whole(value: object) -> bool:
+def _is_share(value: object) -> bool:
+    return _is_number(value) and 0 <= value <= sys.float_info.max
+
+
+def _is_count(value: object) -> bool:
+    return _is_whole(value) and 0 <= value <= MAX_ANSWERS
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

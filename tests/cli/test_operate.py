@@ -127,6 +127,20 @@ def test_a_client_may_have_a_budget_of_its_own(here, bundle):
     assert run(*ask)
 
 
+def test_a_budget_of_its_own_may_renew_and_the_list_says_what_is_left_and_until_when(here, bundle):
+    run("budget", "alice", "--extra-answers", "20/day", "--threshold", "0.5/week", "--ledger", "c.sqlite")
+    (alice,) = [line for line in as_json("clients", "--ledger", "c.sqlite") if line["name"] == "alice"]
+    assert alice["budget"] == {"extra_answers": "20/day", "threshold": "0.5/week"}
+    listed = " ".join(run("clients", "--ledger", "c.sqlite").output.split())
+    assert "alice has a budget of its own: 20/day extra answers, 0 used, 20 left, renews 20" in listed
+    assert "threshold 0.5/week, renews 20" in listed
+
+
+def test_a_budget_per_period_that_nobody_knows_is_refused_with_a_right_one(here, bundle):
+    wrong = mistake("budget", "alice", "--extra-answers", "20/year", "--ledger", "c.sqlite")
+    assert "such as \"2000/day\"; got '20/year'" in " ".join(wrong.split())
+
+
 @pytest.mark.parametrize("options", [[], ["--off", "--extra-answers", "5"]], ids=["nothing", "both"])
 def test_a_budget_must_say_what_it_is(here, options):
     assert "--extra-answers, --threshold or both" in mistake("budget", "alice", "--ledger", "c.sqlite", *options)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 def test_files_of_every_version(tmp_path):
     checks = [*schemas.files(tmp_path), *schemas.killed_files(tmp_path, kills=2)]
-    assert len(checks) == 13
+    assert len(checks) == 16
     assert [str(check) for check in failed(checks)] == []
 
 

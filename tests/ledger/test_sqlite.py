@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -125,7 +126,7 @@ def child(path):
 
 def send(process, labels, points, client="a", limits=LIMITS) -> None:
     call = {"client": client, "labels": labels.tolist(), "points": points.tolist()}
-    process.stdin.write(json.dumps({**call, "limits": vars(limits)}) + "\n")
+    process.stdin.write(json.dumps({**call, "limits": asdict(limits)}) + "\n")
     process.stdin.flush()
 
 
@@ -326,7 +327,7 @@ def test_refusals_say_why(path):
         SqliteLedger(path)
     path.unlink()
     from_the_past(path)
-    with pytest.raises(LedgerError, match=r"schema 2, .*migrates 3, 4, 5: open it once with .*or begin a new file"):
+    with pytest.raises(LedgerError, match=r"schema 2, .*migrates 3, 4, 5, 6: open it once with .*or begin a new file"):
         SqliteLedger(path)
 
 

@@ -13,6 +13,7 @@ from queen.ledger.rows import Rows, make_rows
 from queen.ledger.words import Budget
 from queen.options import Group, Limits
 from queen.sentinel.bets import Bets, Test
+from tests.reference.windows import HOUR, LONGEST, Uses, parts
 
 Ranks = tuple[int, int, bool]  # of one score: the rank to bet with, the one to remember, and whether its twin bets
 
@@ -199,22 +200,50 @@ class Account:
         self.cqs: dict[int, float] = {}
         self.pictures: list[tuple[float, ...]] = []  # sketches of what was unlike everything before, oldest first
         self.answered: list[int] = []  # digests, oldest first
+        self.extra_uses = Uses()  # while extra answers renew
+        self.class_uses: dict[int, Uses] = {}
 
-    def verdict(self, label: int, point: tuple[float, float], limits: Limits) -> str:
+    def extra_used(self, limits: Limits, now: int) -> float:
+        _, period = parts(limits.extra_answers)
+        return self.extra_uses.count(period, now) if period else self.extra
+
+    def covered(self, label: int, limits: Limits, now: int) -> float:
+        _, period = parts(limits.threshold)
+        if period:
+            return self.class_uses.get(label, Uses()).count(period, now)
+        return self.cqs.get(label, 0.0)
+
+    def is_class_spent(self, label: int, limits: Limits, now: int) -> bool:
+        return self.covered(label, limits, now) > parts(limits.threshold)[0]
+
+    def is_spent(self, limits: Limits, now: int) -> bool:
+        """Whether there is anything that it lacks."""
+        no_extra = self.extra_used(limits, now) >= parts(limits.extra_answers)[0]
+        return no_extra or any(self.is_class_spent(label, limits, now) for label in self.points)
+
+    def renews(self, limits: Limits, now: int) -> int | None:
+        """The first full hour in which nothing is spent any more; None if there is none."""
+        hours = range(now // HOUR + 1, now // HOUR + LONGEST)
+        return next((HOUR * hour for hour in hours if not self.is_spent(limits, HOUR * hour)), None)
+
+    def verdict(self, label: int, point: tuple[float, float], limits: Limits, now: int) -> str:
         (x, y), rho = point, radius_of(limits, label)
         if not x * x + y * y < 1.0:
             return "A"
         for rx, ry in self.points.get(label, []):
             if (x - rx) * (x - rx) + (y - ry) * (y - ry) < rho * rho:
                 return "D"
-        return "B" if self.cqs.get(label, 0.0) > limits.threshold else "C"
+        return "B" if self.is_class_spent(label, limits, now) else "C"
 
-    def record(self, label: int, point: tuple[float, float], limits: Limits) -> None:
+    def record(self, label: int, point: tuple[float, float], limits: Limits, now: int) -> None:
         (x, y), rho = point, radius_of(limits, label)
         sqs = 0.5 * math.erfc(math.sqrt(x * x + y * y) - 1.0)
         area = rho * rho * max(sqs * sqs, 0.25 * (1 + 1e-12))
         self.points.setdefault(label, []).append(point)
         self.cqs[label] = self.cqs.get(label, 0.0) + area
+        _, period = parts(limits.threshold)
+        if period:
+            self.class_uses.setdefault(label, Uses()).add(period, area, now)
 
     def knows(self, query: Query) -> bool:
         return any(near(query.sketch, sketch) for sketch in self.pictures)
@@ -258,7 +287,8 @@ def granted(budget: Budget, limits: Limits) -> Limits:
 class Watcher:
     """A ledger that judges one query at a time.
 
-    `capacity` is how many pictures, and how many answers, of a client it keeps in mind. `rules` may be exchanged.
+    `capacity` is how many pictures, and how many answers, of a client it keeps in mind. `rules` may be exchanged, and
+    the time `now` set. `denial` is whose budget did not allow the last query, used how far, of how much, renewing when.
     """
 
     def __init__(self, rules: Rules, capacity: int = 1024) -> None:
@@ -267,6 +297,8 @@ class Watcher:
         self.accounts: dict[tuple[bool, str], Account] = {}
         self.tests: list[tuple[str, int]] = []
         self.events: list[tuple] = []
+        self.now = 0
+        self.denial: tuple[str, bool, int, int, int | None, int] | None = None
 
     def account(self, name: str, *, group: bool = False) -> Account:
         return self.accounts.setdefault((group, name), Account())
@@ -281,7 +313,7 @@ class Watcher:
     def ask(self, query: Query) -> tuple[str, bool, bool, bool, bool, bool]:
         """Letter, spent, alarmed, trusted, repeated and cut off. The client's own account is asked first, then its
         groups' by kind; each decides and charges for itself, and what one denies the next never hears of."""
-        rules = self.rules
+        rules, self.denial = self.rules, None
         self.number_of(rules.the_test)
         own = self.account(query.client)
         members = [(query.client, False, rules.limits, rules.enforce and not own.allowed)]
@@ -315,7 +347,7 @@ class Watcher:
         `again`: another account is accused and answers the query as before its alarm; this one must remember it too.
         """
         account.queries += 1
-        letter = account.verdict(query.label, query.point, limits)
+        letter = account.verdict(query.label, query.point, limits, self.now)
         if account.accused and enforce:
             return letter, self._ask_accused(query, is_group, account)
         known = account.knows(query)
@@ -331,14 +363,19 @@ class Watcher:
             return letter, "cut off"
         extra = letter in "AD" and not same
         stood = self._stands(account, limits)
-        over = account.cqs.get(query.label, 0.0) > limits.threshold
-        over = over or (extra and account.extra >= limits.extra_answers)
+        (most, period), used = parts(limits.extra_answers), account.extra_used(limits, self.now)
+        over = account.is_class_spent(query.label, limits, self.now) or (extra and used >= most)
         if over and not same and not account.allowed:
+            renewing = period or parts(limits.threshold)[1]
+            renewal = (account.renews(limits, self.now), self.now) if renewing else (None, 0)
+            self.denial = (name, is_group, int(used), int(most), *renewal)
             return letter, "spent"
         if letter == "C":
-            account.record(query.label, query.point, limits)
+            account.record(query.label, query.point, limits, self.now)
         if not same:
             account.extra += extra
+            if extra and period:
+                account.extra_uses.add(period, 1.0, self.now)
             account.answered = [*account.answered, query.digest][-self.capacity :]
         if not account.allowed:
             for what in self._stands(account, limits) - stood:
@@ -348,14 +385,16 @@ class Watcher:
 
     def _stands(self, account: Account, limits: Limits) -> set[str]:
         """Which budgets are low or spent: the extra answers, and those of any class."""
-        covered, stands = max(account.cqs.values(), default=0.0), set()
-        if limits.extra_answers and account.extra >= limits.extra_answers:
+        covered, stands = max([account.covered(k, limits, self.now) for k in account.points], default=0.0), set()
+        extra, most = account.extra_used(limits, self.now), parts(limits.extra_answers)[0]
+        threshold = parts(limits.threshold)[0]
+        if most and extra >= most:
             stands.add("budget spent")
-        if limits.extra_answers and 5 * account.extra >= 4 * limits.extra_answers:
+        if most and 5 * extra >= 4 * most:
             stands.add("budget low")
-        if covered > limits.threshold:
+        if covered > threshold:
             stands.add("class spent")
-        if limits.threshold and covered >= 0.8 * limits.threshold:
+        if threshold and covered >= 0.8 * threshold:
             stands.add("class low")
         return stands
 
@@ -396,7 +435,10 @@ class Watcher:
     def standings(self) -> list[tuple]:
         """Everyone who asked or was given something by an operator; the highest wealth first."""
         on_record = [
-            (name, group, a.queries, a.wealth(), a.accused, a.allowed, a.extra, a.after_alarm, a.budget, dict(a.cqs))
+            (
+                *(name, group, a.queries, a.wealth(), a.accused, a.allowed, a.extra, a.after_alarm, a.budget),
+                *(dict(a.cqs), a.extra_uses.usage(), {label: uses.usage() for label, uses in a.class_uses.items()}),
+            )
             for (group, name), a in self.accounts.items()
             if a.queries or a.allowed or a.budget
         ]

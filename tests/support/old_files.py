@@ -16,7 +16,7 @@ from tests.reference.watch import Rules
 from tests.support.paths import ROOT
 from tests.support.queries import FOREIGN, PLENTY, USUAL, judge, picture
 
-DUMPS = {version: (ROOT / "tests" / "ledger" / f"schema_{version}.sql").read_text() for version in (3, 4, 5)}
+DUMPS = {version: (ROOT / "tests" / "ledger" / f"schema_{version}.sql").read_text() for version in (3, 4, 5, 6)}
 TEAM = {"team:1": Group(limits=PLENTY, enforce_alarm=True)}
 HISTORY_RULES = Rules(PLENTY, bar=5.0, groups={"alice": TEAM, "bob": TEAM})
 

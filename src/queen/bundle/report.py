@@ -92,20 +92,24 @@ def mean_square_sensitivity(train: Benign) -> float:
 
 
 def budget(limits: Limits, report: dict[str, Any], calibration: Benign | None) -> dict[str, Any]:
-    """The fields of a report that depend on the limits: answers per class, and when a benign client is cut off."""
+    """The fields of a report that depend on the limits: answers per class, and when a benign client is cut off.
+
+    Of what renews, all numbers are for one window.
+    """
+    threshold, most_extra = limits.class_allowance.amount, int(limits.extra_allowance.amount)
     radii = limits.radius if isinstance(limits.radius, tuple) else (limits.radius,) * report["classes"]
     first_spent = first_refused = None
     if calibration is not None:
         judgement = MemoryLedger().judge("benign", calibration.labels, calibration.points, limits)
         letters = np.array(list(judgement.letters))
-        extra = np.isin(letters, ["A", "D"]).cumsum() > limits.extra_answers
+        extra = np.isin(letters, ["A", "D"]).cumsum() > most_extra
         first_spent, first_refused = _first(judgement.spent), _first(judgement.spent | extra)
-    records = [records_bound(r, limits.threshold) for r in radii]
-    estimates = [math.ceil(limits.threshold / (r * r * report["mean_square_sensitivity"])) for r in radii]
+    records = [records_bound(r, threshold) for r in radii]
+    estimates = [math.ceil(threshold / (r * r * report["mean_square_sensitivity"])) for r in radii]
     return {
         "answers_per_class": [min(bound, max(1, about)) for about, bound in zip(estimates, records, strict=True)],
         "records_per_class": records,
-        "honest_answers": sum(records) + limits.extra_answers,
+        "honest_answers": sum(records) + most_extra,
         "calibration_first_spent": first_spent,
         "calibration_first_refused": first_refused,
     }

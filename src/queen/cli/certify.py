@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queen.allowance import NAMES
 from queen.cli.shared import (
     Json,
     LedgerUrl,
@@ -53,7 +54,7 @@ def certify(
     guard = load(folder, model) if folder else None
     if guard:
         limits = guard.bundle.limits
-        threshold = limits.threshold if threshold is None else threshold
+        threshold = limits.class_allowance.amount if threshold is None else threshold
         smallest = min(limits.radius) if isinstance(limits.radius, tuple) else limits.radius
         radius = smallest if radius is None else radius
     elif queries or is_from_command_line(ledger, "QUEEN_LEDGER"):
@@ -66,6 +67,7 @@ def certify(
         result["benign_queries_replayed"] = guard.report["calibration_images"]
         if guard.bundle.policy == "sentinel":
             result["honest_answers_per_client"] = guard.report["honest_answers"]
+            result["honest_answers_renew"] = _renewals(guard.bundle)
             result["alpha"] = guard.bundle.sentinel.alpha
             result["account"] = _account(guard.bundle, ledger)
             result["alarm_after"] = guard.bundle.alarm_after(result["account"]["number"])
@@ -101,6 +103,24 @@ def _account(bundle: Bundle, ledger: str | None) -> dict[str, Any]:
         return bundle.account(opened.number_of(bundle.test, claim=False)) | {"ledger": ledger}
 
 
+def _renewals(bundle: Bundle) -> dict[str, str | None]:
+    """The period after which what is recorded in the discs, and what else is answered, renews; None: never."""
+    limits = bundle.limits
+    allowances = {"records": limits.class_allowance, "extra_answers": limits.extra_allowance}
+    return {name: None if one.period is None else NAMES[one.period] for name, one in allowances.items()}
+
+
+def _honest_answers(bundle: Bundle) -> str:
+    """How many honest answers a client may get; a total only where none of them renew."""
+    report, limits = bundle.report, bundle.limits
+    records, extra = limits.class_allowance, limits.extra_allowance
+    parts = (
+        f"{sum(report['records_per_class'])}{records.per} recorded in the discs and {extra.amount}{extra.per} others"
+    )
+    total = f"{report['honest_answers']} distinct ones, " if records.per == extra.per == "" else ""
+    return f"Honest answers per client under the sentinel: at most {total}{parts}."
+
+
 def _sentinel_statements(bundle: Bundle, account: dict[str, Any], alarm_after: AlarmAfter) -> Iterator[str]:
     """What the sentinel promises, what it does not say, and how soon it catches thieves."""
     from queen.sentinel.power import in_words
@@ -124,12 +144,11 @@ def _sentinel_statements(bundle: Bundle, account: dict[str, Any], alarm_after: A
     if calibration and calibration.foreign:
         lines = "; ".join(in_words(alarm_after))
         yield f"How soon thieves are caught, by simulation with {calibration.foreign.name}: {lines}."
-    yield (
-        f"Honest answers per client under the sentinel: at most {report['honest_answers']} distinct ones, "
-        f"{sum(report['records_per_class'])} recorded in the discs and {bundle.limits.extra_answers} others."
-    )
+    yield _honest_answers(bundle)
     if bundle.sentinel.on_alarm in ("label-only", "observe"):
         yield f"Labels are NOT bounded: accused clients still get them (on_alarm {bundle.sentinel.on_alarm})."
+    if bundle.sentinel.on_spent == "label-only":
+        yield "Labels are NOT bounded: clients without budget still get them (on_spent label-only)."
     refused = report["calibration_first_refused"]
     when = f"a client is first refused after {refused} of them" if refused is not None else "none is refused"
     yield f"Replaying {report['calibration_images']} held-out images: {when}."

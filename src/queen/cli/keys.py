@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.measure import Measurement
 
-from queen.cli.shared import Json, app, err, out, print_json, table
+from queen.cli.shared import Json, app, err, out, print_json, read_budget, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,22 +44,23 @@ def new(
     ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="The key may also operate the server.")] = False,
     extra_answers: Annotated[
-        int | None,
-        typer.Option("--extra-answers", "--budget", help="Honest answers outside the discs or near a record."),
+        str | None,
+        typer.Option(
+            "--extra-answers", "--budget", help="Honest answers outside the discs or near a record; 2000/day renews."
+        ),
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Share of a disc after which a class is spent, for this client.")
+        str | None,
+        typer.Option(help="Share of a disc after which a class is spent, for this client; .2/week renews."),
     ] = None,
     home: Home = HOME,
     ledger: LedgerUrl = "",
     as_json: Json = False,
 ) -> None:
     """Make a key for a client and show it, once."""
-    from queen.ledger import Budget
-
     budget = None
     if extra_answers is not None or threshold is not None:
-        budget = Budget(extra_answers=extra_answers, threshold=threshold)
+        budget = read_budget(extra_answers, threshold)
     with _open_store(home, ledger) as store:
         text, key = store.add(name, tuple(group or ()), admin, budget)
     if as_json:

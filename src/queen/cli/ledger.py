@@ -1,4 +1,4 @@
-"""Commands for a ledger as a whole: let another bundle take it over, or accept that it has lost records."""
+"""Commands for a ledger as a whole: let another bundle take it over, or accept that it lost records, or its clock."""
 
 from __future__ import annotations
 
@@ -102,6 +102,42 @@ def accept(
         new = store.accept(lost, this_actor(actor))
     where = f"; there was no file '{url}', so a new and empty one was made" if made else ""
     out.print(f"the loss is accepted: what was {lost} is {new} from now on{where}", soft_wrap=True)
+
+
+@ledger.command(epilog="Example: `queen ledger clock .queen/ledger.sqlite --accept`")
+def clock(
+    url: Annotated[
+        str, typer.Argument(metavar="LEDGER", envvar="QUEEN_LEDGER", help="A SQLite file, or redis://HOST.")
+    ],
+    accept: Annotated[bool, typer.Option("--accept", help="Go on with the clock as it is now.")] = False,
+    prefix: Prefix = None,
+    allow_volatile: AllowVolatile = False,
+    actor: Actor = None,
+    as_json: Json = False,
+) -> None:
+    """Show the time by which budgets renew, or accept a clock that is behind the one that the ledger was used with.
+
+    For a file that refuses the clock, and a Redis whose clock was ahead. Nothing is given back: what was used after the
+    present time counts until the present hour, day, week or month is over.
+    """
+    from queen.ledger.sqlite.clock import TIME, show_time
+    from queen.serve.lease import lease_path, owner
+
+    if accept and (address := owner(url)):
+        raise OptionError(f"the server at {address} uses this ledger and goes on with its own clock: stop it first")
+    any_clock = {"any_clock": True} if lease_path(url) is not None else {}
+    with closing(open_existing(url, **any_clock, **_options(prefix, allow_volatile))) as store:
+        used = int(store.fact(TIME) or 0) or None
+        if accept:
+            store.accept_clock(this_actor(actor))
+        now = store.now()
+    if as_json:
+        print_json({"now": now, "used_until": used, "accepted": accept})
+        return
+    until = "" if used is None else f"; budgets that renew were used until {show_time(used)}"
+    out.print(f"the ledger's time is {show_time(now)}{until}", soft_wrap=True)
+    if accept:
+        out.print("the clock is accepted: what was used later counts as used now", soft_wrap=True)
 
 
 def _options(prefix: str | None, allow_volatile: bool) -> dict[str, Any]:

@@ -22,10 +22,13 @@ from queen.cli.shared import (
     open_existing,
     out,
     print_json,
+    read_budget,
     table,
     this_actor,
 )
 from queen.errors import OptionError
+
+MOST_BUDGETS = 20  # of clients' own that are listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -45,9 +48,15 @@ def clients(ledger: LedgerUrl = None, server: ServerUrl = None, key: AdminKey = 
             print_json([asdict(standing) for standing in standings])
             return
         noted = _budget_events(store.events())
+        now = store.now()
     header = ("name", "kind", "queries", "wealth", "state", "extra answers", "most covered class")
     lines = [_standing_line(standing, noted.get((standing.group, standing.name), {})) for standing in standings]
     out.print(table(header, lines, left=2))
+    own = [standing for standing in standings if standing.budget is not None]
+    for standing in own[:MOST_BUDGETS]:
+        out.print(f"{standing.name} has a budget of its own: {_own_budget(standing, now)}", soft_wrap=True)
+    if len(own) > MOST_BUDGETS:
+        out.print(f"and {len(own) - MOST_BUDGETS} more have one: --json lists all")
 
 
 @app.command(epilog="Example: `queen alarms --ledger clients.sqlite --acknowledge 3`")
@@ -122,25 +131,25 @@ def allow(
     out.print(f"{client}{new} is {'no longer ' if off else ''}on the allow-list")
 
 
-@app.command(epilog="Example: `queen budget partner --extra-answers 20000 --ledger clients.sqlite`")
+@app.command(epilog="Example: `queen budget partner --extra-answers 2000/day --ledger clients.sqlite`")
 def budget(
     client: Client,
     ledger: LedgerUrl = None,
     server: ServerUrl = None,
     key: AdminKey = None,
     extra_answers: Annotated[
-        int | None, typer.Option(help="Honest answers outside the discs or near a record.")
+        str | None, typer.Option(help="Honest answers outside the discs or near a record; 2000/day renews.")
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="Share of a disc after which a class is spent.")] = None,
+    threshold: Annotated[
+        str | None, typer.Option(help="Share of a disc after which a class is spent; .2/week renews.")
+    ] = None,
     off: Annotated[bool, typer.Option("--off", help="Back to the guard's limits.")] = False,
     actor: Actor = None,
 ) -> None:
     """Give one client a budget of its own."""
-    from queen.ledger import Budget
-
     if off == (extra_answers is not None or threshold is not None):
         raise OptionError("give --extra-answers, --threshold or both; or --off alone")
-    own = None if off else Budget(extra_answers=extra_answers, threshold=threshold)
+    own = None if off else read_budget(extra_answers, threshold)
     with _open_store(ledger, server, key, changes=True) as store:
         new = "" if store.standing(client).on_record else " (never seen so far)"
         store.set_budget(client, own, this_actor(actor))
@@ -224,12 +233,39 @@ def _budget_events(events: Iterable[Event]) -> dict[tuple[bool, str], dict[str, 
 def _short_of(standing: Standing, noted: Mapping[str, Event]) -> str:
     """The worst word that was noted and still holds; another bundle that takes the ledger over forgets coverage."""
     covered = max(standing.coverage.values(), default=0.0)
-    words = [
-        event.what
+    still_true = [
+        event
         for kind, event in noted.items()
         if kind == "budget" or covered >= max(event.coverage.values(), default=0.0)
     ]
-    return max(words, key=lambda word: word.endswith("spent"), default="")
+    worst = max(still_true, key=lambda event: event.what.endswith("spent"), default=None)
+    if worst is None:
+        return ""
+    renews = standing.extra_usage.at or standing.class_usage  # then it may have renewed since it was noted
+    return worst.what + (time.strftime(" on %m-%d at %H:%M", time.localtime(worst.at)) if renews else "")
+
+
+def _own_budget(standing: Standing, now: int) -> str:
+    """What an operator gave it, what is left of that, and when it renews.
+
+    The guard's own limits are in its bundle, which these commands do not have.
+    """
+    from queen.ledger import Budget
+    from queen.options import Limits
+
+    own, parts = standing.budget or Budget(), []
+    limits = own.over(Limits())
+    if own.extra_answers is not None:
+        used, most = standing.extra_used(limits, now), int(limits.extra_allowance.amount)
+        renews = _renewal(standing.extra_renews(limits, now))
+        parts.append(f"{own.extra_answers} extra answers, {used} used, {max(0, most - used)} left{renews}")
+    if own.threshold is not None:
+        parts.append(f"threshold {own.threshold}{_renewal(standing.classes_renew(limits, now))}")
+    return "; ".join(parts)
+
+
+def _renewal(renews: int | None) -> str:
+    return "" if renews is None else f", renews {time.strftime('%Y-%m-%d %H:%M', time.localtime(renews))}"
 
 
 def _standing_line(standing: Standing, noted: Mapping[str, Event]) -> tuple[str, ...]:

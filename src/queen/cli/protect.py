@@ -36,7 +36,7 @@ def protect(
         str, typer.Option(help="Sentinel: refuse, decoy, reverse, label-only or observe accused clients.")
     ] = "refuse",
     on_spent: Annotated[
-        str, typer.Option(help="Sentinel: refuse, decoy or reverse for clients without budget.")
+        str, typer.Option(help="Sentinel: refuse, decoy, reverse or label-only for clients without budget.")
     ] = "refuse",
     after_alarm: Annotated[
         int, typer.Option(min=-1, help="Sentinel: queries of an accused client after which it is refused; -1: never.")
@@ -44,10 +44,13 @@ def protect(
     digits: Annotated[int, typer.Option(min=0, help="Sentinel: decimals of answers; 0: all of them.")] = 2,
     observe: Annotated[bool, typer.Option("--observe", help="Decide and count, but answer honestly.")] = False,
     radius: Annotated[float, typer.Option(help="Radius of a query, relative to its class's spread.")] = 0.02,
-    threshold: Annotated[float, typer.Option(help="Share of a disc after which a class is spent.")] = 0.2,
+    threshold: Annotated[
+        str, typer.Option(help="Share of a disc after which a class is spent: .2 for life, or .2/week.")
+    ] = "0.2",
     extra_answers: Annotated[
-        int, typer.Option(help="Sentinel: honest answers outside the discs or near a record.")
-    ] = 2000,
+        str,
+        typer.Option(help="Sentinel: honest answers outside the discs or near a record: 2000 for life, or 2000/day."),
+    ] = "2000",
     shadows: Annotated[str, typer.Option(help="head or network.")] = "head",
     seed: Annotated[int, typer.Option(help="Seed of map and shadows.")] = 0,
     device: Device = "cpu",
@@ -57,6 +60,7 @@ def protect(
     import warnings
 
     import queen
+    from queen.allowance import read_amount
     from queen.core.inputs import find_device
     from queen.errors import ProtectionWarning
     from queen.fit.files import Prepared, attempt, check_folder, factory_args, read_data, read_images, read_weights
@@ -65,6 +69,11 @@ def protect(
     from queen.recipe import Recipe
     from queen.zoo import NETWORKS
 
+    limits = Limits(
+        radius=radius,
+        threshold=read_amount(threshold),
+        extra_answers=read_amount(extra_answers),  # type: ignore[arg-type]  # Limits says what is right
+    )
     where = find_device(device)
     args = factory_args(arg or [])
     recipe = Recipe("queen.zoo:build", {"name": factory, **args}) if factory in NETWORKS else Recipe(factory, args)
@@ -93,7 +102,7 @@ def protect(
                 digits=digits or None,
             ),
             observe=observe,
-            limits=Limits(radius=radius, threshold=threshold, extra_answers=extra_answers),
+            limits=limits,
             shadows=ShadowRecipe(kind=shadows),  # type: ignore[arg-type]  # protect() says which kinds there are
             factory=recipe.factory,
             factory_args=recipe.args,

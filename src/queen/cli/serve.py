@@ -70,7 +70,8 @@ def _parameters() -> list[inspect.Parameter]:
     """The settings as parameters that typer understands; unset ones are left to environment and file."""
     from queen.serve.settings import Settings
 
-    annotations: dict[str, Any] = {"groups": str | None, "trusted_proxy": list[str] | None, "release_every": str | None}
+    texts = ("extra_answers", "groups", "release_every", "threshold")
+    annotations: dict[str, Any] = {"trusted_proxy": list[str] | None, **dict.fromkeys(texts, str | None)}
     parameters = []
     for name, field in Settings.model_fields.items():
         own: Any = field.annotation

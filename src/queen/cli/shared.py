@@ -20,7 +20,7 @@ from queen.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from queen.ledger import Ledger
+    from queen.ledger import Budget, Ledger
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -120,6 +120,16 @@ def open_existing(address: str, **options: Any) -> Ledger:
             "queen ask BUNDLE IMAGE --ledger FILE"
         )
     return open_ledger(address, **options)
+
+
+def read_budget(extra_answers: str | None, threshold: str | None) -> Budget:
+    """A client's own budget from what was typed: numbers for life, or 2000/day and .2/week; None leaves the guard's."""
+    from queen.allowance import read_amount
+    from queen.ledger import Budget
+
+    given = {"extra_answers": extra_answers, "threshold": threshold}
+    amounts: dict[str, Any] = {name: read_amount(text) for name, text in given.items() if text is not None}
+    return Budget(**amounts)
 
 
 def this_actor(name: str | None) -> str:

@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,7 @@ def _measure(spec: Spec, protectee: Protectee, guard: Guard, cells: Mapping[str,
         "seeds": list(spec.seeds),
         "victim_accuracy": facts["accuracy"],
         "limits": {
-            policy: vars(server.bundle.limits) | {"epsilon": EPSILON[policy], "delta": DELTA}
+            policy: asdict(server.bundle.limits) | {"epsilon": EPSILON[policy], "delta": DELTA}
             for policy, server in servers.items()
         },
         "images": {name: facts["images"][name] for name in ("train", "calibration", "test")}

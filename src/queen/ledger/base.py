@@ -30,6 +30,10 @@ class Ledger(Protocol):
         """
         ...
 
+    def now(self) -> int:
+        """The time by which budgets renew, in whole Unix seconds: that of the store, not of the caller."""
+        ...
+
     def number_of(self, test: Test, *, claim: bool = True) -> int:
         """The number of a test among those of its account, from 1, in the order in which the ledger met them.
 
@@ -109,6 +113,13 @@ class Ledger(Protocol):
 
     def accept(self, lost: str, actor: str) -> str:
         """Go on although state was lost: whoever knew this ledger as `lost` believes it again. Returns its new id."""
+        ...
+
+    def accept_clock(self, actor: str) -> None:
+        """Go on with a clock that was ahead before: no use of a renewing budget lies after the ledger's time any more.
+
+        Nothing is given back: what was used counts until the window that is now is over.
+        """
         ...
 
     def rebind(self, binding: str, actor: str, *, name: str, forget_coverage: bool) -> None:

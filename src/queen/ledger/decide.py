@@ -7,12 +7,14 @@ In one scope, a query of class k at the relative point p meets the records R_k a
     B   CQS_k > t                           inside and new, but the class is spent
     C   else                                inside and new: R_k gains p, and CQS_k gains rho^2 SQS(p)^2
 
+Where t renews, CQS_k is here what the class has gained in the present window (see `Usage`); records stay for ever.
+
 Under the sentinel a query unlike all earlier ones also places a bet, and a scope is accused when its wealth reaches the
 bar. Letters A and D cost one extra answer each; a query whose class is spent, or for which no extra answer is left, is
 denied, and costs nothing in the scope that denies it. When a budget comes to its end, that is noted (see `Notice`).
 Exact repeats of answered queries are free, and a trusted client is never denied. Whatever an accused scope is asked is
 counted and denied, except exact repeats of what it was answered before: a changed answer would prove the alarm, and the
-same one tells nothing new. Beyond a cap on that count these are denied too.
+same one tells nothing new. Beyond a cap on that count these are denied too. A whole batch is judged at one time.
 
 Scopes are asked in stages, the clients first and then their groups, kind by kind; what one denies is not passed on. In
 a stage the bets of all rows are placed first, then the rows are charged one by one. `judge.lua` is the same procedure
@@ -22,54 +24,36 @@ for Redis, one scope and one row at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from operator import itemgetter
 
 import numpy as np
 
+from queen.ledger.charge import Journal, Seat, charge_row, deny, note, record
 from queen.ledger.rows import HOMES, Rows, Scope, bar_of
 from queen.ledger.state import ScopeState
-from queen.ledger.words import Denial, Judgement, Notice
-from queen.options import Limits
+from queen.ledger.words import Denial, Judgement
 from queen.sentinel.bets import Bets
 from queen.sentinel.wealth import place_bets
 
 
-@dataclass
-class Journal:
-    """What `decide` changed.
-
-    Records (state, label, x, y, area) in order; who placed bets, and in which classes; and notices, each with its row.
-    """
-
-    records: list[tuple[ScopeState, int, float, float, float]] = field(default_factory=list)
-    bets: list[tuple[ScopeState, set[int]]] = field(default_factory=list)
-    notices: list[tuple[int, Notice]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Seat:
-    """A client's place in one of its scopes: the state to charge, under which limits, and whether its alarm counts."""
-
-    scope: Scope
-    state: ScopeState
-    limits: Limits
-    enforce: bool
-
-
-def decide(rows: Rows, state_of: Callable[[Scope], ScopeState], journal: Journal, bar: float = inf) -> Judgement:
+def decide(
+    rows: Rows, state_of: Callable[[Scope], ScopeState], journal: Journal, bar: float = inf, *, now: int
+) -> Judgement:
     """Judge rows in order against the states, change these, and note in the journal what changed.
 
-    `bar` is what the largest of the scores' sums of purses must reach to accuse a client (a group: see `bar_of`). Rows
-    are charged in a plain loop, since each verdict depends on the records before it; and with plain numbers, since for
-    the small batches of a server calling numpy would cost more.
+    `now` is the ledger's time, in whole Unix seconds; `bar` is what the largest of the scores' sums of purses must
+    reach to accuse a client (a group: see `bar_of`). Rows are charged in a plain loop, since each verdict depends on
+    the records before it; and with plain numbers, since for the small batches of a server calling numpy would cost
+    more.
     """
     asking = set(rows.owner)  # a client that is listed but has no row is left alone
     seats = [
-        _seats(scopes, state_of, with_bets=rows.bets is not None) if i in asking else []
+        _seats(scopes, state_of, now, with_bets=rows.bets is not None) if i in asking else []
         for i, scopes in enumerate(rows.scopes)
     ]
+    journal.renews = any(seat.renews for of in seats for seat in of)
     count = len(rows.owner)
     verdicts = _Verdicts([""] * count, *([False] * count for _ in range(4)))
     open_rows: Sequence[int] = range(count)
@@ -119,7 +103,9 @@ class _Asked:
         return zip(self.rows, self.seats, strict=True)
 
 
-def _seats(scopes: tuple[Scope, ...], state_of: Callable[[Scope], ScopeState], *, with_bets: bool) -> list[Seat]:
+def _seats(
+    scopes: tuple[Scope, ...], state_of: Callable[[Scope], ScopeState], now: int, *, with_bets: bool
+) -> list[Seat]:
     """The seats of a client in its own scope and in its groups, which become its homes while it has too few."""
     seats: list[Seat] = []
     homes: dict[str, list[str]] = {}
@@ -134,7 +120,7 @@ def _seats(scopes: tuple[Scope, ...], state_of: Callable[[Scope], ScopeState], *
             if scope.name not in of_kind and len(of_kind) < HOMES:
                 of_kind.append(scope.name)
             enforce = scope.name in of_kind
-        seats.append(Seat(scope, state, limits, enforce))
+        seats.append(Seat(scope, state, limits, enforce, now))
     return seats
 
 
@@ -144,12 +130,12 @@ def _charge_coverage(rows: Rows, asked: _Asked, verdicts: _Verdicts, journal: Jo
     for row, seat in asked:
         label, x, y, state = rows.labels[row], rows.x[row], rows.y[row], seat.state
         state.queries += 1
-        threshold = seat.limits.threshold
         of_class = state.class_state(label, seat.limits)
-        verdicts.spent[row] = verdicts.spent[row] or of_class.cqs > threshold
-        letter = of_class.letter_of(x, y, threshold)
+        is_spent = of_class.covered(seat.class_start) > seat.threshold
+        verdicts.spent[row] = verdicts.spent[row] or is_spent
+        letter = of_class.letter_of(x, y, is_spent=is_spent)
         if letter == "C":
-            journal.records.append((state, label, x, y, of_class.add(x, y)))
+            record(rows, row, seat, journal)
         verdicts.letters[row] = verdicts.letters[row] or letter
         if state.allowed:  # what a trusted client asks is not charged to its groups
             closed.add(row)
@@ -163,16 +149,16 @@ def _charge_with_bets(
     near, alarms = _bet(rows, bets, asked, bar, journal)
     closed = set()
     for row, seat in asked:
-        state, limits = seat.state, seat.limits
-        label, x, y = rows.labels[row], rows.x[row], rows.y[row]
-        of_class = state.class_state(label, limits)
-        letter = of_class.letter_of(x, y, limits.threshold)
+        state, x, y = seat.state, rows.x[row], rows.y[row]
+        of_class = state.class_state(rows.labels[row], seat.limits)
+        is_class_spent = of_class.covered(seat.class_start) > seat.threshold
+        letter = of_class.letter_of(x, y, is_spent=is_class_spent)
         verdicts.letters[row] = verdicts.letters[row] or letter
         state.queries += 1
         is_accused = seat.enforce and (state.alarmed or row in alarms)
         if row in alarms:
             state.alarmed = True
-            _note(rows, row, seat, "alarm", journal)
+            note(rows, row, seat, "alarm", journal)
         if not seat.scope.group or is_accused:
             verdicts.alarmed[row] = state.alarmed
         if is_accused:
@@ -189,42 +175,19 @@ def _charge_with_bets(
             closed.add(row)
             continue
         charge = letter in "AD" and not same
-        is_spent = of_class.cqs > limits.threshold or (charge and state.extra >= limits.extra_answers)
+        is_spent = is_class_spent or (charge and state.extra_used(seat.extra_start) >= seat.most_extra)
         if is_spent and not same and not state.allowed:
             verdicts.spent[row], verdicts.repeated[row] = True, False  # though another scope would answer it again
-            verdicts.denials[row] = Denial(seat.scope.name, seat.scope.group, state.extra, limits.extra_answers)
+            verdicts.denials[row] = deny(seat)
             closed.add(row)
             continue
         if charge or letter == "C":
-            _charge(rows, row, seat, letter, journal)
+            charge_row(rows, row, seat, letter, journal)
         if not same:
             state.memory.add_answered(bets.digests[row])
         if state.allowed:
             closed.add(row)
     return closed
-
-
-def _charge(rows: Rows, row: int, seat: Seat, letter: str, journal: Journal) -> None:
-    """Record a row, or count one extra answer; and note whether a budget comes to its end by it."""
-    state, label = seat.state, rows.labels[row]
-    if letter == "C":
-        of_class, x, y = state.classes[label], rows.x[row], rows.y[row]
-        before = of_class.cqs
-        journal.records.append((state, label, x, y, of_class.add(x, y)))
-        what = state.class_mark(label, before, seat.limits.threshold)
-    else:
-        state.extra += 1
-        what = state.extra_mark(seat.limits.extra_answers)
-    if what and not state.allowed:
-        _note(rows, row, seat, what, journal)
-
-
-def _note(rows: Rows, row: int, seat: Seat, what: str, journal: Journal) -> None:
-    """Note how the scope stands; its wealth only of an alarm, since the bets on later rows of a batch may be placed."""
-    standing = seat.state.standing(seat.scope.name, group=seat.scope.group)
-    if what != "alarm":
-        standing = replace(standing, wealth=0.0)
-    journal.notices.append((row, Notice(what, standing, rows.clients[rows.owner[row]])))
 
 
 def _ask_accused(seat: Seat, bets: Bets, row: int) -> tuple[bool, bool]:

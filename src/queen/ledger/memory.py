@@ -9,7 +9,9 @@ from math import inf
 
 from queen.core.sensitivity import Floats
 from queen.ledger.base import BINDING, LedgerBase
-from queen.ledger.decide import Journal, decide
+from queen.ledger.charge import Journal
+from queen.ledger.clock import LedgerClock
+from queen.ledger.decide import decide
 from queen.ledger.rows import Rows, Scope, check_client
 from queen.ledger.state import ScopeState
 from queen.ledger.words import Budget, Event, Judgement, Standing, check_event, make_event
@@ -19,9 +21,10 @@ PAGE = 256  # standings read under one lock; others may judge between two pages
 
 
 class MemoryLedger(LedgerBase):
-    """All clients in one dictionary; safe to share between threads."""
+    """All clients in one dictionary; safe to share between threads. Budgets renew by the `clock`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: LedgerClock | None = None) -> None:
+        self._clock = clock or LedgerClock()
         self._states: dict[tuple[bool, str], ScopeState] = {}
         self._events: list[Event] = []
         self._tests: dict[str, list[int]] = {}  # ids by account, in the order in which they came
@@ -33,10 +36,23 @@ class MemoryLedger(LedgerBase):
         journal = Journal()
         with self._lock:
             bar = rows.bets.test.bar(self._number_of(rows.bets.test)) if rows.bets else inf
-            judgement = decide(rows, self._state_of, journal, bar)
+            judgement = decide(rows, self._state_of, journal, bar, now=self._clock.now())
             for notice in judgement.notices:
                 self._log(make_event(notice.what, notice.standing, client=notice.client))
         return judgement
+
+    def now(self) -> int:
+        """The time by which budgets renew."""
+        return self._clock.now()
+
+    def accept_clock(self, actor: str) -> None:
+        """Let no use of a budget lie after now; see `Ledger`."""
+        event = make_event("clock", Standing("ledger", group=False), actor=check_client(actor))
+        with self._lock:
+            now = self._clock.now()
+            for state in self._states.values():
+                state.not_after(now)
+            self._log(event)
 
     def number_of(self, test: Test, *, claim: bool = True) -> int:
         """The number of a test among those of its account; a new one gets the next if it is to `claim` it."""

@@ -25,7 +25,7 @@ FORMS = """a path, or sqlite:///PATH (sqlite:////PATH from the root): a file
 SERVERS = ("redis", "rediss", "valkey", "valkeys")
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "memory": (),
-    "sqlite": ("cache", "timeout", "witness"),
+    "sqlite": ("any_clock", "cache", "timeout", "witness"),
     **dict.fromkeys(SERVERS, ("allow_volatile", "prefix", "timeout", "witness")),
 }
 

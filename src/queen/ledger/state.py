@@ -7,6 +7,7 @@ from math import floor
 import numpy as np
 
 from queen.core.sensitivity import Floats, query_area
+from queen.ledger.usage import UNUSED, Usage
 from queen.ledger.words import LOW, Budget, Standing
 from queen.options import Limits
 from queen.sentinel.bets import Test
@@ -19,16 +20,17 @@ STRIDE = 1 << 26  # squares are numbered column * STRIDE + line, exact for every
 
 
 class ClassState:
-    """One class of one scope: CQS, the records, and a grid of squares that finds the records near a point.
+    """One class of one scope: CQS, what of it a renewing limit counts, the records, and a grid that finds near ones.
 
     A square of the grid is a little wider than twice the radius and lists every record within one radius of it, along x
     and along y, so a query looks into one square only. Records are at least one radius apart, so that list is short.
     """
 
-    __slots__ = ("cqs", "radius", "records", "side", "squares")
+    __slots__ = ("cqs", "radius", "records", "side", "squares", "usage")
 
     def __init__(self) -> None:
         self.cqs = 0.0
+        self.usage = UNUSED
         self.records: list[tuple[float, float]] = []
         self.radius = 0.0
         self.side = 0.0
@@ -41,7 +43,11 @@ class ClassState:
         for x, y in self.records:
             self._place(x, y)
 
-    def letter_of(self, x: float, y: float, threshold: float) -> str:
+    def covered(self, start: int | None) -> float:
+        """The coverage that counts: all (None), or that of the window that began at `start`."""
+        return self.cqs if start is None else self.usage.since(start)
+
+    def letter_of(self, x: float, y: float, *, is_spent: bool) -> str:
         """The letter of a point, before anything is recorded."""
         if not x * x + y * y < 1.0:
             return "A"
@@ -50,7 +56,7 @@ class ClassState:
             dx, dy = x - rx, y - ry
             if dx * dx + dy * dy < rho_squared:
                 return "D"
-        return "B" if self.cqs > threshold else "C"
+        return "B" if is_spent else "C"
 
     def add(self, x: float, y: float) -> float:
         """Record a point; returns its area, which CQS gains."""
@@ -80,8 +86,8 @@ class ScopeState:
     """
 
     __slots__ = (
-        "after_alarm", "alarmed", "allowed", "budget", "classes", "extra", "homes", "id", "memory", "outlasted",
-        "queries", "slots", "winnings",
+        "after_alarm", "alarmed", "allowed", "budget", "classes", "extra", "extra_usage", "homes", "id", "memory",
+        "outlasted", "queries", "slots", "winnings",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -93,6 +99,7 @@ class ScopeState:
         self.outlasted = 0
         self.homes: dict[str, list[str]] = {}  # by kind
         self.extra = 0  # extra answers given
+        self.extra_usage = UNUSED  # those that a renewing limit counts
         self.alarmed = False
         self.after_alarm = 0  # queries while an alarm with consequences stood, the one that raised it included
         self.allowed = False
@@ -136,21 +143,25 @@ class ScopeState:
             state.regrid(radius)
         return state
 
-    def extra_mark(self, limit: int) -> str:
-        """The notice due after one more extra answer, see `Notice`; "" if none is."""
-        if self.extra == limit:
-            return "budget spent"
-        return "budget low" if self.extra >= LOW * limit > self.extra - 1 else ""
+    def extra_used(self, start: int | None) -> int:
+        """The extra answers that count: all (None), or those of the window that began at `start`."""
+        return self.extra if start is None else int(self.extra_usage.since(start))
 
-    def class_mark(self, label: int, before: float, threshold: float) -> str:
-        """The notice due after a record in a class that had CQS `before`; "" where another class came there first."""
-        cqs, low = self.classes[label].cqs, LOW * threshold
-        if cqs > threshold >= before:
-            first = not any(one.cqs > threshold for other, one in self.classes.items() if other != label)
-            return "class spent" if first else ""
-        if cqs >= low > before:
-            first = not any(one.cqs >= low for other, one in self.classes.items() if other != label)
-            return "class low" if first else ""
+    def extra_mark(self, limit: float, start: int | None = None) -> str:
+        """The notice due after one more extra answer, see `Notice`; "" if none is."""
+        used = self.extra_used(start)
+        if used == limit:
+            return "budget spent"
+        return "budget low" if used >= LOW * limit > used - 1 else ""
+
+    def class_mark(self, label: int, before: float, threshold: float, start: int | None = None) -> str:
+        """The notice due after a record in a class of which `before` counted; "" where another class came first."""
+        covered, low = self.classes[label].covered(start), LOW * threshold
+        others = (one.covered(start) for other, one in self.classes.items() if other != label)
+        if covered > threshold >= before:
+            return "" if any(other > threshold for other in others) else "class spent"
+        if covered >= low > before:
+            return "" if any(other >= low for other in others) else "class low"
         return ""
 
     def obey(self, order: str, budget: Budget | None) -> None:
@@ -162,6 +173,12 @@ class ScopeState:
             self.budget = budget
         else:
             self.allowed = order == "allow"
+
+    def not_after(self, now: int) -> None:
+        """Let no use of a renewing budget lie after now; what was used still counts in the present window."""
+        self.extra_usage = self.extra_usage.not_after(now)
+        for of_class in self.classes.values():
+            of_class.usage = of_class.usage.not_after(now)
 
     @property
     def wealth(self) -> float:
@@ -176,6 +193,10 @@ class ScopeState:
         """CQS of every class with a record."""
         return {label: state.cqs for label, state in sorted(self.classes.items()) if state.records}
 
+    def class_usage(self) -> dict[int, Usage]:
+        """What renewing limits count, of every class in which they count something."""
+        return {label: state.usage for label, state in sorted(self.classes.items()) if state.usage is not UNUSED}
+
     def standing(self, name: str, *, group: bool) -> Standing:
         """Where it stands, as operators see it."""
         return Standing(
@@ -189,4 +210,6 @@ class ScopeState:
             self.after_alarm,
             self.budget,
             self.coverage(),
+            self.extra_usage,
+            self.class_usage(),
         )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queen.errors import LimitsError, OptionError
+from queen.ledger.usage import UNUSED, Usage
 from queen.options import Limits
 from queen.types import Verdict
 
@@ -56,13 +57,17 @@ class Judgement:
 class Denial:
     """Whose budget did not allow an answer, and how many of its extra answers are used, of how many.
 
-    If some are left, it was a class that is spent. Which one is not said: that would be the label of the query.
+    If some are left, it was a class that is spent. Which one is not said: that would be the label of the query. Where
+    something of the budget renews, `at` is the ledger's time of the denial, else 0; `renews` is when all of it that is
+    spent will have renewed, None if not all does. Both follow from the account alone, not from the query.
     """
 
     name: str
     group: bool
     used: int
     limit: int
+    renews: int | None = None
+    at: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,8 @@ class Notice:
 
     Under the sentinel a budget is low when the share `LOW` of the extra answers is used, and spent when all are. A
     class is low, or spent, when its coverage comes to that share of the threshold, or beyond it; only the first class
-    of a client or group is noted. Each is noted when the mark is passed, so once, unless an operator moves the mark.
+    of a client or group is noted. Each is noted when the mark is passed, so once, unless an operator moves the mark;
+    once in every window, where the budget renews.
     """
 
     what: str
@@ -83,10 +89,11 @@ class Notice:
 class Event:
     """Something an operator should know: a notice of the ledger, or what an operator did.
 
-    `what` is one of `NOTICES`, or pardon, allow, disallow, budget, or, of the whole ledger, accept (of lost state) or
-    rebind; `name` is the client, group or bundle it is about, and `client` the one whose query brought it about.
-    `wealth` is that of its best score in its best test (it accuses at the bar, see `Test.bar`; 0 where it is about a
-    budget), `coverage` is CQS by class. The numbers are from that query, or from just before the operator acted.
+    `what` is one of `NOTICES`, or pardon, allow, disallow, budget, or, of the whole ledger, accept (of lost state),
+    clock (that went back, and was accepted) or rebind; `name` is the client, group or bundle it is about, and `client`
+    the one whose query brought it about. `wealth` is that of its best score in its best test (it accuses at the bar,
+    see `Test.bar`; 0 where it is about a budget), `coverage` is CQS by class. The numbers are from that query, or from
+    just before the operator acted.
     """
 
     id: int
@@ -106,8 +113,8 @@ class Event:
 class Budget:
     """What an operator gives one client instead of the guard's limits; None leaves the guard's."""
 
-    threshold: float | None = None
-    extra_answers: int | None = None
+    threshold: float | str | None = None
+    extra_answers: int | str | None = None
 
     def __post_init__(self) -> None:
         plain = self.over(Limits())  # raises if a number is wrong, and turns all into plain Python numbers
@@ -125,7 +132,8 @@ class Standing:
     """Where a client or group stands; `queries` counts all that were charged to it, under any policy.
 
     Wealth and extra answers are counted under the sentinel only. `after_alarm` counts the queries since the alarm, the
-    one that raised it included, as long as the alarm has consequences.
+    one that raised it included, as long as the alarm has consequences. `extra_answers` and `coverage` are all there
+    ever were; `extra_usage` and `class_usage` are what was used under limits that renew, see `extra_used`.
     """
 
     name: str
@@ -138,6 +146,8 @@ class Standing:
     after_alarm: int = 0
     budget: Budget | None = None  # its own, if an operator has given it one
     coverage: Mapping[int, float] = field(default_factory=dict)
+    extra_usage: Usage = UNUSED
+    class_usage: Mapping[int, Usage] = field(default_factory=dict)
 
     @property
     def on_record(self) -> bool:
@@ -147,15 +157,36 @@ class Standing:
         """
         return bool(self.queries or self.allowed or self.budget)
 
-    def short_of(self, limits: Limits) -> tuple[str, ...]:
+    def extra_used(self, limits: Limits, now: int) -> int:
+        """How many extra answers count under these limits, at the ledger's time."""
+        start = limits.extra_allowance.start(now)
+        return self.extra_answers if start is None else int(self.extra_usage.since(start))
+
+    def covered(self, limits: Limits, now: int) -> dict[int, float]:
+        """The coverage of every class that counts under these limits, at the ledger's time."""
+        start = limits.class_allowance.start(now)
+        if start is None:
+            return dict(self.coverage)
+        return {label: self.class_usage.get(label, UNUSED).since(start) for label in self.coverage}
+
+    def extra_renews(self, limits: Limits, now: int) -> int | None:
+        """When the extra answers renew (Unix seconds); None if they do not."""
+        return limits.extra_allowance.renews(max(now, self.extra_usage.at))
+
+    def classes_renew(self, limits: Limits, now: int) -> int | None:
+        """When the budgets of all classes will have renewed; None if they do not."""
+        return limits.class_allowance.renews(max(now, *(usage.at for usage in self.class_usage.values()), 0))
+
+    def short_of(self, limits: Limits, now: int) -> tuple[str, ...]:
         """Which budgets are low or spent under these limits, in the words of `NOTICES`; none if it is allowed."""
         if self.allowed:
             return ()
-        extra, most, covered = self.extra_answers, limits.extra_answers, max(self.coverage.values(), default=0.0)
+        extra, most = self.extra_used(limits, now), limits.extra_allowance.amount
+        covered, threshold = max(self.covered(limits, now).values(), default=0.0), limits.class_allowance.amount
         words = ("budget spent",) if extra >= most else ("budget low",) if extra >= LOW * most else ()
-        if covered > limits.threshold:
+        if covered > threshold:
             return (*words, "class spent")
-        return (*words, "class low") if 0 < LOW * limits.threshold <= covered else words
+        return (*words, "class low") if 0 < LOW * threshold <= covered else words
 
 
 def make_event(what: str, standing: Standing, *, client: str = "", actor: str = "") -> Event:

@@ -7,12 +7,13 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
 
+from queen.allowance import read_amount
 from queen.errors import OptionError
 from queen.ledger.open import SERVERS
 from queen.options import MAX_DIGITS, Group, Limits
@@ -24,14 +25,22 @@ SERVER_BODIES = PARSE_BODIES + 2  # and what gRPC takes besides to put one toget
 CLIENT_BODIES = 3  # times the largest body: less would not be enough for one request
 
 
+def _read(value: object) -> object:
+    """Numbers in text, as they come from the environment, as numbers; whether they are right is said by `Limits`."""
+    return read_amount(value) if isinstance(value, str) else value
+
+
+Amount = Annotated[int | float | str | None, BeforeValidator(_read)]
+
+
 class GroupLimits(BaseModel):
     """Limits of one kind of group; see `queen.options.Group`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     radius: float | None = None
-    threshold: float | None = None
-    extra_answers: int | None = None
+    threshold: Amount = None
+    extra_answers: Amount = None
     enforce_alarm: bool = False
 
     def with_defaults(self, limits: Limits) -> Group:
@@ -74,11 +83,15 @@ class Settings(BaseSettings):
     )
     observe: bool | None = Field(None, description="Judge and record, but always answer honestly.")
     radius: float | None = Field(None, description="Radius of a query's disc relative to the class's spread.")
-    threshold: float | None = Field(None, description="Share of a class's disc after which it is spent.")
-    extra_answers: int | None = Field(None, description="Honest answers outside the discs or near a record.")
+    threshold: Amount = Field(
+        None, description="Share of a class's disc after which it is spent: .2 for life, or .2/week."
+    )
+    extra_answers: Amount = Field(
+        None, description="Honest answers outside the discs or near a record: 2000 for life, or 2000/day."
+    )
     alpha: float | None = Field(None, description="Probability with which a benign client may ever be accused.")
     on_alarm: str | None = Field(None, description="refuse, decoy, reverse, label-only or observe.")
-    on_spent: str | None = Field(None, description="refuse, decoy or reverse.")
+    on_spent: str | None = Field(None, description="refuse, decoy, reverse or label-only.")
     after_alarm: int | None = Field(
         None, ge=-1, description="Queries of an accused client after which it is refused in any case; -1: never."
     )

@@ -293,6 +293,38 @@ def test_a_client_that_runs_out_of_budget_is_seen(stub, url, new_page):
     expect(page.locator("tbody tr", has_text="Class spent")).to_contain_text("covered to")
 
 
+def test_a_budget_that_renews_is_given_shown_and_taken_back(stub, url, new_page):
+    page = log_in(new_page(url), stub.admin_key)
+    go(page, VIEWS["client"])
+    card = page.locator("section.card", has=page.get_by_role("heading", name="Budget", exact=True))
+    expect(card).to_contain_text("for life")
+    card.get_by_label("Extra answers").fill("2000/day")
+    card.get_by_label("Threshold of a class").fill("0.5/week")
+    card.get_by_role("button", name="Set budget").click()
+    expect(page.get_by_role("dialog")).to_contain_text("2,000 per day extra answers and a threshold of 0.5 per week")
+    page.get_by_role("dialog").get_by_role("button", name="Set budget").click()
+    expect(page.locator(".result.good")).to_contain_text("The budget is set")
+    assert stub.guard.ledger.standing("alice").budget == Budget(extra_answers="2000/day", threshold="0.5/week")
+    expect(card).to_contain_text("0 of 2,000 per day used, 2,000 left; renews 20")
+    expect(card).to_contain_text("may give 0.5 per week of its disc; renews 20")
+    expect(card.get_by_label("Extra answers")).to_have_value("2000/day")
+    expect(page.locator(".tile", has_text="Extra answers")).to_contain_text("of 2,000 per day, own budget")
+    card.get_by_role("button", name="Usual budget").click()
+    page.get_by_role("dialog").get_by_role("button", name="Set budget").click()
+    expect(card).to_contain_text("for life")
+    assert stub.guard.ledger.standing("alice").budget is None
+
+
+def test_a_budget_that_makes_no_sense_is_refused_with_a_right_one(stub, url, new_page):
+    page = log_in(new_page(url), stub.admin_key)
+    go(page, VIEWS["client"])
+    page.get_by_label("Extra answers").fill("2000/fortnight")
+    page.get_by_role("button", name="Set budget").click()
+    page.get_by_role("dialog").get_by_role("button", name="Set budget").click()
+    expect(page.locator(".result.bad")).to_contain_text('such as "2000/day"')
+    assert stub.guard.ledger.standing("alice").budget is None
+
+
 def test_an_order_that_fails_says_so(stub, url, new_page):
     page = log_in(new_page(url), stub.admin_key)
     go(page, VIEWS["accused"])

@@ -14,20 +14,23 @@ from types import SimpleNamespace
 
 import httpx
 import numpy as np
+import orjson
 import pytest
 
 from queen import Guard
 from queen.errors import LedgerError
 from queen.ledger import Budget, Standing
+from queen.ledger.usage import Usage
 from queen.options import Limits
 from queen.serve.admin import accounts as accounts_module
 from queen.serve.admin import background
-from queen.serve.admin.accounts import Accounts, account_facts
+from queen.serve.admin.accounts import Accounts, account_facts, coverage_facts
 from queen.serve.admin.background import BackgroundValue
 from queen.serve.admin.routes import admin_routes
 from queen.serve.unprotected import Unprotected
 from tests.support.admin_stub import HOSTILE, LIMITS, AdminStub, ExchangeableApp, ask
 from tests.support.serving import digits, small_guard
+from tests.support.times import MIDNIGHT
 from tests.support.waiting import wait_for
 
 ACTOR = "olga <admin>"
@@ -466,7 +469,7 @@ def test_of_very_many_clients_the_first_by_each_order_are_right(monkeypatch):
         )
         for i in range(5_000)
     ]
-    accounts = Accounts.read(iter(many), bundle)
+    accounts = Accounts.read(iter(many), bundle, 0)
     ranks = {"wealth": lambda s: s.wealth, "queries": lambda s: s.queries, "coverage": lambda s: s.coverage[3]}
     for order, rank in ranks.items():
         best = sorted(many, key=rank, reverse=True)[:50]
@@ -504,7 +507,7 @@ def test_of_many_clients_only_the_first_are_sent(listener, tmp_path, monkeypatch
 
 
 def test_rankings_follow_a_change():
-    accounts = Accounts.read([Standing("a", False, 1), Standing("b", False, 2, alarmed=True)], small_guard().bundle)
+    accounts = Accounts.read([Standing("a", False, 1), Standing("b", False, 2, alarmed=True)], small_guard().bundle, 0)
     assert [a.standing.name for a in accounts.ranked("queries", "", 9)] == ["b", "a"]
     accounts.put(Standing("a", False, 3))
     assert [a.standing.name for a in accounts.ranked("queries", "", 9)] == ["a", "b"]
@@ -531,9 +534,9 @@ def test_budgets_that_come_to_an_end_are_a_state(used, covered, expected):
     limits = Limits(threshold=0.5, extra_answers=100)
     for policy, words in (("sentinel", expected), ("strict", ())):  # under the paper's policies nothing is refused
         guard = small_guard(limits=limits, policy=policy)
-        assert account_facts(standing, guard.bundle, None, ())["budget_state"] == words
+        assert account_facts(standing, guard.bundle, 0, None, ())["budget_state"] == words
     assert (
-        account_facts(replace(standing, allowed=True), small_guard(limits=limits).bundle, None, ())["budget_state"]
+        account_facts(replace(standing, allowed=True), small_guard(limits=limits).bundle, 0, None, ())["budget_state"]
         == ()
     )
 
@@ -543,3 +546,20 @@ def test_a_class_that_this_model_does_not_have_is_shown_by_its_number(stub, http
     real = stub.guard.ledger.standing("old")
     monkeypatch.setattr(stub.guard.ledger, "standing", lambda name, group=False: replace(real, coverage={77: 0.01}))
     assert http.get("client?name=old").json()["coverage"][0]["name"] == "77"
+
+
+def test_of_budgets_that_renew_it_is_said_what_counts_what_is_left_and_until_when():
+    limits, noon = Limits(threshold="0.5/week", extra_answers="100/day"), MIDNIGHT + 43_200
+    usage = {"extra_usage": Usage(100.0, noon), "class_usage": {2: Usage(0.25, noon)}}
+    standing = Standing("a", False, 500, extra_answers=300, coverage={1: 0.75, 2: 1.0}, **usage)
+    bundle = small_guard(limits=limits).bundle
+    found = account_facts(standing, bundle, noon, None, ())
+    assert (found["extra_used"], found["extra_left"], found["extra_limit"]) == (100, 0, 100)
+    assert (found["extra_allowance"], found["class_allowance"]) == ("100/day", "0.5/week")
+    assert (found["extra_renews"], found["classes_renew"]) == (MIDNIGHT + 86_400, MIDNIGHT + 5 * 86_400)
+    assert found["budget_state"] == ("budget spent",)
+    assert (found["most"]["label"], found["most"]["used"], found["most"]["cqs"]) == (2, 0.25, 1.0)
+    assert [one["used"] for one in coverage_facts(standing, bundle, noon)] == [0.25, 0.0]
+    tomorrow = account_facts(standing, bundle, MIDNIGHT + 86_400, None, ())
+    assert (tomorrow["extra_used"], tomorrow["extra_left"], tomorrow["budget_state"]) == (0, 100, ())
+    orjson.dumps(found)  # as it is sent

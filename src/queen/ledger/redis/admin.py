@@ -35,6 +35,7 @@ from queen.sentinel.bets import Test
 
 OPERATE = Script("operate.lua")
 NUMBER = Script("number.lua")
+NOW = Script("now.lua")
 GROUP_FLAG, ALLOWED_FLAG = 4, 2
 STOP_SECONDS = 3.0  # in which every server notices that its bundle was replaced (`serve.ledger_health`), and stops
 MAX_WAITING = 10_000  # events that wait for a server to come back
@@ -83,6 +84,19 @@ class RedisAdmin(LedgerBase):
                 raise self._servers.error(number)
             self._numbers[test.account, test.id] = number
         return number
+
+    def now(self) -> int:
+        """The time by which budgets renew: the server's; in a cluster, that of one of them."""
+        (now,) = self._servers.run(NOW, [ScriptCall((f"{self._prefix}:facts",), ())])
+        if self._servers.is_error(now):
+            raise self._servers.error(now)
+        return int(now)
+
+    def accept_clock(self, actor: str) -> None:
+        """Let no use of a budget lie after now, scope by scope; see `Ledger`."""
+        event = make_event("clock", Standing("ledger", group=False), actor=check_client(actor))
+        layout.accept_clock(self._servers, self._prefix)
+        self._add_event(event)
 
     def fact(self, name: str) -> str | None:
         """Something that is true of the whole ledger; see `Ledger`."""
@@ -217,7 +231,7 @@ class RedisAdmin(LedgerBase):
     def _operate(self, order: str, name: str, actor: str, *, group: bool = False, budget: Budget | None = None) -> None:
         check_client(actor)
         scope, _, _, *evidence = self._keys(check_client(name), group=group)
-        call = ScriptCall((scope, *evidence), (order, name, int(group), pack_budget(budget)))
+        call = ScriptCall((scope, *evidence), (order, name, int(group), *pack_budget(budget)))
         (before,) = self._servers.run(OPERATE, [call])
         if self._servers.is_error(before):
             raise self._servers.error(before)

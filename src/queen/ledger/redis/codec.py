@@ -5,28 +5,34 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from queen.allowance import NAMES, Allowance
 from queen.core.sensitivity import query_area
 from queen.errors import LedgerError
 from queen.ledger.rows import Rows, Scope
+from queen.ledger.usage import UNUSED, Usage
 from queen.ledger.words import Budget, Event, Standing
 from queen.options import Limits
 from queen.sentinel.bets import LANES, Bets, Test
 from queen.sentinel.sketch import SIZE, Memory
 
-SETTINGS = struct.Struct("<BBBIdddd")
+SETTINGS = struct.Struct("<BBBIddddII")
 POINT = struct.Struct("<Idddd")
 STATE = struct.Struct("<Bdddd")
 BUDGET = struct.Struct("<Bdd")
+PERIODS = struct.Struct("<II")  # of a budget: of its threshold and of its extra answers, 0 for life
+USAGE = struct.Struct("<dd")
 RECORD = struct.Struct("<Idd")
 TEST = struct.Struct("<q")
 WEALTH = struct.Struct("<Bqd")  # of a test: which string holds the evidence (see judge.lua), the id, the wealth
 
+NO_ALLOWANCE = Allowance(0)
 KEYS = 4  # the first numbers of a sketch, which choose its box
 WIDTH = 4.0  # of a box: what is nearer than 1 lies in it or in the next; wide, so that mostly one box is searched
 FAR = 2.0**40  # beyond it, all lies in one box
@@ -68,10 +74,12 @@ class PackedRows:
             scope.group,
             bets.test.scores if bets else 0,
             Memory.CAPACITY,
-            limits.threshold,
-            limits.extra_answers,
+            limits.class_allowance.amount,
+            limits.extra_allowance.amount,
             bar,
             bets.after_alarm if bets else 0.0,
+            limits.class_allowance.period or 0,
+            limits.extra_allowance.period or 0,
         )
         test = TEST.pack(bets.test.id) if bets else b""
         queries = b"".join([self._queries[row] for row in rows]) if bets else b""
@@ -127,12 +135,21 @@ def test_fields(test: Test) -> tuple[bytes, bytes]:
     return b"t" + account + TEST.pack(test.id), b"n" + account
 
 
-def pack_budget(budget: Budget | None) -> bytes:
-    """A budget as the scope's hash holds it; empty for the guard's limits."""
+def pack_budget(budget: Budget | None) -> tuple[bytes, bytes]:
+    """A budget as the scope's hash holds it, in two fields; empty for the guard's limits.
+
+    The second is there only where something renews, and repeats the first: a server that does not know about periods
+    writes the first alone, and then what it wrote holds.
+    """
     if budget is None:
-        return b""
+        return b"", b""
+    limits = budget.over(Limits())
     which = (budget.threshold is not None) + 2 * (budget.extra_answers is not None)
-    return BUDGET.pack(which, budget.threshold or 0.0, budget.extra_answers or 0)
+    of_class = limits.class_allowance if which & 1 else NO_ALLOWANCE
+    extra = limits.extra_allowance if which & 2 else NO_ALLOWANCE
+    packed = BUDGET.pack(which, of_class.amount, extra.amount)
+    renews = of_class.period or extra.period
+    return packed, packed + PERIODS.pack(of_class.period or 0, extra.period or 0) if renews else b""
 
 
 def unpack_state(packed: bytes, name: str) -> tuple[int, int, int]:
@@ -157,14 +174,36 @@ def unpack_standing(fields: Mapping[bytes, bytes], name: str, *, group: bool) ->
         bool(flags & 2),
         extra,
         int(fields.get(b"a", 0)),
-        _unpack_budget(fields[b"b"]) if b"b" in fields else None,
+        _unpack_budget(fields[b"b"], fields.get(b"p", b"")) if b"b" in fields else None,
         unpack_coverage(b"".join(key + value[:8] for key, value in fields.items() if len(key) == 4)),
+        _unpack_usage(fields[b"r"]) if b"r" in fields else UNUSED,
+        {label: _unpack_usage(value) for label, value in sorted(_class_usages(fields))},
     )
 
 
-def _unpack_budget(packed: bytes) -> Budget:
+def _class_usages(fields: Mapping[bytes, bytes]) -> Iterator[tuple[int, bytes]]:
+    """The labels of classes whose budget was used while it renews, and how it was."""
+    return ((int.from_bytes(key[1:], "little"), value) for key, value in fields.items() if len(key) == 5)
+
+
+def _unpack_usage(packed: bytes) -> Usage:
+    amount, at = USAGE.unpack(packed)
+    return Usage(amount, int(at))
+
+
+def _unpack_budget(packed: bytes, with_periods: bytes) -> Budget:
     which, threshold, extra = BUDGET.unpack(packed)
-    return Budget(threshold=threshold if which & 1 else None, extra_answers=int(extra) if which & 2 else None)
+    is_theirs = with_periods[: len(packed)] == packed
+    class_period, extra_period = PERIODS.unpack(with_periods[len(packed) :]) if is_theirs else (0, 0)
+    return Budget(
+        threshold=_said(threshold, class_period) if which & 1 else None,
+        extra_answers=_said(int(extra), extra_period) if which & 2 else None,
+    )
+
+
+def _said(amount: float, period: int) -> Any:
+    """An amount as `Budget` takes it."""
+    return f"{amount!r}/{NAMES[period]}" if period else amount
 
 
 def unpack_coverage(packed: bytes) -> dict[int, float]:

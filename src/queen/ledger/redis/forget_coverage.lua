@@ -9,8 +9,8 @@ if state and #state ~= STATE_SIZE then
 end
 local classes = 0
 for _, field in ipairs(redis.call('HKEYS', scope)) do
-  if #field == 4 then -- the fields of classes are their labels, <I4; all others have one letter
-    redis.call('HDEL', scope, field)
+  if #field == 4 then -- the fields of classes are their labels, <I4, also after a c; all others have one letter
+    redis.call('HDEL', scope, field, 'c' .. field)
     classes = classes + 1
   end
 end

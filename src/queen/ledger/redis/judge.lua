@@ -10,13 +10,15 @@
 --       6 per row a byte: 1 if an alarm has consequences, 2 more if an accused scope answers the row again, as it did
 --       before its alarm: then this scope must remember it too, or denies it; 7 the groups whose alarms would, as NAME\0NAME\0...
 -- Returns one byte per row (a letter and flags, see redis.py), a byte for each of those groups (whether it is home), for
--- every row that finds no budget left <I4dd: its number, extra answers used and in all; and then, for every notice, which
--- it is and where the scope stood.
+-- every row that finds no budget left <I4dddd: its number, extra answers used and in all, when all that is spent will
+-- have renewed (-1: not all does), the time (0 if nothing renews); and then, for every notice, which it is and where the
+-- scope stood.
 --
 -- The hash has the fields s (counters), w (for every test, the one used last at the end: a byte, its id, its wealth), b
--- (its own budget), h (the groups that are home), a (how often it asked while accused, in digits; none before that), n
--- (its name), and for every class with records its label (<I4) with CQS, the radius that its squares were made for, and
--- the number of records. The byte of a test is 0 or 1 for the string of its evidence, and 2 more for every test that has
+-- (its own budget), p (the same again, and its periods in seconds, <I4I4; only where one renews), h (the groups that are
+-- home), a (how often it asked while accused, in digits; none before that), n (its name), r (of extra answers, what was
+-- used since they renewed last, and when the last of it was), and for every class with records its label (<I4) with CQS,
+-- the radius that its squares were made for, and the number of records; and c with the label, as r, of that class. The byte of a test is 0 or 1 for the string of its evidence, and 2 more for every test that has
 -- come and gone since this one was used.
 -- Squares of the grid are twice the radius wide and list (number, x, y).
 -- The memory has a power of two of slots, `room`: the codes of all pictures, the digests of all answered inputs, the
@@ -25,8 +27,8 @@
 -- the counts of each (see `Winnings`).
 local scope, squares, memory = KEYS[1], KEYS[2], KEYS[3]
 local call, pack, parse, sub, floor, rep = redis.call, struct.pack, struct.unpack, string.sub, math.floor, string.rep
-local WATCH, GROUP, SCORES, CAPACITY, threshold, extra_answers, BAR, AFTER_ALARM =
-  parse('<BBBI4dddd', ARGV[1])
+local WATCH, GROUP, SCORES, CAPACITY, threshold, extra_answers, BAR, AFTER_ALARM, class_period, extra_period =
+  parse('<BBBI4ddddI4I4', ARGV[1])
 local TEST, POINTS, QUERIES, ENFORCE = ARGV[2], ARGV[4], ARGV[5], ARGV[6]
 local STATE, STATE_SIZE = '<Bdddd', 33
 local SHAPES, LANES, STAKE_1, STAKE_2 = 3, 5, 0.2, 0.6 -- as in sentinel/bets.py
@@ -39,7 +41,7 @@ local ROWS, QUERY = #POINTS / POINT, HEAD + 4 * NUMBERS
 
 -- Read from the scope, in one call, all that this batch is sure to need
 
-local fields, labels = { 's', 'b', 'w', 'h', 'a' }, {}
+local fields, labels = { 's', 'b', 'w', 'h', 'a', 'r', 'p' }, {}
 for row = 0, math.min(ROWS, 100) - 1 do
   local label = sub(POINTS, POINT * row + 1, POINT * row + 4)
   if not labels[label] then
@@ -59,9 +61,34 @@ local alarmed, allowed = flags % 2 == 1, flags % 4 >= 2
 local after_alarm = tonumber(stored_fields[5] or 0)
 if stored_fields[2] then
   local which, own_threshold, own_extra = parse('<Bdd', stored_fields[2])
-  if which % 2 == 1 then threshold = own_threshold end
-  if which >= 2 then extra_answers = own_extra end
+  local own_class_period, own_extra_period = 0, 0
+  if stored_fields[7] and sub(stored_fields[7], 1, -9) == stored_fields[2] then
+    own_class_period, own_extra_period = parse('<I4I4', stored_fields[7], #stored_fields[2] + 1)
+  end
+  if which % 2 == 1 then threshold, class_period = own_threshold, own_class_period end
+  if which >= 2 then extra_answers, extra_period = own_extra, own_extra_period end
 end
+
+-- Budgets that renew: the time, when the present windows began (nil: for life), and what was used of the extra answers
+
+local WEEK, MONDAY = 604800, 345600 -- as in allowance.py
+local RENEWS, now = class_period > 0 or extra_period > 0, 0
+if RENEWS then now = tonumber(redis.call('TIME')[1]) end
+
+local function start_of(period, time) return time - (time - (period == WEEK and MONDAY or 0)) % period end
+
+local class_start = class_period > 0 and start_of(class_period, now) or nil
+local extra_start = extra_period > 0 and start_of(extra_period, now) or nil
+local extra_usage, is_extra_used = { amount = 0, at = 0 }, false
+if stored_fields[6] then extra_usage.amount, extra_usage.at = parse('<dd', stored_fields[6]) end
+
+local function used_since(start, usage) return start > usage.at and 0 or usage.amount end
+
+local function add_usage(usage, amount, start)
+  usage.amount, usage.at = used_since(start, usage) + amount, math.max(usage.at, now)
+end
+
+local function extra_used() return extra_start and used_since(extra_start, extra_usage) or extra end
 
 -- redis.call takes a few thousand arguments at most
 local function call_many(command, key, values)
@@ -80,10 +107,18 @@ local function class_of(label)
     local cqs, radius, records = 0, 0, 0
     if stored then cqs, radius, records = parse('<ddd', stored) end
     class = { cqs = cqs, radius = radius, records = records }
+    if class_start then
+      local usage = call('HGET', scope, 'c' .. label)
+      class.amount, class.at = 0, 0
+      if usage then class.amount, class.at = parse('<dd', usage) end
+    end
     classes[label] = class
   end
   return class
 end
+
+-- The coverage of a class that counts.
+local function covered_of(class) return class_start and used_since(class_start, class) or class.cqs end
 
 -- Arrange the records of a class for another radius.
 local function regrid(label, side)
@@ -138,8 +173,10 @@ local function letter_of(class, label, x, y, radius)
       if dx * dx + dy * dy < rho_squared then return 3 end
     end
   end
-  return class.cqs > threshold and 1 or 2
+  return covered_of(class) > threshold and 1 or 2
 end
+
+local spent_at -- the last use of a class that this batch has spent
 
 local function record(class, label, x, y, area)
   local side = 2 * class.radius * (1 + 1e-9)
@@ -147,6 +184,8 @@ local function record(class, label, x, y, area)
   listed[square] = (listed[square] or '') .. pack('<I4dd', class.records, x, y)
   class.cqs, class.records = class.cqs + area, class.records + 1
   written[square], changed[label] = true, true
+  if class_start then add_usage(class, area, class_start) end
+  if RENEWS and covered_of(class) > threshold then spent_at = math.max(spent_at or 0, class.at or 0) end
 end
 
 -- The memory of queries: two rings of slots, what is stored in them and what this batch adds
@@ -369,9 +408,15 @@ end
 local notices, denials = {}, {}
 local ALARM, BUDGET_LOW, BUDGET_SPENT, CLASS_LOW, CLASS_SPENT = 0, 1, 2, 3, 4 -- places in NOTICES of ledger/words.py
 
+local stored_scope -- all fields, once they are needed: nothing is written before the end
+local function all_fields()
+  stored_scope = stored_scope or call('HGETALL', scope)
+  return stored_scope
+end
+
 -- CQS by class.
 local function coverage_now()
-  local all, coverage = call('HGETALL', scope), {}
+  local all, coverage = all_fields(), {}
   for i = 1, #all, 2 do
     if #all[i] == 4 then coverage[all[i]] = parse('<d', all[i + 1]) end
   end
@@ -379,6 +424,21 @@ local function coverage_now()
     if class.records > 0 then coverage[label] = class.cqs end
   end
   return coverage
+end
+
+-- The coverage by class that counts, as it was stored; and the last use of each class, where its budget renews.
+local function stored_coverage()
+  local all, coverage, last = all_fields(), {}, {}
+  for i = 1, #all, 2 do
+    if class_start and #all[i] == 5 then
+      local usage = {}
+      usage.amount, usage.at = parse('<dd', all[i + 1])
+      coverage[sub(all[i], 2)], last[sub(all[i], 2)] = used_since(class_start, usage), usage.at
+    elseif not class_start and #all[i] == 4 then
+      coverage[all[i]] = parse('<d', all[i + 1])
+    end
+  end
+  return coverage, last
 end
 
 local function note(what, row, wealth_now)
@@ -389,27 +449,55 @@ end
 
 -- Note that the extra answers, one more than before, come to an end.
 local function note_extra(row)
-  if extra == extra_answers then
+  local used = extra_used()
+  if used == extra_answers then
     note(BUDGET_SPENT, row, 0)
-  elseif extra >= LOW * extra_answers and LOW * extra_answers > extra - 1 then
+  elseif used >= LOW * extra_answers and LOW * extra_answers > used - 1 then
     note(BUDGET_LOW, row, 0)
   end
 end
 
--- Note that a class, whose CQS was this one before, comes to an end, unless another class did so first.
+-- Note that a class, of which so much counted before, comes to an end, unless another class did so first.
 local function note_class(row, label, before)
-  local cqs, low, what = classes[label].cqs, LOW * threshold, nil
-  if cqs > threshold and threshold >= before then
+  local covered, low, what = covered_of(classes[label]), LOW * threshold, nil
+  if covered > threshold and threshold >= before then
     what = CLASS_SPENT
-  elseif cqs >= low and low > before then
+  elseif covered >= low and low > before then
     what = CLASS_LOW
   else
     return
   end
-  for other, covered in pairs(coverage_now()) do
-    if other ~= label and (covered > threshold or (what == CLASS_LOW and covered >= low)) then return end
+  local coverage = stored_coverage()
+  for other, class in pairs(classes) do coverage[other] = covered_of(class) end
+  for other, counts in pairs(coverage) do
+    if other ~= label and (counts > threshold or (what == CLASS_LOW and counts >= low)) then return end
   end
   note(what, row, 0)
+end
+
+-- Deny a row: when all that is spent here will have renewed, whatever this row lacks. What is said must not depend on it.
+local stored_spent_at -- the last use of a class that was spent before this batch; false: there is none
+local function deny(row)
+  local used, renews = extra_used(), 0
+  local function wait_for(period, time)
+    renews = (period == 0 or renews < 0) and -1 or math.max(renews, start_of(period, time) + period)
+  end
+  if RENEWS then
+    if used >= extra_answers then wait_for(extra_answers > 0 and extra_period or 0, math.max(now, extra_usage.at)) end
+    if stored_spent_at == nil then
+      local coverage, last = stored_coverage()
+      stored_spent_at = false
+      for label, counts in pairs(coverage) do
+        if counts > threshold then stored_spent_at = math.max(stored_spent_at or 0, last[label] or 0) end
+      end
+    end
+    if spent_at or stored_spent_at then
+      wait_for(class_period, math.max(now, spent_at or 0, stored_spent_at or 0))
+    end
+  else
+    renews = -1
+  end
+  denials[#denials + 1] = pack('<I4dddd', row, used, extra_answers, renews, now)
 end
 
 -- Count a row of an accused scope; returns flags. What was answered before is answered again, and nobody pays for it.
@@ -439,17 +527,21 @@ local function judge_with_bets(row, class, label, x, y, area, letter)
   local same = near and was_answered(digest)
   if flags_of_row >= 2 and not same then return DENIED + CUT_OFF end
   local charge = (letter == 0 or letter == 3) and not same
-  local closed = class.cqs > threshold or (charge and extra >= extra_answers)
+  local closed = covered_of(class) > threshold or (charge and extra_used() >= extra_answers)
   if closed and not same and not allowed then
-    denials[#denials + 1] = pack('<I4dd', row, extra, extra_answers)
+    deny(row)
     return SPENT
   end
   if letter == 2 then
-    local before = class.cqs
+    local before = covered_of(class)
     record(class, label, x, y, area)
     if not allowed then note_class(row, label, before) end
   elseif charge then
     extra = extra + 1
+    if extra_start then
+      add_usage(extra_usage, 1, extra_start)
+      is_extra_used = true
+    end
     if not allowed then note_extra(row) end
   end
   if not same then add_answered(digest) end
@@ -461,7 +553,7 @@ for row = 0, ROWS - 1 do
   local _, x, y, radius, area = parse('<I4dddd', POINTS, POINT * row + 1)
   local label = sub(POINTS, POINT * row + 1, POINT * row + 4)
   local class = class_of(label)
-  local letter, verdict = letter_of(class, label, x, y, radius), class.cqs > threshold and SPENT or 0
+  local letter, verdict = letter_of(class, label, x, y, radius), covered_of(class) > threshold and SPENT or 0
   queries = queries + 1
   if WATCH == 1 then
     verdict = judge_with_bets(row, class, label, x, y, area, letter)
@@ -502,7 +594,9 @@ end
 for label in pairs(changed) do
   local class = classes[label]
   set_field(label, pack('<ddd', class.cqs, class.radius, class.records))
+  if class_start and class.at > 0 then set_field('c' .. label, pack('<dd', class.amount, class.at)) end
 end
+if is_extra_used then set_field('r', pack('<dd', extra_usage.amount, extra_usage.at)) end
 call_many('HSET', scope, values)
 local entries = {}
 for square in pairs(written) do

@@ -20,6 +20,7 @@ from queen.sentinel.sketch import Memory
 LAYOUT = 2
 MIGRATE = Script("migrate.lua")
 FORGET_COVERAGE = Script("forget_coverage.lua")
+ACCEPT_CLOCK = Script("accept_clock.lua")
 
 
 def check_prefix(prefix: object) -> str:
@@ -114,6 +115,13 @@ def forget_coverage(servers: RedisServers, prefix: str) -> None:
     """Drop coverage and records of all clients and groups, one by one; nothing happens to those that have none."""
     with servers.named_errors():
         for _ in _run_on_all(servers, prefix, FORGET_COVERAGE, "r"):
+            pass
+
+
+def accept_clock(servers: RedisServers, prefix: str) -> None:
+    """Let no use of a renewing budget lie after now, one client or group after the other."""
+    with servers.named_errors():
+        for _ in _run_on_all(servers, prefix, ACCEPT_CLOCK, "r"):
             pass
 
 

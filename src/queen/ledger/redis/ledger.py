@@ -22,7 +22,7 @@ LETTERS = "ABCD"
 # repeated; if it is cut off, it is denied as well.
 LETTER, SPENT, DENIED, ALARMED, TRUSTED, REPEATED, CUT_OFF = 3, 4, 8, 16, 32, 64, 128
 FAILED = LETTERS.index("B")
-DENIAL = struct.Struct("<Idd")  # row, extra answers used and in all
+DENIAL = struct.Struct("<Idddd")  # row, extra answers used and in all, when all that is spent renews (or -1), the time
 NOTICE = struct.Struct("<BIddd")  # place in `NOTICES`, row, number of queries, wealth, extra answers used
 
 
@@ -122,8 +122,9 @@ class _Replies:
         for group, is_home in zip(self.groups(scope, rows), reply[1], strict=True):
             if is_home:
                 self._home.add((self._rows.owner[rows[0]], group))
-        for row, used, limit in DENIAL.iter_unpack(reply[2]):
-            self._denials[rows[row]] = Denial(scope.name, scope.group, int(used), int(limit))
+        for row, *numbers in DENIAL.iter_unpack(reply[2]):
+            used, limit, renews, at = map(int, numbers)
+            self._denials[rows[row]] = Denial(scope.name, scope.group, used, limit, None if renews < 0 else renews, at)
         for head, coverage in reply[3:]:
             place, row, queries, wealth, extra = NOTICE.unpack(head)
             standing = Standing(

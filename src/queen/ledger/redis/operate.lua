@@ -1,7 +1,8 @@
 -- Carries out an operator's order on one scope, as `ScopeState.obey` does; returns the fields its hash had before.
 -- KEYS  the scope's hash, its two strings of evidence
--- ARGV  order, name, is it a group (0 or 1), the budget (<Bdd, or nothing for the guard's)
-local scope, order, name, group, budget = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+-- ARGV  order, name, is it a group (0 or 1), the budget (<Bdd, or nothing for the guard's), and where it renews the same
+--       again with its periods (see judge.lua), else nothing
+local scope, order, name, group, budget, periods = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local STATE, STATE_SIZE = '<Bdddd', 33
 local before = redis.call('HGETALL', scope)
 local stored = redis.call('HGET', scope, 's')
@@ -19,7 +20,9 @@ if order == 'pardon' then
   redis.call('DEL', KEYS[2], KEYS[3])
   alarmed = 0
 elseif order == 'budget' then
-  if budget == '' then redis.call('HDEL', scope, 'b') else redis.call('HSET', scope, 'b', budget) end
+  redis.call('HDEL', scope, 'b', 'p')
+  if budget ~= '' then redis.call('HSET', scope, 'b', budget) end
+  if periods ~= '' then redis.call('HSET', scope, 'p', periods) end
 else
   allowed = order == 'allow' and 1 or 0
 end

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from math import inf
 from os import PathLike, fspath
 from pathlib import Path
@@ -13,12 +14,15 @@ from pathlib import Path
 from queen.core.sensitivity import Floats
 from queen.errors import LedgerError, LostStateError
 from queen.ledger.base import BINDING, LedgerBase
-from queen.ledger.decide import Journal, decide
+from queen.ledger.charge import Journal
+from queen.ledger.clock import LedgerClock
+from queen.ledger.decide import decide
 from queen.ledger.rows import Rows, Scope, check_client
-from queen.ledger.sqlite import events
+from queen.ledger.sqlite import events, usages
 from queen.ledger.sqlite import schema as tables
 from queen.ledger.sqlite.cache import StateCache
-from queen.ledger.sqlite.open import SCHEMA_VERSION, make_private, prepare
+from queen.ledger.sqlite.clock import FileClock
+from queen.ledger.sqlite.open import SCHEMA_VERSION, make_private, named_errors, prepare
 from queen.ledger.sqlite.schema import Touched, number
 from queen.ledger.sqlite.watch import FileWatch
 from queen.ledger.state import ScopeState
@@ -37,6 +41,7 @@ class SqliteLedger(LedgerBase):
     `cache` bytes of them. Several processes may share a file and stay exact (each call takes the write lock first and
     drops its cache when another process has written), but only one at a time makes progress: for throughput let one
     process own the file. With a `witness`, a file to remember it in, one that has lost records is refused when opened.
+    Budgets renew by the `clock`; one that is behind the time in the file is refused, unless `any_clock` will do.
     """
 
     def __init__(
@@ -46,12 +51,15 @@ class SqliteLedger(LedgerBase):
         cache: int = 256 * MIB,
         timeout: float = 5.0,
         witness: str | PathLike[str] | None = None,
+        clock: LedgerClock | None = None,
+        any_clock: bool = False,
     ) -> None:
         try:
             self.path = fspath(path)
         except TypeError as error:
             raise LedgerError(f"expected the path of a file, got {type(path).__name__}") from error
-        self._timeout = timeout
+        self._named_errors = partial(named_errors, self.path)
+        self._timeout, self._clock = timeout, FileClock(clock)
         self._cache = StateCache(cache)
         self._numbers: dict[tuple[str, int], int] = {}  # of tests, by account and id; they never change
         self._lock = threading.Lock()
@@ -64,6 +72,7 @@ class SqliteLedger(LedgerBase):
             with self._named_errors():
                 prepare(self._db, self.path, timeout)
                 self._cached_version = self._data_version()
+                self._clock.begin(self._db, self.path, any_clock=any_clock)
             self._watch.begin()
             if witness is not None:
                 with self._writing():
@@ -84,13 +93,27 @@ class SqliteLedger(LedgerBase):
             return state
 
         with self._writing():
-            test = rows.bets.test if rows.bets else None
-            judgement = decide(rows, state_of, journal, test.bar(self._number_of(test)) if test else inf)
+            test, now = rows.bets.test if rows.bets else None, self._clock.now()
+            judgement = decide(rows, state_of, journal, test.bar(self._number_of(test)) if test else inf, now=now)
             tables.write(self._db, touched, journal, test)
+            if journal.renews:
+                self._clock.remember(self._db, now)
             for notice in judgement.notices:
                 self._log_event(make_event(notice.what, notice.standing, client=notice.client))
             self._cache.measure(touched, (state for state, *_ in journal.records))
         return judgement
+
+    def now(self) -> int:
+        """The time by which budgets renew."""
+        return self._clock.now()
+
+    def accept_clock(self, actor: str) -> None:
+        """Let no use of a budget lie after now; see `Ledger`."""
+        event = make_event("clock", Standing("ledger", group=False), actor=check_client(actor))
+        with self._writing():
+            usages.end_usages(self._db, self._clock.accept(self._db))
+            self._cache.clear()
+            self._log_event(event)
 
     def number_of(self, test: Test, *, claim: bool = True) -> int:
         """The number of a test among those of its account; a new one gets the next if it is to `claim` it."""
@@ -182,7 +205,7 @@ class SqliteLedger(LedgerBase):
         event = make_event("rebind", Standing(check_client(name), group=False), actor=check_client(actor))
         with self._writing():
             if forget_coverage:
-                self._db.execute("DELETE FROM record")
+                usages.drop_coverage(self._db)
                 self._cache.clear()
             events.write_fact(self._db, BINDING, binding, replace=True)
             self._log_event(event)
@@ -274,16 +297,3 @@ class SqliteLedger(LedgerBase):
     def _peek(self, name: str, *, group: bool = False) -> ScopeState:
         with self._lock, self._named_errors():
             return tables.load(self._db, check_client(name), group=group, to_judge=False)
-
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            is_about_tables = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
-            ask = (
-                "has another version of queen changed it"
-                if is_about_tables
-                else "is the file locked, read-only or full"
-            )
-            raise LedgerError(f"ledger '{self.path}' failed: {error}. Nothing was recorded; {ask}?") from error

@@ -6,15 +6,18 @@ import os
 import sqlite3
 import time
 import warnings
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from queen.errors import LedgerError, ProtectionWarning
 from queen.ledger.sqlite.schema import FACT, SCHEMA, SCOPE, SENTINEL, number
+from queen.ledger.sqlite.usages import USAGE
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 # What each version that we read has and no older one has; the newest comes first.
 COLUMNS_OF = {
+    7: {"winnings.id", "scope.after_alarm", "fact.value", "usage.amount"},
     6: {"winnings.id", "scope.after_alarm", "fact.value"},
     5: {"winnings.id", "scope.after_alarm"},
     4: {"winnings.id"},
@@ -40,11 +43,23 @@ DROP TABLE scope;
 ALTER TABLE new_scope RENAME TO scope
 """
 FROM_4 = "ALTER TABLE scope ADD COLUMN after_alarm INTEGER NOT NULL DEFAULT 0"  # version 4 did not count them
-MIGRATIONS = {  # each to the newest version; version 5 had no facts
-    3: SCOPE.replace("TABLE scope", "TABLE new_scope") + SENTINEL + FACT + FROM_3,
-    4: FACT + FROM_4,
-    5: FACT,
+MIGRATIONS = {  # each to the newest version; version 5 had no facts, version 6 no budgets that renew
+    3: SCOPE.replace("TABLE scope", "TABLE new_scope") + SENTINEL + FACT + USAGE + FROM_3,
+    4: FACT + USAGE + FROM_4,
+    5: FACT + USAGE,
+    6: USAGE,
 }
+
+
+@contextmanager
+def named_errors(path: str) -> Iterator[None]:
+    """Turn errors of SQLite into `LedgerError`, with the file's name and a question that may help."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        is_about_tables = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
+        ask = "has another version of queen changed it" if is_about_tables else "is the file locked, read-only or full"
+        raise LedgerError(f"ledger '{path}' failed: {error}. Nothing was recorded; {ask}?") from error
 
 
 def make_private(path: str) -> None:

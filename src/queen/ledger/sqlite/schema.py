@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from queen.errors import LedgerError
-from queen.ledger.decide import Journal
+from queen.ledger.charge import Journal
 from queen.ledger.sqlite.codec import BLOCK, pack_block, pack_purses, unpack_block, unpack_purses
+from queen.ledger.sqlite.usages import USAGE, fill_usages, write_usages
 from queen.ledger.state import TESTS, ClassState, ScopeState
 from queen.ledger.words import Budget, Standing
 from queen.sentinel.bets import Test
@@ -53,6 +54,7 @@ CREATE TABLE event (
     acknowledged TEXT
 );
 {FACT}
+{USAGE}
 """
 # One number takes less room than two: rows of `picture` and `answered` are numbered scope * SLOTS + slot, those of
 # `winnings` scope * TESTS + place, and those of `counts` (number of the winnings) * BLOCKS + block of classes.
@@ -112,6 +114,7 @@ def _fill(db: sqlite3.Connection, state: ScopeState, row: tuple[Any, ...], *, to
             of_class = state.classes[label] = ClassState()
         of_class.cqs += area
         of_class.records.append((x, y))
+    fill_usages(db, state, scope)
     _fill_winnings(db, state, newest, with_counts=to_judge)
     if not to_judge:
         return
@@ -172,6 +175,8 @@ def write(db: sqlite3.Connection, touched: Touched, journal: Journal, test: Test
         _write_memories(db, touched)
     if journal.records:
         _write_records(db, journal)
+    if journal.usages:
+        write_usages(db, journal)
 
 
 def write_scopes(db: sqlite3.Connection, stored: Iterable[ScopeState]) -> None:

@@ -24,7 +24,7 @@ class Account:
     """A client or group, and how far it is with the class that it has covered most."""
 
     standing: Standing
-    share: float  # CQS over the threshold; infinite if the threshold is 0
+    share: float  # what counts of CQS over the threshold; infinite if the threshold is 0
     label: int | None  # that class; None if it has covered nothing
     budget: tuple[str, ...] = ()  # which of its budgets are low or spent, as in NOTICES
 
@@ -37,8 +37,8 @@ class Account:
 class Accounts:
     """All clients and groups as they were when they were read; if there are too many, only the first by each order."""
 
-    def __init__(self, bundle: Bundle) -> None:
-        self.at = time.time()
+    def __init__(self, bundle: Bundle, now: int) -> None:
+        self.at, self._now = time.time(), now
         self.complete = True
         self.totals = {"clients": 0, "groups": 0, "alarmed": 0, "spent": 0}
         self._bundle = bundle
@@ -50,9 +50,9 @@ class Accounts:
         return self.totals["clients"] + self.totals["groups"]
 
     @classmethod
-    def read(cls, standings: Iterable[Standing], bundle: Bundle) -> Accounts:
-        """Read all of them; if they are many, at half speed, because others need the processor too."""
-        accounts = cls(bundle)
+    def read(cls, standings: Iterable[Standing], bundle: Bundle, now: int) -> Accounts:
+        """Read all of them at the ledger's time; if they are many, at half speed: others need the processor too."""
+        accounts = cls(bundle, now)
         last = time.monotonic()
         for number, standing in enumerate(standings, 1):
             accounts.put(standing)
@@ -67,7 +67,7 @@ class Accounts:
         before = self._accounts.get(key)
         if before is None:
             self.totals["groups" if standing.group else "clients"] += 1
-        account = self._accounts[key] = _account(standing, self._bundle)
+        account = self._accounts[key] = _account(standing, self._bundle, self._now)
         self.totals["alarmed"] += standing.alarmed - (before is not None and before.standing.alarmed)
         self.totals["spent"] += account.is_spent - (before is not None and before.is_spent)
         if len(self._accounts) > MAX_ACCOUNTS:
@@ -103,51 +103,62 @@ def radius_of(limits: Limits, label: int) -> float:
     return limits.radius[label] if isinstance(limits.radius, tuple) else limits.radius
 
 
-def _account(standing: Standing, bundle: Bundle) -> Account:
+def _account(standing: Standing, bundle: Bundle, now: int) -> Account:
     limits = limits_of(standing, bundle)
-    label, cqs = max(standing.coverage.items(), key=lambda item: item[1], default=(None, 0.0))
-    share = 0.0 if label is None else _share(cqs, limits.threshold)
-    return Account(standing, share, label, standing.short_of(limits) if bundle.policy == "sentinel" else ())
+    label, used = max(standing.covered(limits, now).items(), key=lambda item: item[1], default=(None, 0.0))
+    share = 0.0 if label is None else _share(used, limits.class_allowance.amount)
+    return Account(standing, share, label, standing.short_of(limits, now) if bundle.policy == "sentinel" else ())
 
 
-def _share(cqs: float, threshold: float) -> float:
-    return cqs / threshold if threshold > 0 else inf
+def _share(used: float, threshold: float) -> float:
+    return used / threshold if threshold > 0 else inf
 
 
 def account_facts(
-    standing: Standing, bundle: Bundle, bar: float | None, keys: Sequence[Mapping[str, Any]]
+    standing: Standing, bundle: Bundle, now: int, bar: float | None, keys: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """A client or group and its most covered class, as JSON; the other classes are in `coverage_facts`.
 
-    `bar` is the wealth that accuses a client, or None if nobody can be accused; a group needs more.
+    `now` is the ledger's time; `bar` the wealth that accuses a client, or None if nobody can be accused; a group needs
+    more. `extra_answers` are all there ever were, `extra_used` those that count, of `extra_limit`.
     """
-    facts, limits, account = asdict(standing), limits_of(standing, bundle), _account(standing, bundle)
-    label = account.label
-    coverage = facts.pop("coverage")
+    facts, limits, account = asdict(standing), limits_of(standing, bundle), _account(standing, bundle, now)
+    for name in ("coverage", "class_usage"):
+        del facts[name]
+    used, most = standing.extra_used(limits, now), int(limits.extra_allowance.amount)
     return facts | {
         "bar": None if bar is None else bar_of(bar, group=standing.group),
-        "extra_limit": limits.extra_answers,
+        "extra_used": used,
+        "extra_left": max(0, most - used),
+        "extra_limit": most,
+        "extra_allowance": limits.extra_answers,
+        "extra_renews": standing.extra_renews(limits, now),
+        "class_allowance": limits.threshold,
+        "classes_renew": standing.classes_renew(limits, now),
         "budget_state": account.budget,
-        "most": None if label is None else _class_facts(bundle, label, coverage[label], limits),
+        "most": None if account.label is None else _class_facts(standing, bundle, account.label, now),
         "keys": list(keys),
     }
 
 
-def coverage_facts(standing: Standing, bundle: Bundle) -> list[dict[str, Any]]:
+def coverage_facts(standing: Standing, bundle: Bundle, now: int) -> list[dict[str, Any]]:
     """The coverage of every class that a client or group has touched, as JSON, the most covered first."""
+    covered = standing.covered(limits_of(standing, bundle), now)
+    most_first = sorted(covered.items(), key=lambda item: (-item[1], item[0]))
+    return [_class_facts(standing, bundle, label, now) for label, _ in most_first]
+
+
+def _class_facts(standing: Standing, bundle: Bundle, label: int, now: int) -> dict[str, Any]:
+    """What counts of CQS beside its threshold. A ledger may hold classes of an older model, unknown to this one."""
     limits = limits_of(standing, bundle)
-    most_first = sorted(standing.coverage.items(), key=lambda item: (-item[1], item[0]))
-    return [_class_facts(bundle, label, cqs, limits) for label, cqs in most_first]
-
-
-def _class_facts(bundle: Bundle, label: int, cqs: float, limits: Limits) -> dict[str, Any]:
-    """CQS beside its threshold. A ledger may hold classes of an older model, which this one does not know."""
-    share = _share(cqs, limits.threshold)
+    used, threshold = standing.covered(limits, now)[label], limits.class_allowance.amount
+    share = _share(used, threshold)
     return {
         "label": label,
         "name": bundle.name_of(label) if label < bundle.geometry.classes else str(label),
-        "cqs": cqs,
-        "threshold": limits.threshold,
+        "cqs": standing.coverage[label],
+        "used": used,
+        "threshold": threshold,
         "share": share if share < inf else None,
-        "spent": cqs > limits.threshold,
+        "spent": used > threshold,
     }

@@ -12,6 +12,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from queen.errors import OptionError
 from queen.ledger import Budget, Event, Standing
+from queen.ledger.usage import Usage
 
 TIMEOUT = 10.0  # seconds per request
 PATIENCE = 120.0  # seconds that a server may take to read very many clients for the first time
@@ -56,6 +57,10 @@ class AdminClient:
         """Note that somebody has seen an event."""
         self._call("/admin/acknowledge", {"event": event})
 
+    def now(self) -> int:
+        """The time by which budgets renew in the server's ledger."""
+        return int(self._call("/admin/overview")["server"]["ledger_time"])
+
     def pardon(self, name: str, actor: str, *, group: bool = False) -> None:
         """Clear the alarm and wealth of a client or group."""
         self._call("/admin/pardon", {"name": name, "group": group})
@@ -95,6 +100,7 @@ def _standing(line: dict[str, Any]) -> Standing:
     return Standing(**{
         **{field.name: line[field.name] for field in fields(Standing) if field.name in line},
         "budget": line["budget"] and Budget(**line["budget"]),
+        "extra_usage": Usage(**line.get("extra_usage", {})),
         "coverage": {entry["label"]: entry["cqs"] for entry in classes},
     })  # fmt: skip
 

@@ -51,11 +51,17 @@ def bundle_facts(guard: Guard, spec: ModelSpec, bar: float | None) -> dict[str, 
     }
 
 
-def server_facts(ledger: Ledger, *, ready: bool, started: float, advice: Sequence[str]) -> dict[str, Any]:
-    """Which program runs, since when, on which ledger, whether it answers, and what operators should know."""
+def server_facts(
+    ledger: Ledger, ledger_time: int, *, ready: bool, started: float, advice: Sequence[str]
+) -> dict[str, Any]:
+    """Which program runs, since when, on which ledger, whether it answers, and what operators should know.
+
+    `ledger_time` is the time by which budgets renew.
+    """
     now = time.time()
     kind = type(ledger).__name__.removesuffix("Ledger").lower()
-    facts = {"version": queen.__version__, "now": now, "uptime": now - started, "ledger": kind, "ready": ready}
+    times = {"now": now, "ledger_time": ledger_time, "uptime": now - started}
+    facts = {"version": queen.__version__, **times, "ledger": kind, "ready": ready}
     return facts | {"advice": list(advice)}
 
 

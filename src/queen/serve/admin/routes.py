@@ -119,7 +119,7 @@ class AdminApi:
             return await self._service.blocking(function, *args)
 
     def _read_accounts(self) -> Accounts:
-        return Accounts.read(self._ledger.each_standing(), self._bundle)
+        return Accounts.read(self._ledger.each_standing(), self._bundle, self._ledger.now())
 
     async def _bar(self) -> float | None:
         """The wealth that accuses."""
@@ -130,7 +130,10 @@ class AdminApi:
         accounts, history = await asyncio.gather(self._accounts.get(), self._history.get())
         totals = (accounts.totals if accounts else NOT_YET) | {"unacknowledged": history and history.unacknowledged}
         service = self._service
-        server = server_facts(self._ledger, ready=service.ready, started=service.started, advice=service.advice)
+        ledger_time = await self._in_thread(self._ledger.now)
+        server = server_facts(
+            self._ledger, ledger_time, ready=service.ready, started=service.started, advice=service.advice
+        )
         bundle = bundle_facts(self._guard, self._service.spec, await self._bar())
         return {"bundle": bundle, "server": server, "totals": totals}
 
@@ -151,9 +154,9 @@ class AdminApi:
         if accounts is None:
             return {"clients": [], "total": None, "complete": False, "at": None}
         standings = await self._in_thread(self._ranked, accounts, sort, search, limit)
-        bar = await self._bar()
+        bar, now = await self._bar(), await self._in_thread(self._ledger.now)
         lines = [
-            account_facts(s, self._bundle, bar, () if s.group else (keys or {}).get(s.name, ())) for s in standings
+            account_facts(s, self._bundle, now, bar, () if s.group else (keys or {}).get(s.name, ())) for s in standings
         ]
         return {"clients": lines, "total": accounts.total, "complete": accounts.complete, "at": accounts.at}
 
@@ -175,9 +178,10 @@ class AdminApi:
         history, keys = await asyncio.gather(self._history.get(), self._keys.get())
         events = history.about(name, group=group) if history else []
         own = () if group else (keys or {}).get(name, ())
-        return account_facts(standing, self._bundle, await self._bar(), own) | {
+        now = await self._in_thread(self._ledger.now)
+        return account_facts(standing, self._bundle, now, await self._bar(), own) | {
             "known": standing.on_record,
-            "coverage": coverage_facts(standing, self._bundle),
+            "coverage": coverage_facts(standing, self._bundle, now),
             "events": [event_facts(e) for e in reversed(events[-MAX_LINES:])],
         }
 
@@ -220,12 +224,12 @@ class AdminApi:
         return await self._act(lambda: self._ledger.allow(name, caller.client, allowed=allowed), name)
 
     async def budget(self, request: Request, caller: Caller) -> Json:
-        """Give {name} a budget of its own: {extra_answers, threshold}.
+        """Give {name} a budget of its own: {extra_answers, threshold}, for life or as "2000/day".
 
         Where one is null the guard's limit holds; if both are, the client has no budget of its own any more.
         """
         body = await read_body(
-            request, required={"name": str, "extra_answers": int | None, "threshold": float | int | None}
+            request, required={"name": str, "extra_answers": int | str | None, "threshold": float | int | str | None}
         )
         name = body.pop("name")
         own = Budget(**body) if any(value is not None for value in body.values()) else None

@@ -148,9 +148,11 @@ def _not_ready() -> Schema:
 
 
 def _error(*, retry: bool = False, rows: Schema | None = None) -> Schema:
-    after = {"Retry-After": {"required": True, "schema": {"type": "integer", "minimum": 1}}}
+    """An error: one to `retry` always says when; one about `rows` only where the budget renews that they lack."""
+    about = "Seconds until all that is spent has renewed; absent where not all does." if rows else "Seconds."
+    after = {"required": retry, "description": about, "schema": {"type": "integer", "minimum": 1}}
     says = _object({"error": TEXT}, {"rows": rows} if rows else None)
-    return _content("What is wrong.", says) | ({"headers": after} if retry else {})
+    return _content("What is wrong.", says) | ({"headers": {"Retry-After": after}} if retry or rows else {})
 
 
 def _content(description: str, schema: Schema) -> Schema:

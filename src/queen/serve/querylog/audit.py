@@ -11,7 +11,8 @@ from queen.bundle.bundle import Bundle
 from queen.core import inputs
 from queen.errors import OptionError, QueenError
 from queen.guard import Guard
-from queen.ledger import Event, Judgement
+from queen.ledger import Event, Judgement, MemoryLedger
+from queen.ledger.clock import LedgerClock
 from queen.options import Group
 from queen.perturber import MeasuredBatch
 from queen.policy import Action
@@ -76,7 +77,9 @@ def audit(
     if batch < 1:
         raise OptionError(f"batch must be at least 1, got {batch}")
     fresh = (guard if isinstance(guard, Guard) else Guard(guard)).fresh(policy="sentinel", observe=False)
-    replay = _LogReplay(fresh)
+    clock = _ReplayClock()
+    fresh.ledger = MemoryLedger(clock=clock)
+    replay = _LogReplay(fresh, clock)
     requests = log if progress is None else progress.each("replay", log)
     for joinable in joinable_batches(requests, batch):
         replay.run(joinable)
@@ -114,11 +117,22 @@ class _Tally:
     accused_at: float | None = None
 
 
+class _ReplayClock(LedgerClock):
+    """The time at which the request was recorded that is judged, so that budgets renew as they would have."""
+
+    at = 0.0
+
+    def now(self) -> int:
+        """Whole Unix seconds."""
+        return int(self.at)
+
+
 @dataclass
 class _LogReplay:
     """Judges requests one after the other, and counts what the report says."""
 
     guard: Guard
+    clock: _ReplayClock
     tallies: dict[tuple[bool, str], _Tally] = field(default_factory=dict)
     requests: int = 0
     queries: int = 0
@@ -143,6 +157,7 @@ class _LogReplay:
         row = 0
         for request in requests:
             self._count(request)
+            self.clock.at = request.at
             groups = self._pooled_groups(request.groups)
             for _ in range(inputs.count(request.inputs)):
                 self._judge(_single_row(batch, row), request, groups)

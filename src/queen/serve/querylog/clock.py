@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+from queen.ledger.clock import STEP
+
 STEADY = 86400.0  # seconds without a jump after which the clock is believed; a longer silence of the log is a jump too
-STEP = 60.0  # seconds between wall clock and monotonic clock, from one look to the next, that are a jump
 
 
 class SteadyClock:

@@ -20,6 +20,7 @@ from torch import Tensor
 from queen.core import inputs
 from queen.options import Group
 from queen.serve.queue.fair_queue import FairQueue
+from queen.serve.refusal import Refusal
 from queen.serve.types import Caller, Query, ServeError
 
 CLIENT_FULL = "this client has {} rows waiting, and the limit for one client is {}: wait for answers and try again"
@@ -39,7 +40,7 @@ class LargeRequest:
     query: Query
     checked: bool = False  # all of it is, before the first part is recorded
     failed: bool = False
-    refusal: str = ""
+    refusal: Refusal | None = None
 
 
 @dataclass(slots=True)

@@ -45,7 +45,8 @@ def split_results(
         elif is_refused:
             why = explain(judgement, rows.start, masks[2][rows], openly=openly)
             if request.whole is not None:
-                request.whole.refusal = request.whole.refusal or why
+                before = request.whole.refusal
+                request.whole.refusal = why if before is None else before.followed_by(why)
             elif not request.query.partial:
                 results.append((request, refuse(why, masks[2][rows])))
                 continue

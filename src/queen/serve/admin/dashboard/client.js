@@ -1,6 +1,7 @@
 // One client or group: how it stands, what it has seen, what happened, and what can be done about it.
 
 import { get, post } from "./api.js";
+import { allowanceText, budgetForm } from "./budget.js";
 import { confirmed } from "./dialog.js";
 import { badge, badges, count, make, meter, nameOf, onChange, percent, plural, small, swap, visible, wealthShare, wealthText, when } from "./dom.js";
 import { eventWords, evidence } from "./events.js";
@@ -19,6 +20,8 @@ export function client({ name, group: isGroup }) {
   const result = make("p", { class: "result", role: "status" });
   const cover = make("div");
   const keys = make("div");
+  const budget = budgetForm((own) =>
+    act([["Set the budget of ", nameOf(name), "?"], budgetWords(own), "Set budget"], { name, ...own }, "budget", () => "The budget is set; what was used stays counted."));
   const history = make("div");
   const node = make(
     "div",
@@ -31,7 +34,7 @@ export function client({ name, group: isGroup }) {
       "div",
       { class: "columns" },
       make("div", { class: "stack" }, card("Coverage by class", cover), card("What happened", history)),
-      make("div", { class: "stack" }, card("Map of the class", map.node), !group && card("Keys", keys)),
+      make("div", { class: "stack" }, card("Map of the class", map.node), !group && card("Budget", budget.node), !group && card("Keys", keys)),
     ),
   );
 
@@ -57,6 +60,7 @@ export function client({ name, group: isGroup }) {
     drawCover([found.coverage, chosen, all]);
     drawHistory(found.events);
     drawKeys(found.keys);
+    budget.draw(found);
   }
 
   async function refreshMap() {
@@ -78,7 +82,7 @@ export function client({ name, group: isGroup }) {
   }
 
   function bar(one, widest) {
-    const text = `${small(one.cqs)} of ${small(one.threshold)} · ${percent(one.share)}${one.spent ? " · spent" : ""}`;
+    const text = `${small(one.used)} of ${small(one.threshold)} · ${percent(one.share)}${one.spent ? " · spent" : ""}`;
     const fill = meter((one.share ?? widest) / widest, one.spent ? "warn tall" : "tall");
     fill.style.setProperty("--mark", 1 / widest);
     fill.append(make("b"));
@@ -173,8 +177,18 @@ function standingTiles(client) {
     wealth,
     share,
     tile("Queries", count(client.queries), client.after_alarm ? `${count(client.after_alarm)} since the alarm` : "judged"),
-    tile("Extra answers", count(client.extra_answers), `of ${small(client.extra_limit)}, ${own}`),
+    tile("Extra answers", count(client.extra_used), `of ${allowanceText(client.extra_allowance)}, ${own}`, client.budget_state.includes("budget spent")),
   ];
+}
+
+/** What giving a client this budget means. */
+function budgetWords({ extra_answers, threshold }) {
+  if (extra_answers === null && threshold === null) return "It has the usual budget again.";
+  const parts = [
+    extra_answers === null ? "the usual extra answers" : `${allowanceText(extra_answers)} extra answers`,
+    threshold === null ? "the usual threshold" : `a threshold of ${allowanceText(threshold)}`,
+  ];
+  return `It has ${parts.join(" and ")} from now on.`;
 }
 
 function eventList(events) {

@@ -10,6 +10,7 @@ const WORDS = {
   allow: ["good", "✓", "Allow-listed"],
   disallow: ["", "✗", "Off the allow-list"],
   budget: ["", "◆", "New budget"],
+  clock: ["", "◆", "Clock accepted"],
 };
 const COLUMNS = [["when", "When"], ["what", "What"], ["name", "Who"], ["evidence", "Evidence"], ["seen", "Seen"]];
 

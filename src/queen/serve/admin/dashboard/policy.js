@@ -1,5 +1,6 @@
 // What is served, how it is protected, and what the words of the other views mean.
 
+import { allowanceText } from "./budget.js";
 import { count, make, onChange, small, span, swap, titled } from "./dom.js";
 
 const VERDICTS = [
@@ -57,7 +58,7 @@ function cards(bundle, server) {
     card("Verdicts", VERDICTS.map(([letter, name, text]) => [`${letter} ${name}`, [text, make("br"), make("small", {}, answered(bundle.answers[letter]))]])),
     card("Groups", Object.entries(sentinel.groups).map(([kind, group]) => [
       kind,
-      `${small(group.extra_answers)} extra answers, threshold ${small(group.threshold)}; its alarm ${group.enforce_alarm ? "has consequences" : "is only reported"}`,
+      `${allowanceText(group.extra_answers)} extra answers, threshold ${allowanceText(group.threshold)}; its alarm ${group.enforce_alarm ? "has consequences" : "is only reported"}`,
     ]), "No kinds of groups have limits: every client is judged by itself."),
   ];
   return [make("div", { class: "stack" }, ...model), make("div", { class: "stack" }, ...policy)];
@@ -90,8 +91,8 @@ function limitRows(limits) {
     : small(limits.radius);
   return [
     ["Radius of a query", radius],
-    ["Threshold of a class", small(limits.threshold)],
-    ["Extra answers", count(limits.extra_answers)],
+    ["Threshold of a class", allowanceText(limits.threshold)],
+    ["Extra answers", allowanceText(limits.extra_answers)],
   ];
 }
 

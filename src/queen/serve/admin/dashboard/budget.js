@@ -1,0 +1,59 @@
+// The budget of a client: what is left of it, when it renews, and a form that gives it one of its own.
+
+import { count, make, onChange, small, swap, when } from "./dom.js";
+
+const HINT = "A number is for life; 2000/day, 0.2/week (hour, day, week or month) renews. Leave a field empty for the usual limit.";
+
+/** The card's content; `save` is called with {extra_answers, threshold}, null for the usual limit. */
+export function budgetForm(save) {
+  const facts = make("dl", { class: "facts" });
+  const [extra, threshold] = [field("extra", "Extra answers", "2000/day"), field("threshold", "Threshold of a class", "0.2/week")];
+  const submit = make("button", { type: "submit", class: "primary", "data-key": "save budget" }, "Set budget");
+  const usual = make("button", { type: "button", "data-key": "usual budget" }, "Usual budget");
+  const buttons = make("div", { class: "buttons" }, submit, usual);
+  const form = make("form", { class: "budget" }, extra.node, threshold.node, make("p", { class: "hint" }, HINT), buttons);
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    save({ extra_answers: extra.read(), threshold: threshold.read() });
+  };
+  usual.onclick = () => save({ extra_answers: null, threshold: null });
+  const drawFacts = onChange((rows) => swap(facts, ...rows.map(fact)));
+  const drawOwn = onChange((own) => {
+    extra.write(own?.extra_answers);
+    threshold.write(own?.threshold);
+    usual.disabled = own === null;
+  });
+  const draw = (found) => {
+    drawFacts([
+      ["Extra answers", extraText(found), found.extra_renews],
+      ["Each class", `may give ${allowanceText(found.class_allowance)} of its disc`, found.classes_renew],
+    ]);
+    drawOwn(found.budget);
+  };
+  return { node: make("div", {}, facts, form), draw };
+}
+
+/** "2,000 per day" for "2000/day". */
+export function allowanceText(allowance) {
+  const [amount, period] = String(allowance).split("/");
+  return period ? `${small(Number(amount))} per ${period}` : small(Number(amount));
+}
+
+/** How many extra answers are used and left. */
+export const extraText = (found) =>
+  `${count(found.extra_used)} of ${allowanceText(found.extra_allowance)} used, ${small(found.extra_left)} left`;
+
+function fact([name, text, renews]) {
+  const outlook = renews === null ? ["; for life"] : ["; renews ", when(renews)];
+  return make("div", {}, make("dt", {}, name), make("dd", {}, text, ...outlook));
+}
+
+function field(id, label, example) {
+  const input = make("input", { id: `budget-${id}`, type: "text", placeholder: `for example ${example}`, autocomplete: "off" });
+  const read = () => {
+    const text = input.value.trim();
+    return text === "" ? null : Number.isNaN(Number(text)) ? text : Number(text);
+  };
+  const write = (value) => (input.value = value ?? "");
+  return { node: make("div", { class: "field" }, make("label", { for: input.id }, label), input), read, write };
+}
