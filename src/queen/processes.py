@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import TypeVar
 
 Task = TypeVar("Task")
@@ -23,7 +24,9 @@ def in_processes(work: Callable[[Task], Outcome], tasks: Iterable[Task], jobs: i
     # Not forked: CUDA does not survive that.
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     try:
-        for future in as_completed([pool.submit(work, task) for task in tasks]):
+        with _deaf_children():
+            futures = [pool.submit(work, task) for task in tasks]
+        for future in as_completed(futures):
             yield future.result()
         done = True
     finally:
@@ -34,10 +37,19 @@ def in_processes(work: Callable[[Task], Outcome], tasks: Iterable[Task], jobs: i
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach, from their first instruction on: it goes to every process of a
+    terminal, and the one that started the others decides what it means."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which new processes inherit
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a signal that came meanwhile is raised here
+
+
 def _end_with_parent() -> None:
-    """Let this process end with the one that started it, even if that is killed, and by nothing else: Ctrl-C reaches
-    every process of a terminal, and the first one of them decides what it means."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Let this process end with the one that started it, even if that is killed."""
     threading.Thread(target=_wait_for_parent, daemon=True).start()
 
 

@@ -57,7 +57,7 @@ def test_a_stale_document_is_named_and_filled_again(copy, path, capsys):
     assert (copy / path).read_text() == stale
     assert pages.main([], copy) == 0
     assert (copy / path).read_text() == fresh
-    for picture in ("cost", "threshold", "leaderboard"):
+    for picture in ("cost", "price", "threshold", "leaderboard"):
         assert (copy / "docs" / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
 
 
