@@ -160,6 +160,14 @@ def test_limits_of_max_copy_are_not_taken_for_those_of_another_policy(measured):
     assert bundle.with_options(alpha=0.01).report["max_copy"] == 0.5
 
 
+def test_what_was_promised_survives_another_calibration(measured):
+    guard = fit(max_copy=0.5)
+    again = queen.calibrate(guard, held_out()[0][:300], progress=False)
+    assert again.report["max_copy"] == 0.5
+    assert again.report["honest_answers"] == guard.report["honest_answers"]
+    assert again.report["price"] == guard.report["price"]
+
+
 def test_max_copy_needs_a_price():
     with pytest.raises(OptionError, match="needs a price"):
         limit_copies(fitted(policy="sentinel").bundle, 0.6)

@@ -145,6 +145,14 @@ def test_only_photographs_are_mirrored_unless_somebody_says_so():
     assert not Pricing(augment=True).schedule((64,)).augment
 
 
+def test_many_answers_are_learned_in_larger_batches_and_never_in_fewer_steps():
+    schedules = {answers: Pricing().schedule((3, 32, 32), answers) for answers in (30, 3000, 10_000, 50_000)}
+    assert {answers: one.batch for answers, one in schedules.items()} == {30: 32, 3000: 32, 10_000: 128, 50_000: 128}
+    for answers, schedule in schedules.items():
+        epochs, per_epoch = schedule.plan(answers)
+        assert epochs * per_epoch >= 1500
+
+
 @pytest.mark.parametrize("wrong", [{"seeds": ()}, {"jobs": 0}, {"steps": 0}, {"batch": 0}])
 def test_a_pricing_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(OptionError, match="must be"):
@@ -205,13 +213,13 @@ def test_what_was_killed_goes_on_where_it_stopped(tmp_path, monkeypatch):
 def test_other_answers_or_a_longer_training_are_not_taken_for_the_same(tmp_path):
     pools, jury = digits(flat=True)
     student = Student("linear", choose_networks((64,), 10, None)["linear"], "held-out", 30, False, 0)
-    work = measure.Work({"held-out": pools[0]}, jury, SHORT, "cpu", tmp_path)
+    work = measure.Work({"held-out": pools[0]}, jury, QUICK_PRICE, "cpu", tmp_path)
     work.run(student)
     other = replace(pools[0], answers=pools[0].answers[:, ::-1].copy())
     for changed, whom in (
         (work, replace(student, label_only=True)),
         (replace(work, pools={"held-out": other}), student),
-        (replace(work, schedule=replace(SHORT, min_steps=41)), student),
+        (replace(work, pricing=replace(QUICK_PRICE, steps=41)), student),
         (replace(work, jury=replace(jury, labels=None)), student),
     ):
         files = set(tmp_path.glob("*.json"))

@@ -193,7 +193,9 @@ class Bundle:
             )
         if "limits" in changes:  # the budgets in the report are those of the limits
             benign = self.calibration.benign if self.calibration else None
-            report = report | budget(changed.limits, report, benign) | {"max_copy": None}
+            report = report | budget(changed.limits, report, benign)
+        if changed.limits != self.limits:
+            report = report | {"max_copy": None}
         if changed.sentinel != self.sentinel:  # these were simulated with the other settings
             report = report | {name: {} for name in ("alarm_rates", "alarm_after") if name in report}
         return replace(changed, report=report)

@@ -20,6 +20,7 @@ from queen.recipe import Recipe
 from queen.training import Schedule
 
 SMALLEST = 30  # answers that a price begins with
+LARGE = 10_000  # answers from which on a batch is four times as large: more epochs' worth of images a second
 Figures = dict[str, float | None]
 
 
@@ -48,11 +49,12 @@ class Pricing:
             raise OptionError(f"jobs must be a whole number of at least 1, got {self.jobs!r}")
         self.schedule(())  # which checks the rest
 
-    def schedule(self, shape: Sequence[int]) -> Schedule:
-        """How long and how fast a student learns images of this shape."""
+    def schedule(self, shape: Sequence[int], answers: int = SMALLEST) -> Schedule:
+        """How long and how fast a student learns images of this shape, from so many answers."""
         pictures = len(shape) == 3
         augment = shape[0] == COLOURS if self.augment is None and pictures else bool(self.augment) and pictures
-        return Schedule(epochs=self.epochs, lr=self.rate, batch=self.batch, min_steps=self.steps, augment=augment)
+        batch = self.batch * (4 if answers >= LARGE else 1)
+        return Schedule(epochs=self.epochs, lr=self.rate, batch=batch, min_steps=self.steps, augment=augment)
 
 
 def sizes(pool: int) -> list[int]:
@@ -80,7 +82,7 @@ def measure_curve(
 ) -> Curve:
     """Train every student, or take it from the folder of an earlier run, and gather what they reached."""
     shape, classes = pools[0].images.shape[1:], pools[0].answers.shape[1]
-    networks, schedule = choose_networks(shape, classes, own), pricing.schedule(shape)
+    networks = choose_networks(shape, classes, own)
     students = [
         Student(name, recipe, pool.name, answers, label_only, seed)
         for pool in pools
@@ -89,7 +91,7 @@ def measure_curve(
     ]
     students.sort(key=lambda student: student.answers)  # the quick ones first
     folder = None if pricing.folder is None else Path(pricing.folder)
-    work = Work({pool.name: pool for pool in pools}, jury, schedule, device, folder)
+    work = Work({pool.name: pool for pool in pools}, jury, pricing, device, folder)
     with show.timed("price"):
         outcomes = list(show.each("price of a copy", _outcomes(work, students, pricing.jobs), len(students)))
     outcomes.sort(key=lambda outcome: outcome[0].seed)  # processes are not ready in a fixed order
@@ -109,15 +111,19 @@ class Work:
 
     pools: Mapping[str, Pool]
     jury: Jury
-    schedule: Schedule
+    pricing: Pricing
     device: str
     folder: Path | None
+
+    def schedule(self, student: Student) -> Schedule:
+        """How this student learns."""
+        return self.pricing.schedule(self.jury.images.shape[1:], student.answers)
 
     def run(self, student: Student) -> Outcome:
         """A student and its figures, which are stored for the next run."""
 
         def find() -> Figures:
-            return teach(student, self.pools[student.pool], self.jury, self.schedule, self.device)
+            return teach(student, self.pools[student.pool], self.jury, self.schedule(student), self.device)
 
         if self.folder is None:
             return student, find()
@@ -125,7 +131,9 @@ class Work:
 
     def _key(self, student: Student) -> str:
         """Names all that a student's figures depend on: the pool with the model's answers, the jury, the recipe."""
-        facts = json.dumps([asdict(student), asdict(self.schedule), self.device.partition(":")[0]], sort_keys=True)
+        facts = json.dumps(
+            [asdict(student), asdict(self.schedule(student)), self.device.partition(":")[0]], sort_keys=True
+        )
         versions = code_version("queen.training", "queen.zoo", "queen.price")
         return fingerprint(*(part.encode() for part in (facts, versions, self.pools[student.pool].key, self.jury.key)))
 
