@@ -47,7 +47,7 @@ def demo(
     if not as_json:
         _print(demo_tables(run.results))
     if not no_price:
-        err.print("\nnow what a copy costs: some hundred small networks learn from answers (Ctrl-C skips this)")
+        err.print("\nnow what a copy costs: some hundred networks learn it (Ctrl-C skips this)")
         try:
             run = price_demo(run, folder / "bundle")
             _write(run, folder)

@@ -54,7 +54,9 @@ class Pricing:
         pictures = len(shape) == 3
         augment = shape[0] == COLOURS if self.augment is None and pictures else bool(self.augment) and pictures
         batch = self.batch * (4 if answers >= LARGE else 1)
-        return Schedule(epochs=self.epochs, lr=self.rate, batch=batch, min_steps=self.steps, augment=augment)
+        return Schedule(
+            epochs=self.epochs, lr=self.rate, batch=batch, min_steps=self.steps, augment=augment, repeatable=True
+        )
 
 
 def sizes(pool: int) -> list[int]:
