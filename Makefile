@@ -14,7 +14,7 @@ serve: $(STAMP) build/demo/bundle/bundle.json  ## the demo's bundle behind the s
 	$(BIN)/python -m queen.demo.serve
 
 build/demo/bundle/bundle.json: | $(STAMP)
-	$(BIN)/queen demo
+	$(BIN)/queen demo --no-price
 
 adaptive: $(STAMP)            ## the same, and attackers who know the sentinel (under 8 minutes)
 	$(BIN)/queen demo --adaptive
@@ -49,8 +49,10 @@ qa: $(STAMP)                  ## the quick mode of every reliability scenario (u
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.qa $(QA)
 
 results: $(STAMP)             ## run the whole demo and the speed tests, and put tables and plot into the documents
-	mkdir -p build results/demo results/speed
+	mkdir -p build results/demo results/price results/max_copy results/speed
 	$(BIN)/queen demo --adaptive --json --out build/results > build/demo.json && mv build/demo.json results/demo/demo.json
+	$(BIN)/queen price build/results/bundle --json > build/price.json && mv build/price.json results/price/demo.json
+	$(BIN)/python benchmarks/price/max_copy.py --price results/price/demo.json --json > build/max_copy.json && mv build/max_copy.json results/max_copy/demo.json
 	$(BIN)/queen speed --json > build/speed.json && mv build/speed.json results/speed/cpu-2-cores.json
 	$(BIN)/python benchmarks/speed/rivals.py --json > build/rivals.json && mv build/rivals.json results/speed/rivals-cpu-2-cores.json
 	$(BIN)/python -m tools.pages

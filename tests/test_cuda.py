@@ -14,12 +14,16 @@ from queen.bench import evaluate
 from queen.bench.spec import Utility
 from queen.bench.weights import sha256_of
 from queen.core.mapping import MapRecipe
+from queen.fit.price import price_bundle
 from queen.fit.shadows import ShadowRecipe
 from queen.options import Limits
+from queen.price.stored import stored_curve
+from queen.progress import Progress
 from queen.recipe import Recipe
 from queen.sentinel.rounding import round_answers
 from queen.training import ExtraLoss, Schedule, compiled, predict, probabilities, train
 from queen.zoo import build, seeded
+from tests.support.prices import QUICK_PRICE
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -42,6 +46,17 @@ def make_guard(device: str, kind: str = "head") -> queen.Guard:
         secret=bytes(32),
         progress=False,
     )
+
+
+def test_a_price_is_measured_on_cuda_and_is_the_same_again():
+    bundle = make_guard("cuda").bundle
+    x = torch.randn(150, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    y = torch.arange(150) % 4
+    once, again = (
+        stored_curve(price_bundle(bundle, (x, y), (x, y), Progress(False), pricing=QUICK_PRICE)) for _ in range(2)
+    )
+    assert once == again
+    assert set(once.networks) == {"vgg11_bn", "small_cnn"}
 
 
 @pytest.mark.parametrize("kind", ["head", "network"])

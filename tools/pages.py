@@ -35,6 +35,7 @@ from queen.demo.plot import draw_cost
 from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
 from tools import rerun
+from tools.prices import max_copy_markdown, price_markdown, price_picture
 from tools.reliability import goals_table, open_goals_table
 from tools.strength import ablation_table, labels_table, radius_table, release_line, shadows_line, speed_table
 from tools.studies import cifar_detectors
@@ -77,11 +78,6 @@ def read_back_reports() -> dict[str, Result]:
 def demo_table() -> str:
     """What every policy did in the demo."""
     return markdown(_read(DEMO))
-
-
-def adaptive_table() -> str:
-    """What attackers who know the sentinel got in the demo."""
-    return adaptive_markdown(_read(DEMO))
 
 
 def benchmark_table(folder: Path) -> str:
@@ -218,9 +214,11 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     },
     "docs/policies.md": {
         "demo table": demo_table,
-        "adaptive table": adaptive_table,
+        "adaptive table": lambda: adaptive_markdown(_read(DEMO)),
         "accused table": partial(benchmark_table, ACCUSED),
         "read back": lambda: read_back_markdown(read_back_reports()),
+        "price": price_markdown,
+        "max copy": max_copy_markdown,
         "proof": lambda: proof_markdown(read_back_reports()),
     },
     "docs/reliability.md": {"goals": goals_table, "open goals": open_goals_table},
@@ -287,6 +285,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
         print("\n".join(f"{path} is stale: run make pages" for path in stale) or "all documents are up to date")
         return 1 if stale else 0
     (root / "docs" / "cost.png").write_bytes(draw_cost(_read(DEMO)["sentinel"]["cost"]))
+    (root / "docs" / "price.png").write_bytes(price_picture())
     (root / "docs" / "threshold.png").write_bytes(draw_threshold(_read(THRESHOLD)))
     (root / "docs" / "leaderboard.png").write_bytes(rerun.leaderboard_picture())
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -39,6 +40,24 @@ class SmallCNN(nn.Module):
         if maps.shape[2:] != (self.grid, self.grid):  # else the pooling would change nothing, but take its time
             maps = F.adaptive_avg_pool2d(maps, self.grid)
         logits: Tensor = self.head(F.relu(self.hidden(maps.flatten(1))))
+        return logits
+
+
+class MLP(nn.Module):
+    """Hidden layers on flattened inputs of any shape; without one, a linear classifier."""
+
+    def __init__(self, inputs: int, classes: int, hidden: Sequence[int] = (128,)) -> None:
+        super().__init__()
+        widths = (inputs, *hidden)
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.head = nn.Linear(widths[-1], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, ...) with `inputs` numbers a row -> (n, classes)."""
+        x = x.flatten(1)
+        for layer in self.layers:
+            x = F.relu(layer(x))
+        logits: Tensor = self.head(x)
         return logits
 
 

@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 
 COMMANDS = [
     "demo", "protect", "ask", "inspect", "certify", "speed",
-    "calibrate", "clients", "alarms", "pardon", "allow", "budget", "revoke",
+    "price", "calibrate", "clients", "alarms", "pardon", "allow", "budget", "revoke",
     "serve", "audit", "migrate",
 ]  # fmt: skip
 GROUPS = ["bench", "keys", "ledger"]  # of commands, each with a test file of its own

@@ -26,6 +26,7 @@ SIGNATURES = {
     "protect": (
         queen.protect,
         "model train_data *calibration *foreign *weak *head *policy *alpha *sentinel *observe *limits *absolute_radius "
+        "*max_copy *price "
         "*keep_label *mapping *shadows *min_agreement *input_range *factory *factory_args *class_names *pixel_mean "
         "*pixel_std *ledger *secret *seed *progress",
     ),

@@ -10,17 +10,20 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-import queen.demo
+import queen.demo.price
 from queen import load
 from queen.cli import app
 from queen.demo import Demo
 from queen.demo.run import CACHE, CELLS
 from queen.demo.table import adaptive_tables, notes
+from tests.support.prices import curve_of
+
+PRICE = curve_of([(30, "held-out", False, 0.1, 0.15, 0.2)]).as_json() | {"statements": ["one client can buy it"]}
 
 
 def plain(demo: Demo) -> dict:
-    """The results of a run without adaptive attackers."""
-    return {key: value for key, value in demo.results.items() if key != "adaptive"}
+    """The results of a run without adaptive attackers, with a price."""
+    return {key: value for key, value in demo.results.items() if key != "adaptive"} | {"price": PRICE}
 
 
 @pytest.fixture
@@ -30,9 +33,14 @@ def command(demo, monkeypatch, tmp_path):
     def fake_run(folder: Path, *, seed: int, adaptive: bool) -> Demo:
         for part in (CELLS, CACHE):
             (folder / part).mkdir(parents=True)
-        return demo if adaptive else replace(demo, results=plain(demo))
+        results = {key: value for key, value in plain(demo).items() if key != "price"}
+        return demo if adaptive else replace(demo, results=results)
+
+    def fake_price(run: Demo, folder: Path) -> Demo:
+        return replace(run, results=run.results | {"price": PRICE})
 
     monkeypatch.setattr(queen.demo, "run_demo", fake_run)
+    monkeypatch.setattr(queen.demo.price, "price_demo", fake_price)
     return lambda *args: CliRunner().invoke(app, [str(a) for a in args])
 
 
@@ -71,3 +79,24 @@ def test_the_demo_as_json_prints_nothing_else(command, demo, tmp_path):
     assert json.loads(shown.stdout) == plain(demo)
     assert (tmp_path / "elsewhere" / "report.html").exists()
     assert not (tmp_path / "build").exists()
+
+
+def test_the_price_is_shown_last_and_in_the_report(command, tmp_path):
+    shown = command("demo").stdout
+    assert shown.index("What a copy costs") > shown.index("sentinel")
+    assert "one client can buy it" in shown
+    assert "one client can buy it" in (tmp_path / "build" / "demo" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("arguments", [("--no-price",), ()])
+def test_the_price_can_be_left_out_and_skipped(command, arguments, monkeypatch, tmp_path):
+    def interrupt(run: Demo, folder: Path) -> Demo:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(queen.demo.price, "price_demo", interrupt)
+    shown = command("demo", *arguments)
+    assert shown.exit_code == 0
+    assert "What a copy costs" not in shown.stdout
+    assert ("skipped" in shown.stderr) == (not arguments)
+    assert "price" not in json.loads((tmp_path / "build" / "demo" / "demo.json").read_text())
+    assert load(tmp_path / "build" / "demo" / "bundle").report["price"] is None

@@ -4,7 +4,8 @@ import io
 
 from PIL import Image
 
-from queen.demo.plot import COLOURS, draw_cost
+from queen.demo.plot import COLOURS, IMAGE_COLOURS, draw_cost, draw_price
+from tests.support.prices import curve_of
 
 
 def test_the_cost_is_drawn_with_one_colour_a_policy(demo):
@@ -18,3 +19,13 @@ def test_other_figures_give_another_picture(demo):
     cost = demo.results["sentinel"]["cost"]
     assert draw_cost(cost) == draw_cost(cost)
     assert draw_cost(cost) != draw_cost({"paper": cost["sentinel"], "sentinel": cost["paper"]})
+
+
+def test_a_price_is_drawn_with_one_colour_for_every_kind_of_images_and_one_panel_a_model():
+    kinds = dict(zip(IMAGE_COLOURS, (1.0, 0.6, 0.3), strict=True))  # no line covers another
+    rows = [(n, kind, False, 0, k * n / 350, k * n / 310) for kind, k in kinds.items() for n in (30, 100, 300)]
+    one = Image.open(io.BytesIO(draw_price({"digits": curve_of(rows)}))).convert("RGB")
+    colours = {f"#{r:02x}{g:02x}{b:02x}" for _, (r, g, b) in one.getcolors(1 << 20)}
+    assert set(IMAGE_COLOURS.values()) <= colours
+    two = Image.open(io.BytesIO(draw_price({"digits": curve_of(rows), "photos": curve_of(rows[:3])})))
+    assert two.size[0] > 1.8 * one.size[0]

@@ -261,7 +261,11 @@ numbers_of = st.integers(0, 300) | st.integers(0, 2**17) | st.integers(0, wealth
 
 
 @settings(max_examples=60)
-@given(data=st.data(), scores=st.integers(1, 4), labels=st.sets(st.integers(0, 40) | st.just(2**31 - 1), min_size=1))
+@given(
+    data=st.data(),
+    scores=st.integers(1, 4),
+    labels=st.sets(st.integers(0, 40) | st.just(2**31 - 1), min_size=1, max_size=6),
+)
 def test_winnings_come_back_as_they_were_written(data, scores, labels):
     drawn = Winnings.empty(scores)
     drawn.clocks[:] = data.draw(st.lists(st.integers(0, 2**40), min_size=1 + scores, max_size=1 + scores))

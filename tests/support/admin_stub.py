@@ -27,6 +27,7 @@ from queen.serve.admin.routes import admin_routes
 from queen.serve.admin.static import dashboard_routes
 from queen.serve.telemetry.series import Series
 from queen.serve.types import Caller, ServeError, describe
+from tests.support.prices import curve_of
 from tests.support.serving import digits, noise, small_guard
 from tests.support.waiting import PATIENCE, wait_for
 
@@ -73,11 +74,15 @@ def ask(guard: Guard, rows: Any, client: str, groups: tuple[str, ...] = ()) -> N
         guard.answer(rows, client=client, groups=groups)
 
 
+PRICE = curve_of([(30, "held-out", False, 0.5, 0.59, 0.66), (3000, "held-out", False, 0.95, 0.97, 0.98)])
+
+
 def busy_guard(**options: Any) -> Guard:
     """A guard that benign clients, a thief, a group, and clients with hostile names have used."""
     settings = {"limits": LIMITS, "groups": {"tenant": Group(limits=replace(LIMITS, extra_answers=900))}}
     guard = small_guard(**{**settings, **options})
-    guard = guard.with_bundle(replace(guard.bundle, class_names=NAMES))
+    report = guard.report | {"price": PRICE.as_json()}
+    guard = guard.with_bundle(replace(guard.bundle, class_names=NAMES, report=report))
     images = digits()
     grouped = ("tenant:7",) if guard.bundle.policy == "sentinel" else ()
     ask(guard, images[:200], "alice", grouped)

@@ -63,7 +63,7 @@ def test_stale_documents_are_named_and_filled_again(copy, capsys):
     assert {path: (copy / path).read_text() for path in pages.DOCUMENTS} == stale
     assert pages.main([], copy) == 0
     assert {path: (copy / path).read_text() for path in pages.DOCUMENTS} == fresh
-    for picture in ("cost", "threshold", "leaderboard"):
+    for picture in ("cost", "price", "threshold", "leaderboard"):
         assert (copy / "docs" / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
 
 

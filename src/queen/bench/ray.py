@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from queen.errors import OptionError
-from queen.ray_cluster import connected, find_ray, worker_device
+from queen.parallel.ray_cluster import connected, find_ray, worker_device
 
 RETRIES = 3  # of a cell whose worker or node died
 TRIES = 5  # to cancel the remaining tasks, a second each

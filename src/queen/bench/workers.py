@@ -6,15 +6,12 @@ networks. (Pools that end a process whose memory has grown, as joblib's does, st
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 
 from queen.bench.ray import Outcome, Place, Task
+from queen.parallel.processes import in_processes
 
 RESTARTS = 3  # of all processes, after one of them died
 DIED = (
@@ -33,7 +30,7 @@ def on_cores(work: Work, tasks: Sequence[Task], place: Place) -> Iterator[Outcom
     remaining = {task[1]: task for task in tasks}
     for _ in range(1 + RESTARTS):
         try:
-            for outcome in _in_processes(work, list(remaining.values()), place):
+            for outcome in in_processes(partial(_at, place, work), list(remaining.values()), place.jobs):
                 del remaining[outcome[0]]
                 yield outcome
         except BrokenProcessPool:
@@ -42,32 +39,6 @@ def on_cores(work: Work, tasks: Sequence[Task], place: Place) -> Iterator[Outcom
     yield from ((index, {"error": DIED}) for index in remaining)
 
 
-def _in_processes(work: Work, tasks: Sequence[Task], place: Place) -> Iterator[Outcome]:
-    """Spread the tasks over processes; whoever stops listening ends them at once."""
-    others, done = multiprocessing.active_children(), False
-    # Not forked: CUDA does not survive that.
-    pool = ProcessPoolExecutor(place.jobs, multiprocessing.get_context("spawn"), initializer=_end_quietly)
-    try:
-        for future in as_completed([pool.submit(work, task, place) for task in tasks]):
-            yield future.result()
-        done = True
-    finally:
-        if not done:
-            for process in multiprocessing.active_children():
-                if process not in others:
-                    process.terminate()
-        pool.shutdown(cancel_futures=True)
-
-
-def _end_quietly() -> None:
-    """Let this process end with the one that started it, even if that is killed, and by Ctrl-C without a stack trace,
-    which reaches every process of a terminal."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_wait_for_parent, daemon=True).start()
-
-
-def _wait_for_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)  # not sys.exit, which ends this thread alone
+def _at(place: Place, work: Work, task: Task) -> Outcome:
+    """The work on one task, in the order of arguments that can be given beforehand."""
+    return work(task, place)

@@ -186,9 +186,16 @@ class Bundle:
             changes["sentinel"] = replace(check_sentinel(changes.get("sentinel", self.sentinel)), **settings)
         changed = replace(self, **changes)
         report = self.report
+        if changed.policy != "sentinel" and "limits" not in changes and report.get("max_copy") is not None:
+            raise LimitsError(
+                f"expected limits for policy '{changed.policy}': those of this bundle come from max_copy and count "
+                "extra answers alone, which no other policy than the sentinel does; give limits=Limits(...) too"
+            )
         if "limits" in changes:  # the budgets in the report are those of the limits
             benign = self.calibration.benign if self.calibration else None
             report = report | budget(changed.limits, report, benign)
+        if changed.limits != self.limits:
+            report = report | {"max_copy": None}
         if changed.sentinel != self.sentinel:  # these were simulated with the other settings
             report = report | {name: {} for name in ("alarm_rates", "alarm_after") if name in report}
         return replace(changed, report=report)

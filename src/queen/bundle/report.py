@@ -56,6 +56,8 @@ class Report:
     alarm_after: AlarmAfter = field(default_factory=dict)
     foreign: str = ""  # what `alarm_after` was measured with
     traffic: str = ""  # what recorded traffic was used for
+    price: dict[str, Any] | None = None  # what a copy costs, as `queen.price.curve` writes it
+    max_copy: float | None = None  # what copies the limits were chosen against
     warnings: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 

@@ -50,6 +50,7 @@ def certify(
     from queen.core import certify as maths
     from queen.fit.files import read_query
     from queen.guard import load
+    from queen.price.stored import bundle_price_lines
 
     guard = load(folder, model) if folder else None
     if guard:
@@ -72,6 +73,7 @@ def certify(
             result["account"] = _account(guard.bundle, ledger)
             result["alarm_after"] = guard.bundle.alarm_after(result["account"]["number"])
             result["sentinel"] = list(_sentinel_statements(guard.bundle, result["account"], result["alarm_after"]))
+        result["price"] = list(bundle_price_lines(guard.bundle))
     if guard and queries:
         recoveries = recovery_by_verdict(guard, read_query(queries, guard.bundle))
         result["theorem3"] = {letter: vars(one) for letter, one in recoveries.items()}
@@ -86,7 +88,7 @@ def certify(
         spent = guard.report["calibration_first_spent"]
         when = f"a first class is spent after {spent} of them" if spent is not None else "no class is spent"
         out.print(f"- Replaying {guard.report['calibration_images']} held-out images: {when}.")
-    for statement in result.get("sentinel", ()):
+    for statement in (*result.get("sentinel", ()), *result.get("price", ())):
         out.print(f"- {statement}", soft_wrap=True)
     for letter, one in result.get("theorem3", {}).items():
         out.print(

@@ -49,10 +49,11 @@ def inspect(
         print_json(facts | {"classes": classes, "report": report})
         return
     from queen.bundle.report import Report
+    from queen.price.stored import bundle_price_lines
 
     for name, value in facts.items():
         out.print(f"{name:<22}{value}")
-    for line in Report(**report).lines():
+    for line in (*Report(**report).lines(), *(f"price: {line}" for line in bundle_price_lines(bundle))):
         out.print(line)
     header = ("class", "spread", "radius", "answers (about)", "records (bound)")
     lines = [[c["class"], f"{c['spread']:.4g}", f"{c['radius']:.4g}", *map(str, list(c.values())[3:])] for c in classes]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, err, out, print_json
+from queen.cli.shared import JOBS, Device, ForeignOption, Json, WeakOption, app, err, out, print_json
 
 
 @app.command(
@@ -51,12 +51,20 @@ def protect(
         str,
         typer.Option(help="Sentinel: honest answers outside the discs or near a record: 2000 for life, or 2000/day."),
     ] = "2000",
+    price: Annotated[
+        bool, typer.Option("--price", help="Measure what a copy costs, too (minutes; Ctrl-C skips it).")
+    ] = False,
+    max_copy: Annotated[
+        float | None,
+        typer.Option(help="Sentinel: choose limits so that no reference copy agrees with the model on this share."),
+    ] = None,
     shadows: Annotated[str, typer.Option(help="head or network.")] = "head",
     seed: Annotated[int, typer.Option(help="Seed of map and shadows.")] = 0,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """Fit a defense around a trained model and write it as a bundle."""
+    import shutil
     import warnings
 
     import queen
@@ -64,8 +72,10 @@ def protect(
     from queen.core.inputs import find_device
     from queen.errors import ProtectionWarning
     from queen.fit.files import Prepared, attempt, check_folder, factory_args, read_data, read_images, read_weights
+    from queen.fit.price import UNFINISHED
     from queen.fit.shadows import ShadowRecipe
     from queen.options import Limits, Sentinel
+    from queen.price.measure import Pricing
     from queen.recipe import Recipe
     from queen.zoo import NETWORKS
 
@@ -84,6 +94,8 @@ def protect(
     held_out: Any = "train" if calibration == Path("train") else read_images(calibration) if calibration else None
     train = read_data(data)
     span = float(train[0].min()), float(train[0].max())
+    limits = Limits(radius=radius, threshold=threshold, extra_answers=extra_answers)
+    pricing = Pricing(jobs=JOBS, folder=folder / UNFINISHED) if price or max_copy is not None else False
     with warnings.catch_warnings(record=True) as caught:  # to be printed as this command prints
         warnings.simplefilter("always", ProtectionWarning)
         guard = queen.protect(
@@ -102,7 +114,9 @@ def protect(
                 digits=digits or None,
             ),
             observe=observe,
-            limits=limits,
+            limits=None if max_copy is not None and limits == Limits() else limits,
+            max_copy=max_copy,
+            price=pricing,
             shadows=ShadowRecipe(kind=shadows),  # type: ignore[arg-type]  # protect() says which kinds there are
             factory=recipe.factory,
             factory_args=recipe.args,
@@ -110,6 +124,8 @@ def protect(
             progress=None if as_json else True,
         )
     guard.save(folder)
+    if "price" in guard.report["seconds"]:
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     for warning in caught:
         if not issubclass(warning.category, ProtectionWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

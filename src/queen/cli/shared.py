@@ -73,6 +73,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+JOBS = min(4, os.cpu_count() or 1)  # processes that share long work
 out = VisibleConsole(highlight=False, markup=False)
 err = VisibleConsole(stderr=True, highlight=False, markup=False)
 

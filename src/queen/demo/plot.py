@@ -1,4 +1,4 @@
-"""What every policy costs a benign client, as a picture."""
+"""What every policy costs a benign client, and what a copy costs a thief, as pictures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from queen.plots import png
+from queen.price.curve import Curve
 
 COLOURS = {"paper": "#c8102e", "strict": "#e8a33d", "sentinel": "#1b7f4d"}
 PANELS = (
@@ -13,6 +14,8 @@ PANELS = (
     ("answered", "answered at all", (0, 1.04)),
     ("l1", "L1 distance from honest answers", (-0.04, 2.04)),
 )
+
+IMAGE_COLOURS = {"held-out": "#1f5fbf", "training": "#c8102e", "foreign": "#7a7a85"}
 
 
 def draw_cost(cost: Mapping[str, Mapping[str, Any]]) -> bytes:
@@ -28,4 +31,33 @@ def draw_cost(cost: Mapping[str, Mapping[str, Any]]) -> bytes:
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False)
+    return png(figure)
+
+
+def draw_price(curves: Mapping[str, Curve]) -> bytes:
+    """A PNG with one panel per model: how well copies agree with it, over how many honest answers they learned from.
+
+    One line for every kind of images, dashed where the copies learned from labels alone; the shade goes from the lowest
+    seed to the highest.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
+
+    figure = Figure(figsize=(5.8 * len(curves), 3.6), layout="constrained")
+    panels = figure.subplots(1, len(curves), squeeze=False)[0]
+    for axis, (name, curve) in zip(panels, curves.items(), strict=True):
+        for images, label_only in dict.fromkeys((row.images, row.label_only) for row in curve.rows):
+            rows = [row for row in curve.rows if (row.images, row.label_only) == (images, label_only)]
+            answers, colour = [row.answers for row in rows], IMAGE_COLOURS[images]
+            axis.fill_between(answers, [row.low for row in rows], [row.high for row in rows], color=colour, alpha=0.12)
+            label = f"{images} images, {'labels alone' if label_only else 'probabilities'}"
+            style = {"linestyle": "--" if label_only else "-", "marker": "o", "markersize": 3.5, "label": label}
+            axis.plot(answers, [row.agreement for row in rows], color=colour, **style)
+        axis.set(title=name, xscale="log", ylim=(0, 1.04), xlabel="honest answers")
+        axis.set_xticks(sorted({row.answers for row in curve.rows if str(row.answers).strip("0") in ("1", "3")}))
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+        axis.minorticks_off()
+        axis.set_ylabel("share answered like the model")
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    panels[0].legend(frameon=False, loc="lower right", fontsize=9)
     return png(figure)

@@ -7,10 +7,12 @@ from html import escape
 from typing import Any
 
 from queen.bench.render.html_page import html_page, html_picture, html_section, html_table
-from queen.demo.plot import draw_cost
+from queen.demo.plot import draw_cost, draw_price
+from queen.demo.price import price_tables
 from queen.demo.run import Demo
 from queen.demo.table import demo_tables
 from queen.plots import draw_map
+from queen.price.curve import read_curve
 
 CAPTIONS = {
     "foreign": "The foreign attacker's digits. Most fall outside every disc (grey): their confidences are distorted, "
@@ -37,7 +39,9 @@ def html_report(demo: Demo) -> str:
         f"for the epsilon given, at threshold {limits['paper']['threshold']}: {radii}. This run took "
         f"{results['seconds']:.0f} seconds."
     )
-    parts = [html_section(one.title, html_table(one.header, one.rows), one.notes) for one in demo_tables(results)]
+    tables = [*demo_tables(results), *price_tables(results)]
+    parts = [html_section(one.title, html_table(one.header, one.rows), one.notes) for one in tables]
+    parts += [_price(results)] if "price" in results else []
     parts += [
         html_section("What a benign client pays as it sends more", _cost(results)),
         html_section("Accuracy of the stolen copy", _bars(results)),
@@ -55,6 +59,14 @@ def _cost(results: Mapping[str, Any]) -> str:
         "at all, distance from the honest answers",
         "One client sending held-out images, in windows of 100. The sentinel answers honestly until a budget is spent "
         "and then refuses; the other policies go on answering wrongly.",
+    )
+
+
+def _price(results: Mapping[str, Any]) -> str:
+    return html_picture(
+        draw_price({"the demo's digits": read_curve(results["price"])}),
+        "Agreement of copies with the model over the number of honest answers they learned from",
+        "What a copy costs: the more honest answers, the better; shaded from the lowest to the highest seed.",
     )
 
 

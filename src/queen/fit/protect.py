@@ -29,11 +29,14 @@ from queen.errors import (
 from queen.fit.calibrate import calibrate_bundle
 from queen.fit.data import Data, Images, batches
 from queen.fit.features import ModelOutputs, extract_features
+from queen.fit.price import CopyOptions
 from queen.fit.shadows import ShadowKind, ShadowRecipe, fit_shadows, shadow_recipe, try_shadows
 from queen.guard import Guard
 from queen.ledger import Ledger
 from queen.options import Limits, Sentinel, check_sentinel
 from queen.policy import find_policy
+from queen.price.measure import Pricing
+from queen.price.stored import bundle_price_lines
 from queen.progress import Progress
 from queen.recipe import Recipe, recipe_of
 from queen.sentinel.scores import Reference, make_reference
@@ -59,6 +62,8 @@ def protect(
     observe: bool = False,
     limits: Limits | None = None,
     absolute_radius: float | None = None,
+    max_copy: float | None = None,
+    price: bool | Pricing = False,
     keep_label: bool = False,
     mapping: MapRecipe | None = None,
     shadows: ShadowRecipe | ShadowKind = "head",
@@ -81,6 +86,9 @@ def protect(
     certificate). With them the policy is "sentinel" unless another is named, without them "paper", with a warning.
     `foreign` images tell how soon thieves would be caught (without: noise and shuffled patches); a sentinel that would
     not catch them is refused unless `weak`.
+    `price` also measures how good a copy so many answers make, which takes minutes (Ctrl-C skips it; a `Pricing` says
+    how). `max_copy` does the same, then chooses limits under which no such copy agrees with the model on that share of
+    held-out inputs, or raises a `LimitsError` where no budget of use does.
     `alpha` is the sentinel's false-accusation bound, 1e-3 unless `sentinel` says otherwise. `head` names the last layer
     if it is not the last Linear. `factory` ("package.module:function") with `factory_args` lets a saved bundle rebuild
     the model by itself; networks of `queen.zoo` need none. Images outside `input_range` are refused ("data": the range
@@ -88,6 +96,8 @@ def protect(
     `seed`.
     """
     chosen, settings = _check_options(model, policy, calibration, sentinel, alpha, seed)
+    copies = CopyOptions(price, max_copy)
+    copies.check(chosen, settings, calibration, observe=observe, has_limits=bool(limits or absolute_radius))
     recipe = shadow_recipe(shadows)
     generator = torch.Generator().manual_seed(seed)
     with Progress(progress) as show:
@@ -142,7 +152,8 @@ def protect(
         if weakness:
             bundle.report["warnings"].append(f"calibration: {weakness}")
             warn(weakness, ProtectionWarning, stacklevel=2)
-    show.say(Report(**bundle.report).lines())
+        bundle = copies.apply(bundle, train_data, calibration, show, seed)
+    show.say([*Report(**bundle.report).lines(), *(f"price: {line}" for line in bundle_price_lines(bundle))])
     return Guard(bundle, ledger=ledger, secret=secret)
 
 

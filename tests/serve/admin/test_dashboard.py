@@ -485,6 +485,15 @@ def test_a_server_that_goes_and_comes_back(stub, new_page):
         expect(page.get_by_role("navigation")).to_be_hidden()
 
 
+def test_the_policy_says_what_the_budget_buys(quiet, new_page):
+    page = log_in(new_page(quiet.url), quiet.stub.admin_key)
+    go(page, VIEWS["policy"])
+    card = page.locator("section", has=page.get_by_role("heading", name="What a copy costs"))
+    expect(card).to_contain_text("one client can buy a copy of")
+    expect(card).to_contain_text("10 accounts buy")
+    expect(card).to_contain_text("reference students, not proved")
+
+
 def test_a_server_that_nobody_has_asked_yet(listener, tmp_path, new_page):
     stub = AdminStub(small_guard(policy="paper"), tmp_path)
     listener.app = stub.app()
@@ -497,6 +506,7 @@ def test_a_server_that_nobody_has_asked_yet(listener, tmp_path, new_page):
     expect(page.get_by_text("No open notices.")).to_be_visible()
     go(page, VIEWS["policy"])
     expect(page.get_by_text("No kinds of groups have limits")).to_be_visible()
+    expect(page.get_by_text("What a copy costs")).to_be_hidden()  # it was not measured
     assert_accessible(page, "empty")
 
 

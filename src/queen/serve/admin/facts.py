@@ -11,6 +11,7 @@ import queen
 from queen.guard import Guard
 from queen.ledger import Event, Ledger
 from queen.options import Limits
+from queen.price.stored import bundle_price_lines
 from queen.serve.access.key import Key
 from queen.serve.types import ModelSpec
 
@@ -45,6 +46,7 @@ def bundle_facts(guard: Guard, spec: ModelSpec, bar: float | None) -> dict[str, 
         },
         "certified": calibration is not None and calibration.certified,
         "statement": bundle.statement,
+        "price": list(bundle_price_lines(bundle)) if guard.policy.name == bundle.policy else [],
         "warnings": list(bundle.report.get("warnings", [])),
         "device": str(bundle.probe.logits.device),
         "identity": bundle.identity[:12],

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from queen.errors import OptionError, QueenError
-from queen.ray_cluster import LOCAL, connected, find_ray, worker_device
+from queen.parallel.ray_cluster import LOCAL, connected, find_ray, worker_device
 from queen.serve.ray.replica import application, ray_logging, replica_resources, take_fingerprint
 from queen.serve.settings import Settings
 from queen.serve.telemetry import log

@@ -35,14 +35,14 @@ function cards(bundle, server) {
       ["Identity", make("code", {}, bundle.identity)],
     ]),
     card("Limits of one client", limitRows(limits)),
+    bundle.price.length > 0 && prose("What a copy costs", bundle.price),
     card("Server", [
       ["State", server.ready ? "ready" : "not ready"],
       ["Version", server.version],
       ["Ledger", server.ledger],
       ["Running for", server.up],
     ]),
-    bundle.warnings.length > 0 &&
-      make("section", { class: "card" }, make("h2", {}, "Warnings of the fit"), make("ul", { class: "plain" }, ...bundle.warnings.map((text) => make("li", {}, text)))),
+    bundle.warnings.length > 0 && prose("Warnings of the fit", bundle.warnings),
   ];
   const policy = [
     card("Policy", [
@@ -83,6 +83,11 @@ function card(title, rows, empty) {
   const known = rows.filter(([, value]) => value !== null);
   const facts = known.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, ...[value].flat())));
   return make("section", { class: "card" }, make("h2", {}, title), known.length ? make("dl", { class: "facts" }, ...facts) : make("p", { class: "empty" }, empty));
+}
+
+/** A card of sentences. */
+function prose(title, texts) {
+  return make("section", { class: "card" }, make("h2", {}, title), make("ul", { class: "plain" }, ...texts.map((text) => make("li", {}, text))));
 }
 
 function limitRows(limits) {

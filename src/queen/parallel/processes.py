@@ -1,0 +1,60 @@
+"""Work spread over processes of this machine, which end with the one that started them, however that ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import TypeVar
+
+Task = TypeVar("Task")
+Outcome = TypeVar("Outcome")
+
+
+def in_processes(work: Callable[[Task], Outcome], tasks: Iterable[Task], jobs: int) -> Iterator[Outcome]:
+    """What `work` makes of every task, in the order in which it is ready, from `jobs` processes that live on till then.
+
+    Whoever stops listening ends them at once. A process that dies raises `BrokenProcessPool`.
+    """
+    others, done = multiprocessing.active_children(), False
+    # Not forked: CUDA does not survive that.
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+    try:
+        with _deaf_children():
+            futures = [pool.submit(work, task) for task in tasks]
+        for future in as_completed(futures):
+            yield future.result()
+        done = True
+    finally:
+        if not done:
+            for process in multiprocessing.active_children():
+                if process not in others:
+                    process.terminate()
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach, from their first instruction on: it goes to every process of a
+    terminal, and the one that started the others decides what it means."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which new processes inherit
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a signal that came meanwhile is raised here
+
+
+def _end_with_parent() -> None:
+    """Let this process end with the one that started it, even if that is killed."""
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # not sys.exit, which ends this thread alone

@@ -1,0 +1,33 @@
+"""The tables and the picture of what copies cost, from result files."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.prices import curve_of
+from tools.prices import max_copy_markdown, price_markdown, price_picture, read_prices
+
+PRICE = curve_of([(30, "held-out", False, 0.1, 0.15, 0.2)]).as_json() | {"statements": ["One client buys it."]}
+
+
+def test_a_new_result_file_is_shown_without_more_ado(tmp_path):
+    for name in ("cifar10", "demo", "my-model"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(PRICE))
+    assert list(read_prices(tmp_path)) == ["the demo's digits", "CIFAR-10", "my-model"]
+    text = price_markdown(tmp_path)
+    assert text.startswith("The demo's digits:\n\n| images |")
+    assert text.count("- One client buys it.") == 3
+    assert price_picture(tmp_path).startswith(b"\x89PNG")
+
+
+def test_promises_and_refusals_are_told(tmp_path):
+    thieves = [{"attack": attack, "agreement": share} for attack, share in (("direct", 0.5), ("direct", 0.6))]
+    kept = {"max_copy": 0.7, "promised": True, "answers": 35, "thieves": thieves, "spread": 0.1, "holds": True}
+    refused = {"max_copy": 0.6, "promised": False, "refusal": "too easy"}
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps({"bounds": [refused, kept, kept | {"holds": False}]}))
+    lines = max_copy_markdown(path).splitlines()
+    assert lines[0] == "- `max_copy=0.6`: not promised: too easy."
+    assert "the best of 2 own-kind thieves: direct 60.0%" in lines[1]
+    assert lines[1].endswith("holds.")
+    assert lines[2].endswith("does NOT hold.")

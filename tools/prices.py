@@ -1,0 +1,65 @@
+"""What copies cost, from results/price: the tables and the picture of the documents.
+
+Each file there is what `queen price BUNDLE --json` printed, for one model; a new one is shown without more ado.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from queen.bench.render.markdown import markdown_table
+from queen.demo.plot import draw_price
+from queen.price.curve import read_curve
+from queen.price.words import HEADER, table_rows
+
+RESULTS = Path(__file__).parents[1] / "results"
+PRICES, MAX_COPY = RESULTS / "price", RESULTS / "max_copy" / "demo.json"
+TITLES = {"demo": "the demo's digits", "cifar10": "CIFAR-10"}  # other files go by their name
+
+Result = Mapping[str, Any]
+
+
+def read_prices(folder: Path = PRICES) -> dict[str, Result]:
+    """What copies cost, by the title of the model, the demo's first."""
+    paths = sorted(folder.glob("*.json"), key=lambda path: (path.stem != "demo", path.stem))
+    return {TITLES.get(path.stem, path.stem): json.loads(path.read_text()) for path in paths}
+
+
+def price_markdown(folder: Path = PRICES) -> str:
+    """A table for every model, and what its budget buys."""
+    return "\n".join(_section(title, price) for title, price in read_prices(folder).items())
+
+
+def _section(title: str, price: Result) -> str:
+    notes = "".join(f"- {statement}\n" for statement in price["statements"])
+    rows = table_rows(read_curve(price))
+    return f"{title[0].upper()}{title[1:]}:\n\n{markdown_table(HEADER, rows)}\n{notes}"
+
+
+def price_picture(folder: Path = PRICES) -> bytes:
+    """The curves of all models, side by side."""
+    return draw_price({title: read_curve(price) for title, price in read_prices(folder).items()})
+
+
+def max_copy_markdown(path: Path = MAX_COPY) -> str:
+    """What own-kind thieves got under the limits of `max_copy`, or why nothing was promised."""
+    found = json.loads(path.read_text())
+    return "".join(f"- {_bound(one)}\n" for one in found["bounds"])
+
+
+def _bound(one: Result) -> str:
+    if not one["promised"]:
+        return f"`max_copy={one['max_copy']:g}`: not promised: {one['refusal']}."
+    best = {
+        attack: max(thief["agreement"] for thief in one["thieves"] if thief["attack"] == attack)
+        for attack in dict.fromkeys(thief["attack"] for thief in one["thieves"])
+    }
+    got = ", ".join(f"{attack} {share:.1%}" for attack, share in best.items())
+    return (
+        f"`max_copy={one['max_copy']:g}`: at most {one['answers']} honest answers; the best of "
+        f"{len(one['thieves'])} own-kind thieves: {got} (spread of the reference students {one['spread']:.1%}): "
+        f"{'holds' if one['holds'] else 'does NOT hold'}."
+    )
