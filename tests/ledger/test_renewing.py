@@ -6,6 +6,7 @@ import tempfile
 from contextlib import ExitStack, closing
 from copy import deepcopy
 from dataclasses import astuple, replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queen.errors import LedgerError
-from queen.ledger import Budget, Ledger, MemoryLedger, SqliteLedger
+from queen.ledger import Budget, Ledger, MemoryLedger, RedisLedger, SqliteLedger
 from queen.ledger.redis.codec import pack_budget
 from queen.ledger.usage import Usage
 from queen.options import Group, Limits
 from tests.reference.watch import Rules, Watcher
 from tests.reference.windows import window
-from tests.support.ledgers import LEDGERS, redis_ledger
+from tests.support.ledgers import ALL_LEDGERS, redis_ledger
 from tests.support.points import cut, cuts_of
 from tests.support.queries import (
     NAMES,
@@ -38,8 +39,10 @@ from tests.support.queries import (
     standings,
     variants_of,
 )
+from tests.support.redis_server import shared_server
 from tests.support.times import MIDNIGHT, SetTime, TwoClocks, at_set_time, redis_time
 
+_numbers = count()
 HOUR, DAY, WEEK = 3600, 86400, 7 * 86400
 FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # a disk would wait for every commit
 POINTS = [(0.0, 0.0), (0.8, 0.0), (0.0, 0.8), (-0.8, 0.0), (0.0, -0.8), (0.5, 0.5)]
@@ -192,6 +195,29 @@ def test_two_processes_whose_clocks_differ_give_no_more_than_the_later_clock(tur
         assert total <= 2 * len(windows)
 
 
+@pytest.mark.real
+@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+@given(turns=st.lists(st.tuples(st.integers(0, 1), st.integers(-2 * HOUR, 2 * HOUR)), min_size=2, max_size=12))
+def test_two_servers_on_one_redis_give_what_one_would_though_its_clock_is_set(turns):
+    limits, now = Limits(extra_answers="2/hour"), MIDNIGHT
+    shared, alone = f"shared-{next(_numbers)}", f"alone-{next(_numbers)}"
+    with redis_time() as set_redis, ExitStack() as stack:
+        *servers, one = (
+            stack.enter_context(closing(RedisLedger(shared_server().url, prefix=prefix, timeout=30)))
+            for prefix in (shared, shared, alone)
+        )
+        latest, windows, total = 0, set(), 0
+        for i, (turn, passed) in enumerate(turns):
+            now += passed
+            set_redis(now)
+            latest = max(latest, now)
+            windows.add(window("hour", latest))
+            got = answered(servers[turn], limits, 3, 10 * i)
+            assert got == answered(one, limits, 3, 10 * i)
+            total += got
+        assert total == 2 * len(windows)
+
+
 IN_DISCS = [picture(20 + i, point) for i, point in enumerate(POINTS)]
 STATE_QUERIES = [*pictures(3), *pictures(3, 10, label=1), *IN_DISCS]
 
@@ -297,7 +323,7 @@ def test_a_budget_that_an_older_server_wrote_is_for_life_though_there_was_one_th
         assert ledger.standing("a").extra_usage == Usage()
 
 
-@pytest.mark.parametrize("make", LEDGERS.values(), ids=LEDGERS)
+@pytest.mark.parametrize("make", ALL_LEDGERS.values(), ids=ALL_LEDGERS)
 def test_the_end_of_a_budget_that_renews_is_noted_once(make):
     """On the true clocks of all stores; that it is noted again after a renewal, the reference says."""
     with closing(make()) as ledger:
