@@ -12,6 +12,7 @@ import queen
 from queen.cache import code_version
 
 DEFENDING = (
+    "queen.allowance",
     "queen.bundle",
     "queen.core",
     "queen.defenses",
@@ -21,6 +22,7 @@ DEFENDING = (
     "queen.options",
     "queen.perturber",
     "queen.policy",
+    "queen.price",
     "queen.recipe",
     "queen.secret",
     "queen.sentinel",

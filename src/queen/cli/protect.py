@@ -94,7 +94,6 @@ def protect(
     held_out: Any = "train" if calibration == Path("train") else read_images(calibration) if calibration else None
     train = read_data(data)
     span = float(train[0].min()), float(train[0].max())
-    limits = Limits(radius=radius, threshold=threshold, extra_answers=extra_answers)
     pricing = Pricing(jobs=JOBS, folder=folder / UNFINISHED) if price or max_copy is not None else False
     with warnings.catch_warnings(record=True) as caught:  # to be printed as this command prints
         warnings.simplefilter("always", ProtectionWarning)
