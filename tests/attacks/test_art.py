@@ -132,8 +132,12 @@ def test_soft_answers_that_are_bent_far_enough_make_a_worse_copy(start):
     assert accuracy(soft(start("modelguard_w").client("art"))) < accuracy(soft(start("none").client("art"))) - CLEARLY
 
 
+# The artifact's twenty shadow networks take a minute to train.
+EACH = [pytest.param(name, marks=pytest.mark.long) if name == "queen-artifact" else name for name in DEFENSES]
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("defense", DEFENSES)
+@pytest.mark.parametrize("defense", EACH)
 def test_it_takes_the_answers_of(defense, attack, start):
     asked: list[Tensor] = []
     oracle = start(defense).client("art")
