@@ -145,6 +145,11 @@ class Sentinel:
                 raise OptionError(f"expected groups as kind (no colon) -> Group(limits=...), got {kind!r}: {group!r}")
 
     @property
+    def tells_nothing(self) -> bool:
+        """Whether accused clients and those without budget learn nothing about the model from what they get then."""
+        return {self.on_alarm, self.on_spent} <= {"refuse", "decoy"}
+
+    @property
     def share(self) -> float:
         """The alpha of one client or group: the client and every group whose alarm is enforced share it equally."""
         return self.alpha / (1 + sum(group.enforce_alarm for group in self.groups.values()))

@@ -14,7 +14,7 @@ from queen.errors import CalibrationError, LimitsError, OptionError, RefusedErro
 from queen.fit import price as fit_price
 from queen.fit.price import limit_copies, price_bundle
 from queen.options import Limits, Sentinel
-from queen.price.stored import bundle_price_lines, stored_curve
+from queen.price.stored import bundle_price_lines, promised_copy, stored_curve
 from queen.progress import Progress
 from queen.training import predict
 from tests.support.guards import QUICK, SECRET, fitted, held_out, train_set, trained
@@ -79,6 +79,16 @@ def test_foreign_images_are_priced_where_they_are_given(measured):
     assert list(measured["pools"]) == ["held-out", "training", "foreign"]
     assert measured["jury"].labels is None  # images alone have none
     assert stored_curve(priced) == HARD
+
+
+@pytest.mark.parametrize("options", [{"observe": True}, {"on_spent": "label-only"}, {"on_alarm": "observe"}])
+def test_options_that_tell_labels_for_ever_take_the_promise_back(measured, options):
+    changed = fit(max_copy=0.5).with_options(**options)
+    assert promised_copy(changed.bundle) is None
+    assert not any("max_copy" in line for line in bundle_price_lines(changed.bundle))
+    with pytest.raises(LimitsError, match="expected limits for policy 'paper'"):
+        changed.with_options(policy="paper")  # whose answers near a record are honest for ever
+    assert promised_copy(fit(max_copy=0.5).with_options(alpha=1e-4).bundle) == 0.5
 
 
 @pytest.mark.parametrize("max_copy", [0.25, 0.5, 0.79])
@@ -155,7 +165,7 @@ def test_limits_of_max_copy_are_not_taken_for_those_of_another_policy(measured):
         bundle.with_options(policy="paper")
     other = bundle.with_options(policy="paper", limits=Limits())
     assert other.report["max_copy"] is None
-    assert "does not bound" in next(bundle_price_lines(other))
+    assert "Nothing here bounds" in next(bundle_price_lines(other))
     assert bundle.with_options(limits=Limits()).report["max_copy"] is None
     assert bundle.with_options(alpha=0.01).report["max_copy"] == 0.5
 

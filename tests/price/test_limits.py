@@ -66,7 +66,14 @@ def test_too_few_answers_for_the_classes_are_refused():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"on_alarm": "label-only"}, {"on_alarm": "observe"}, {"on_alarm": "reverse"}, {"on_spent": "reverse"}]
+    "settings",
+    [
+        {"on_alarm": "label-only"},
+        {"on_alarm": "observe"},
+        {"on_alarm": "reverse"},
+        {"on_spent": "reverse"},
+        {"on_spent": "label-only"},
+    ],
 )
 def test_a_sentinel_that_goes_on_telling_labels_bounds_no_copy(settings):
     with pytest.raises(LimitsError, match="nothing, got on_alarm="):

@@ -43,7 +43,9 @@ def test_both_parts_may_renew():
     assert answers_within(bundle) == {"day": records + 100, "month": 30 * records + 100, "year": 365 * records + 1300}
 
 
-def test_who_only_observes_bounds_nothing():
-    bundle = bundle_with(extra_answers="100/day", **RECORDS).with_options(observe=True)
+@pytest.mark.parametrize("options", [{"observe": True}, {"on_spent": "label-only"}, {"on_alarm": "label-only"}])
+@pytest.mark.parametrize("extra", [100, "100/day"])
+def test_who_goes_on_telling_labels_bounds_nothing(options, extra):
+    bundle = bundle_with(extra_answers=extra, **RECORDS).with_options(**options)
     assert honest_answers(bundle) is None
     assert answers_within(bundle) == {}

@@ -30,7 +30,7 @@ def test_the_lines_say_what_is_not_promised():
     assert lines[0] == budget_sentence(CURVE, 30)
     assert "no reference student reaches 60%" in lines[1]
     assert "reference students, not proved" in lines[2]
-    assert "does not bound" in next(price_lines(CURVE, None, None))
+    assert "Nothing here bounds" in next(price_lines(CURVE, None, None))
 
 
 def test_a_budget_that_renews_is_told_by_the_day_and_by_the_year():

@@ -92,7 +92,7 @@ def _measure(
 
 
 def _print(bundle: Bundle, curve: Curve, *, as_json: bool) -> None:
-    from queen.price.stored import answers_within, bundle_price_lines, honest_answers
+    from queen.price.stored import answers_within, bundle_price_lines, honest_answers, promised_copy
     from queen.price.words import HEADER, bought, purchases, table_rows
 
     lines, answers = list(bundle_price_lines(bundle)), honest_answers(bundle)
@@ -103,7 +103,7 @@ def _print(bundle: Bundle, curve: Curve, *, as_json: bool) -> None:
             "honest_answers": answers,
             "buys": copies,
             "buys_within": spans or None,  # where the budget renews
-            "max_copy": bundle.report.get("max_copy"),
+            "max_copy": promised_copy(bundle),
         }
         print_json(curve.as_json() | facts | {"statements": lines})
         return

@@ -23,7 +23,7 @@ def check_policy_bounds_copies(policy: str, settings: Sentinel, *, observe: bool
     if policy != "sentinel" or observe:
         got = f"policy '{policy}'" + (" that only observes" if observe else "")
         raise LimitsError(f"max_copy needs policy 'sentinel', the only one that bounds honest answers, got {got}")
-    if settings.on_alarm in ("label-only", "observe") or "reverse" in (settings.on_alarm, settings.on_spent):
+    if not settings.tells_nothing:
         raise LimitsError(
             "max_copy needs a sentinel that tells accused clients and those without budget nothing, got "
             f"on_alarm={settings.on_alarm!r} and on_spent={settings.on_spent!r}: choose 'refuse' or 'decoy' for both"

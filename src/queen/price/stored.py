@@ -25,7 +25,12 @@ def bundle_price_lines(bundle: Bundle) -> Iterator[str]:
     curve = stored_curve(bundle)
     if curve is not None:
         answers = honest_answers(bundle)
-        yield from price_lines(curve, answers, bundle.report.get("max_copy"), within=answers_within(bundle))
+        yield from price_lines(curve, answers, promised_copy(bundle), within=answers_within(bundle))
+
+
+def promised_copy(bundle: Bundle) -> float | None:
+    """The `max_copy` that the limits were chosen for; None without one, or under options that do not bound copies."""
+    return bundle.report.get("max_copy") if _is_bounded(bundle) else None
 
 
 def honest_answers(bundle: Bundle) -> int | None:
@@ -49,7 +54,8 @@ def answers_within(bundle: Bundle) -> dict[str, int]:
 
 
 def _is_bounded(bundle: Bundle) -> bool:
-    return bundle.policy == "sentinel" and not bundle.observe
+    """Whether what one client learns ends with its budget."""
+    return bundle.policy == "sentinel" and not bundle.observe and bundle.sentinel.tells_nothing
 
 
 def _renewing(bundle: Bundle) -> bool:

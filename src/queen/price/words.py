@@ -74,7 +74,10 @@ def price_lines(
     if within:
         yield span_sentence(curve, within)
     elif answers is None:
-        yield "This policy does not bound how many answers a client gets, so the curve has no end: see the sentinel."
+        yield (
+            "Nothing here bounds what one client learns, so the curve has no end: that takes the policy sentinel, not "
+            "observing, with refuse or decoy for accused clients and for those without budget."
+        )
     else:
         yield budget_sentence(curve, answers)
     if max_copy is not None:
