@@ -430,6 +430,19 @@ def test_cells_can_be_selected_by_column_query_and_attack():
         spec.select(columns=["noen"])
 
 
+def test_cells_can_be_selected_by_seed():
+    spec = tiny_spec(seeds=[0, 3])
+    assert spec.select(seeds=[3]) == [cell for cell in spec.cells() if cell.seed == 3] != []
+    with pytest.raises(SpecError, match="seed '1' is not known; known: 0, 3"):
+        spec.select(seeds=[1])
+
+
+def test_a_name_of_another_part_of_the_matrix_is_refused():
+    matrix = [{"queries": "knockoff", "attacks": "direct"}, {"queries": "jbda_tr", "attacks": "label_only"}]
+    with pytest.raises(SpecError, match="attack 'label_only' is not known; known: direct"):
+        tiny_spec(matrix=matrix).select(queries=["knockoff"], attacks=["label_only"])
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").rglob("*.yaml")), ids=lambda path: path.stem)
 def test_every_spec_that_ships_is_a_spec(path):
     if "studies" in path.parts:

@@ -133,20 +133,19 @@ class Spec:
                                 yield cell
 
     def select(
-        self, columns: Sequence[str] = (), queries: Sequence[str] = (), attacks: Sequence[str] = ()
+        self,
+        columns: Sequence[str] = (),
+        queries: Sequence[str] = (),
+        attacks: Sequence[str] = (),
+        seeds: Sequence[int] = (),
     ) -> list[Cell]:
-        """The cells of these columns, query strategies and attacks; of all of them where none is named."""
+        """The cells of these columns, query strategies, attacks and seeds; of all of them where none is named."""
         cells = list(self.cells())
-        for field_name, wanted in (("column", columns), ("query", queries), ("attack", attacks)):
-            for name in wanted:
-                _check_known(name, dict.fromkeys(getattr(cell, field_name) for cell in cells), field_name)
-        return [
-            cell
-            for cell in cells
-            if (not columns or cell.column in columns)
-            and (not queries or cell.query in queries)
-            and (not attacks or cell.attack in attacks)
-        ]
+        for kind, wanted in (("column", columns), ("query", queries), ("attack", attacks), ("seed", seeds)):
+            known = dict.fromkeys(str(getattr(cell, kind)) for cell in cells)
+            names = [_check_known(str(name), known, kind) for name in wanted]
+            cells = [cell for cell in cells if not names or str(getattr(cell, kind)) in names]
+        return cells
 
     def for_seed(self, seed: int) -> Spec:
         """The spec whose protectee the cells with this seed attack: this one, unless victims vary with seeds."""

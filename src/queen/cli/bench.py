@@ -17,6 +17,7 @@ Results = Annotated[Path, typer.Argument(help="Folder of results.", show_default
 Columns = Annotated[list[str] | None, typer.Option("--column", help="Only this column; may be repeated.")]
 Queries = Annotated[list[str] | None, typer.Option("--query", help="Only this query strategy; may be repeated.")]
 Attacks = Annotated[list[str] | None, typer.Option("--attack", help="Only this attack; may be repeated.")]
+Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Only this seed; may be repeated.")]
 Metric = Annotated[str, typer.Option(help="accuracy, best_accuracy, agreement or best_agreement of the thief.")]
 
 
@@ -34,6 +35,7 @@ def run(
     columns: Columns = None,
     queries: Queries = None,
     attacks: Attacks = None,
+    seeds: Seeds = None,
     as_json: Json = False,
 ) -> None:
     """Run every cell of a spec that has no result yet. Stop it at any time: it goes on where it stopped."""
@@ -44,7 +46,7 @@ def run(
     wanted = read_spec(spec)
     for name, (here, published) in wanted.reduced_sizes().items():
         err.print(f"note: {name} is {here}; published: {published}")
-    cells = wanted.select(columns or (), queries or (), attacks or ())
+    cells = wanted.select(columns or (), queries or (), attacks or (), seeds or ())
     done = run_spec(wanted, folder, cache=cache, device=device, root=data, jobs=jobs, ray_address=ray, selected=cells)
     if done.done + done.skipped:
         results = read_results(folder)
@@ -77,6 +79,7 @@ def plan(
     columns: Columns = None,
     queries: Queries = None,
     attacks: Attacks = None,
+    seeds: Seeds = None,
     as_json: Json = False,
 ) -> None:
     """Say what a run would do before it starts: cells, what they share, expected minutes, files another machine needs.
@@ -96,7 +99,7 @@ def plan(
         out=folder,
         root=data,
         cache=cache or (folder and folder / ".cache"),
-        selected=wanted.select(columns or (), queries or (), attacks or ()),
+        selected=wanted.select(columns or (), queries or (), attacks or (), seeds or ()),
     )
     if as_json:
         print_json({**asdict(made), "minutes": made.minutes, "complete": made.complete, "device": device})

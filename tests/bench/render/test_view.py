@@ -118,7 +118,8 @@ def test_a_cell_of_a_spec_names_it_and_what_to_choose():
         words = shlex.split(shown["command"])
         assert words[:4] == ["queen", "bench", "run", "my specs/tiny.yaml"]
         options = dict(zip(words[4::2], words[5::2], strict=True))
-        (chosen,) = spec.select([options["--column"]], [options["--query"]], [options["--attack"]])
+        named = ([options[f"--{kind}"]] for kind in ("column", "query", "attack", "seed"))
+        (chosen,) = spec.select(*named)
         assert shown["path"] == str(chosen.path)
         assert shown["repeatable"]
 

@@ -125,7 +125,7 @@ def _again(path: str, result: Result, known: Mapping[tuple[str, str], str]) -> d
     One of the same path is not enough: the hash of its config must be the cell's.
     """
     spec = known.get((path, result.get("hash", "")))
-    chosen = (word for kind in ("column", "query", "attack") for word in (f"--{kind}", result[kind]))
+    chosen = (word for kind in ("column", "query", "attack", "seed") for word in (f"--{kind}", str(result[kind])))
     line = shlex.join(["queen", "bench", "run", spec or "SPEC", *chosen, "--out", "build/again"])
     return {"command": line, "repeatable": spec is not None}
 
