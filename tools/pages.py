@@ -37,7 +37,15 @@ from queen.serve.settings import Settings
 from tools import rerun
 from tools.prices import max_copy_markdown, price_markdown, price_picture
 from tools.reliability import goals_table, open_goals_table
-from tools.strength import ablation_table, labels_table, radius_table, release_line, shadows_line, speed_table
+from tools.strength import (
+    ablation_table,
+    data_free_line,
+    labels_table,
+    radius_table,
+    release_line,
+    shadows_line,
+    speed_table,
+)
 from tools.studies import cifar_detectors
 from tools.threats import remaining_markdown
 
@@ -211,6 +219,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "radius": radius_table,
         "shadows": shadows_line,
         "release": release_line,
+        "data free": data_free_line,
     },
     "docs/policies.md": {
         "demo table": demo_table,

@@ -13,7 +13,7 @@ from queen.bench.run import read_results
 RESULTS = Path(__file__).parents[1] / "results"
 BEFORE, AFTER, QUEEN = RESULTS / "cifar10-h200", RESULTS / "cifar10", RESULTS / "queen"
 SPEED, ABLATION = RESULTS / "training/h200.json", RESULTS / "training/ablation-h200.json"
-RADIUS = RESULTS / "training/radius-h200.json"
+RADIUS, DATA_FREE = RESULTS / "training/radius-h200.json", RESULTS / "data-free"
 KINDS = {
     "plain": "every step in Python",
     "recorded": "one CUDA graph per step",
@@ -73,6 +73,19 @@ def release_line() -> str:
         f"On digits, where a constant guess has {chance:.1%}, a direct thief's trainings on the release's answers end\n"
         f"at {tries}. One that makes probabilities of the answers first (`sanitiser`)\n"
         f"has {sanitiser['accuracy']:.1%}.\n"
+    )
+
+
+def data_free_line() -> str:
+    """What a thief without images gets, without a defense and behind the sentinel."""
+    found = {r["column"]: r for r in read_results(DATA_FREE)}
+    none, sentinel = found["none"], found["queen-sentinel"]
+    return (
+        f"On CIFAR-10 ([results/data-free](../results/data-free)) {none['queries']['answered']:,} answers of the "
+        f"undefended victim ({none['protectee']['accuracy']:.1%})\nmake a copy of {_accuracy(none)}, without a single "
+        f"image of the attacker's own. The sentinel answers {sentinel['queries']['answered']} queries and\nrefuses all "
+        f"others; what was learnt from those has {_accuracy(sentinel)}, "
+        f"{'one class for nearly every image' if sentinel['thief']['collapsed'] else 'by its last epoch'}.\n"
     )
 
 

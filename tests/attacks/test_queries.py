@@ -144,6 +144,20 @@ def test_a_service_that_refuses_everything_is_still_asked_to_the_end():
     assert oracle.used == 35
 
 
+def test_after_a_round_that_was_refused_as_a_whole_it_tries_new_images_and_trains_no_thief_twice():
+    """Else a defense that refuses the accused for good is asked for three copies a time, with a thief for each."""
+    recorder, known = Recorder(), knowledge()
+    oracle = refusing_oracle(200, lambda x: torch.full((len(x),), 10 < oracle.used <= 100))
+    transcript = jbda_tr(oracle, recorder.attack, known, 200, seed())
+    assert oracle.used == 200
+    # Seeds; their copies, refused; seeds, refused until 100 were asked; answered seeds, whose copies are worth a thief.
+    assert [len(x) for x in recorder.asked] == [10, 30, *[10] * 7, 60, 30]
+    assert [len(some) for some in recorder.stolen] == [10, 20, 80]
+    assert len(transcript) == 110
+    for fresh in recorder.asked[2:9]:
+        rows_in(known.pool, fresh)
+
+
 def test_an_attack_that_asks_several_times_does_not_fit():
     with pytest.raises(BudgetError, match="3 queries an image"):
         jbda_tr(counted_oracle(50), Attack(cost=lambda _: 3), knowledge(), 50, seed())

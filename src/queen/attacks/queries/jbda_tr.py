@@ -11,7 +11,8 @@ everything over a standard deviation brighter is cut off. Mean and std are CIFAR
 pool's own otherwise.
 
 However few answers there are, a round's thief is trained for `jbda_min_steps` steps. Attacks that believe the same of
-the same answers train the same thieves, so these are cached.
+the same answers train the same thieves, so these are cached. After a round that was refused as a whole, the next one
+is of new images of the pool, as the first is.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ def units_of(knowledge: Knowledge) -> Units:
 def jbda_tr(
     oracle: CountedOracle, attack: Attack, knowledge: Knowledge, budget: int, generator: torch.Generator
 ) -> Transcript:
-    """Ask for seeds, then rounds of perturbed copies, until the budget is spent to the last query."""
+    """Ask for seeds, then rounds of perturbed copies, until the budget is spent to the last query.
+
+    A round that follows one without answers is of seeds again.
+    """
     if budget < 1 or attack.cost(knowledge.sizes) != 1:
         raise BudgetError(
             f"JBDA-TR needs a budget of at least 1 and an attack that asks once an image, got a budget of {budget} "
@@ -73,15 +77,16 @@ def jbda_tr(
     units = units_of(knowledge)
     # Thieves on the way only point the way: they take the published number of steps, not those the last one is worth.
     quick = replace(knowledge, schedule=replace(knowledge.schedule, min_steps=knowledge.sizes.jbda_min_steps))
-    transcript = attack.ask(oracle, _draw_seeds(knowledge, budget, generator), knowledge, generator)
+    new = transcript = attack.ask(oracle, _draw_seeds(knowledge, budget, generator), knowledge, generator)
     asked = min(knowledge.sizes.jbda_seeds, budget, len(knowledge.pool))
     while asked < budget:
-        if len(transcript) > 1:
+        if len(new) and len(transcript) > 1:
             thief = train_round(attack, transcript, quick, budget, generator)
             images = perturb_round(thief, transcript.x, budget - asked, knowledge, units, generator)
-        else:  # everything was refused: nothing to train on
+        else:  # the last round was refused: the same thief would only ask for more of the same
             images = _draw_seeds(knowledge, budget - asked, generator)
-        transcript = join([transcript, attack.ask(oracle, images, knowledge, generator)])
+        new = attack.ask(oracle, images, knowledge, generator)
+        transcript = join([transcript, new])
         asked += len(images)
     return transcript
 
