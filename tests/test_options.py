@@ -6,7 +6,19 @@ import pytest
 import torch
 
 from queen.errors import LimitsError, OptionError, RefusedError
-from queen.options import MAX_MARGIN, MIN_RADIUS, ON_ALARM, ON_SPENT, SCORES, Group, Limits, Sentinel
+from queen.ledger import MemoryLedger
+from queen.options import (
+    MAX_MARGIN,
+    MIN_RADIUS,
+    ON_ALARM,
+    ON_SPENT,
+    SCORES,
+    SENTINEL_LIMITS,
+    Group,
+    Limits,
+    Sentinel,
+    default_limits,
+)
 from queen.types import Reply, Verdict
 
 
@@ -84,6 +96,40 @@ def test_extra_answers_take_whole_numbers_of_numpy_and_torch():
     assert Limits(extra_answers=0).extra_answers == 0
     assert Limits(extra_answers=2**53).extra_answers == 2**53
     assert Limits().extra_answers == 2000
+
+
+def test_limits_that_nobody_set_are_the_papers_or_the_sentinels():
+    assert [default_limits(policy) for policy in ("paper", "strict", "artifact")] == [Limits()] * 3
+    assert default_limits("sentinel") == SENTINEL_LIMITS == Limits(radius=0.2, threshold=5, extra_answers="10000/day")
+
+
+@pytest.mark.parametrize("kind", ["random", "packed", "in the middle"])
+def test_no_class_is_ever_spent_under_the_sentinels_limits(kind):
+    """However a client chooses its points; sensitivity is highest in the middle, and most records fit on a lattice."""
+    rng, rho = np.random.default_rng(0), SENTINEL_LIMITS.radius
+    points = rng.uniform(-1, 1, (20_000, 2)) * (0.3 if kind == "in the middle" else 1)
+    if kind == "packed":
+        i, j = np.mgrid[-12:13, -12:13].reshape(2, -1)
+        points = (rho + 1e-9) * np.stack([i + j / 2, j * math.sqrt(3) / 2], 1)
+    judgement = (ledger := MemoryLedger()).judge("a", np.zeros(len(points), int), points, SENTINEL_LIMITS)
+    assert not judgement.spent.any()
+    assert judgement.letters.count("C") > (70 if kind == "packed" else 3)
+    assert ledger.standing("a").coverage[0] < SENTINEL_LIMITS.threshold
+
+
+@pytest.mark.parametrize(
+    ("limits", "ends"),
+    [
+        (Limits(), False),  # all of it is for life
+        (Limits(extra_answers="2000/day"), True),
+        (Limits(extra_answers="2000/day", threshold="0.2/day"), False),
+        (Limits(extra_answers="2000/day", radius=0.2, threshold=4.83), True),
+        (Limits(extra_answers="2000/day", radius=(0.2, 0.1), threshold=4.85), False),  # (rho + 2)^2
+        (SENTINEL_LIMITS, False),
+    ],
+)
+def test_who_gets_new_answers_every_day_should_not_lose_a_class_for_life(limits, ends):
+    assert limits.ends_for_life is ends
 
 
 def test_a_groups_limits_are_mandatory_and_its_alarm_is_only_reported():

@@ -61,6 +61,13 @@ class Limits:
         """The share of the disc that may be seen of a class, for life or per period."""
         return read_allowance(self.threshold)
 
+    @property
+    def ends_for_life(self) -> bool:
+        """Whether a class may be spent for ever though the extra answers renew."""
+        radii = self.radius if isinstance(self.radius, tuple) else (self.radius,)
+        of_class, renews = self.class_allowance, self.extra_allowance.period is not None
+        return renews and of_class.period is None and of_class.amount < (max(radii) + 2) ** 2
+
     @cached_property
     def extra_allowance(self) -> Allowance:
         """How many extra answers there are, for life or per period."""
@@ -181,3 +188,15 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+SENTINEL_LIMITS = Limits(radius=0.2, threshold=5.0, extra_answers="10000/day")
+"""The sentinel's, unless others are given: answers are counted, by the day, and no class is ever spent.
+
+Records at least rho apart cover at most (rho + 2)^2 of a class in all, which is below the threshold. So a client that
+asks for little else than one class is no worse off than others. docs/policies.md argues for the number."""
+
+
+def default_limits(policy: str) -> Limits:
+    """What a client may see under this policy where nobody has set limits."""
+    return SENTINEL_LIMITS if policy == "sentinel" else Limits()

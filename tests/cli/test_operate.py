@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 import queen
 from queen.errors import OptionError
 from queen.ledger import Budget, SqliteLedger
-from queen.options import Limits
+from queen.options import SENTINEL_LIMITS, Limits
 from tests.support.commands import as_json, invoke, mistake, run
 from tests.support.guards import fitted, held_out, queries, train_set, trained
 
@@ -186,10 +187,11 @@ def test_protect_with_the_sentinel_wants_calibration_images(bundle, tmp_path, mo
     guard = queen.load("out")
     found = guard.bundle.sentinel
     assert (found.alpha, found.on_alarm, found.after_alarm, found.digits) == (0.01, "decoy", 2000, 2)
-    assert guard.bundle.limits.extra_answers == 77
+    assert guard.bundle.limits == dataclasses.replace(SENTINEL_LIMITS, extra_answers=77)
     assert "No certificate" in " ".join(as_json("certify", "out")["sentinel"])
     run(*protect, "--calibration", "train", "--after-alarm", -1, "--digits", 0)
     found = queen.load("out").bundle.sentinel
+    assert queen.load("out").bundle.limits == SENTINEL_LIMITS
     assert (found.on_alarm, found.after_alarm, found.digits) == ("refuse", None, None)
     with pytest.raises(OptionError, match="no on_alarm 'shout'"):
         raise invoke(*protect, "--calibration", "train", "--on-alarm", "shout").exception

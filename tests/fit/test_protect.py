@@ -32,7 +32,7 @@ from queen.errors import (
 )
 from queen.fit import shadows as shadows_module
 from queen.fit.shadows import ShadowRecipe
-from queen.options import Limits, Sentinel
+from queen.options import SENTINEL_LIMITS, Limits, Sentinel
 from queen.recipe import Recipe
 from tests.reference.judge import judge_stream
 from tests.support.guards import (
@@ -449,6 +449,29 @@ def test_calibration_images_bring_the_sentinel(recwarn):
     assert guard.report["alarm_after"]["0:1"]["median"] <= 60
     assert fit(policy=None, calibration="train", weak=True).bundle.policy == "sentinel"
     assert fit(policy="strict", calibration=x).bundle.policy == "strict"
+
+
+def test_limits_that_nobody_set_follow_the_policy():
+    x, _ = held_out()
+    sentinel, paper = fit(policy="sentinel", calibration=x).bundle, fit(policy="paper", calibration=x).bundle
+    assert (sentinel.limits, paper.limits) == (SENTINEL_LIMITS, Limits())
+    assert sentinel.with_options(policy="strict").limits == Limits()
+    assert sentinel.with_options(policy="strict").report["honest_answers"] == paper.report["honest_answers"]
+    assert paper.with_options(policy="sentinel").limits == SENTINEL_LIMITS
+    assert paper.with_options(policy="sentinel").report["records_per_class"] == [121] * 10
+    assert sentinel.with_options(observe=True).limits == SENTINEL_LIMITS
+    own = Limits(radius=0.1)
+    assert fit(policy="sentinel", calibration=x, limits=own).bundle.with_options(policy="paper").limits == own
+    assert paper.with_options(policy="sentinel", limits=own).limits == own
+
+
+def test_extra_answers_that_renew_beside_classes_that_do_not_are_warned_of():
+    x, _ = held_out()
+    options = {"calibration": x, "limits": Limits(extra_answers="2000/day")}
+    with pytest.warns(ProtectionWarning, match="stays so for ever"):
+        guard = fit(policy="sentinel", **options)
+    assert any("0.2/day" in line for line in guard.report["warnings"])
+    assert fit(policy="paper", **options).report["warnings"] == []
 
 
 def test_without_calibration_images_the_policy_is_the_papers_with_a_warning(recwarn):

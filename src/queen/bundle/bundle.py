@@ -19,7 +19,7 @@ from queen.core.mapping import MappingNet
 from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
 from queen.core.split import Split
 from queen.errors import CalibrationError, LimitsError, OptionError
-from queen.options import Limits, Sentinel, check_sentinel
+from queen.options import Limits, Sentinel, check_sentinel, default_limits
 from queen.policy import find_policy
 from queen.recipe import Recipe
 from queen.sentinel.bets import Betting, Test, share_of
@@ -184,6 +184,9 @@ class Bundle:
         settings = {name: changes.pop(name) for name in SHORTCUTS if name in changes}
         if settings:
             changes["sentinel"] = replace(check_sentinel(changes.get("sentinel", self.sentinel)), **settings)
+        policy = changes.get("policy", self.policy)
+        if "limits" not in changes and policy != self.policy and self.limits == default_limits(self.policy):
+            changes["limits"] = default_limits(policy)
         changed = replace(self, **changes)
         report = self.report
         if changed.policy != "sentinel" and "limits" not in changes and report.get("max_copy") is not None:

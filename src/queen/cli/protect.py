@@ -43,14 +43,22 @@ def protect(
     ] = 2000,
     digits: Annotated[int, typer.Option(min=0, help="Sentinel: decimals of answers; 0: all of them.")] = 2,
     observe: Annotated[bool, typer.Option("--observe", help="Decide and count, but answer honestly.")] = False,
-    radius: Annotated[float, typer.Option(help="Radius of a query, relative to its class's spread.")] = 0.02,
+    radius: Annotated[
+        float | None, typer.Option(help="Radius of a query, relative to its class's spread; sentinel .2, else .02.")
+    ] = None,
     threshold: Annotated[
-        str, typer.Option(help="Share of a disc after which a class is spent: .2 for life, or .2/week.")
-    ] = "0.2",
+        str | None,
+        typer.Option(
+            help="Share of a disc after which a class is spent: .2 for life, or .2/week; sentinel never, else .2."
+        ),
+    ] = None,
     extra_answers: Annotated[
-        str,
-        typer.Option(help="Sentinel: honest answers outside the discs or near a record: 2000 for life, or 2000/day."),
-    ] = "2000",
+        str | None,
+        typer.Option(
+            help="Sentinel: honest answers outside the discs or near a record: 2000 for life, or 2000/day; "
+            "10000/day if not given."
+        ),
+    ] = None,
     price: Annotated[
         bool, typer.Option("--price", help="Measure what a copy costs, too (minutes; Ctrl-C skips it).")
     ] = False,
@@ -66,6 +74,7 @@ def protect(
     """Fit a defense around a trained model and write it as a bundle."""
     import shutil
     import warnings
+    from dataclasses import replace
 
     import queen
     from queen.allowance import read_amount
@@ -74,16 +83,15 @@ def protect(
     from queen.fit.files import Prepared, attempt, check_folder, factory_args, read_data, read_images, read_weights
     from queen.fit.price import UNFINISHED
     from queen.fit.shadows import ShadowRecipe
-    from queen.options import Limits, Sentinel
+    from queen.options import Sentinel, default_limits
     from queen.price.measure import Pricing
     from queen.recipe import Recipe
     from queen.zoo import NETWORKS
 
-    limits = Limits(
-        radius=radius,
-        threshold=read_amount(threshold),
-        extra_answers=read_amount(extra_answers),  # type: ignore[arg-type]  # Limits says what is right
-    )
+    given: dict[str, Any] = {} if radius is None else {"radius": radius}
+    texts = {"threshold": threshold, "extra_answers": extra_answers}
+    given |= {name: read_amount(text) for name, text in texts.items() if text is not None}
+    usual = default_limits(policy or ("sentinel" if calibration else "paper"))
     where = find_device(device)
     args = factory_args(arg or [])
     recipe = Recipe("queen.zoo:build", {"name": factory, **args}) if factory in NETWORKS else Recipe(factory, args)
@@ -113,7 +121,7 @@ def protect(
                 digits=digits or None,
             ),
             observe=observe,
-            limits=None if max_copy is not None and limits == Limits() else limits,
+            limits=replace(usual, **given) if given else None,
             max_copy=max_copy,
             price=pricing,
             shadows=ShadowRecipe(kind=shadows),  # type: ignore[arg-type]  # protect() says which kinds there are

@@ -24,8 +24,9 @@ from queen.errors import BundleError, OptionError, RefusedError
 from queen.fit.protect import protect
 from queen.fit.shadows import ShadowRecipe
 from queen.guard import Guard
-from queen.ledger import Judgement
-from queen.options import MAX_ANSWERS, Limits, Sentinel
+from queen.ledger import Judgement, MemoryLedger
+from queen.ledger.clock import LedgerClock
+from queen.options import MAX_ANSWERS, Limits, Sentinel, default_limits
 from queen.perturber import MeasuredBatch
 from queen.types import Oracle, Reply
 from queen.zoo import NETWORKS
@@ -58,7 +59,7 @@ class GuardedEndpoint:
     """A guard as an endpoint that counts its verdicts."""
 
     def __init__(self, bundle: Bundle, secret: bytes, make_guard: type[Guard] = Guard) -> None:
-        self._guard, self._make_guard = make_guard(bundle, secret=secret), make_guard
+        self._guard, self._make_guard = make_guard(bundle, ledger=_one_day(), secret=secret), make_guard
         self._verdicts: Counter[str] = Counter(alarmed=0, refused=0, honest=0)
         self._simulated: SimulatedQueries | None = None
 
@@ -120,6 +121,11 @@ class GuardedEndpoint:
         return self._simulated.features
 
 
+def _one_day() -> MemoryLedger:
+    """A ledger on which no budget renews: all queries of a trial come in one day, however long it takes to run."""
+    return MemoryLedger(clock=LedgerClock(wall=lambda: 0.0, monotonic=lambda: 0.0))
+
+
 def _without_refusals(bundle: Bundle) -> Bundle:
     """The bundle with endless budgets if the sentinel refuses spent ones: nobody learns from what is refused."""
     if bundle.policy != "sentinel" or bundle.sentinel.on_spent != "refuse":
@@ -156,17 +162,19 @@ def _builder(policy: str) -> Callable[..., Endpoint]:
     The radius is relative to each class's spread, or, as the paper's, in units of the map: `absolute_radius` takes the
     place of `radius`. `shadow_kind` is "head", "network", or the name of a network in `queen.zoo`; `draw` of the
     `shadow_models` answer a query (None: five, or all where there are fewer). `keep_label` reverses gradients without
-    changing a label. The other options are those of `Limits`, `Sentinel` and `MapRecipe`.
+    changing a label. The other options are those of `Limits`, `Sentinel` and `MapRecipe`, with the policy's own limits
+    where none are named.
     """
+    usual = default_limits(policy)
 
     def build(
         victim: Victim,
         generator: torch.Generator,
         *,
-        radius: float = 0.02,
+        radius: float | tuple[float, ...] = usual.radius,
         absolute_radius: float | None = None,
-        threshold: float = 0.2,
-        extra_answers: int = 2000,
+        threshold: float | str = usual.threshold,
+        extra_answers: int | str = usual.extra_answers,
         alpha: float = 1e-3,
         on_alarm: str = "refuse",
         on_spent: str = "refuse",

@@ -33,7 +33,7 @@ from queen.fit.price import CopyOptions
 from queen.fit.shadows import ShadowKind, ShadowRecipe, fit_shadows, shadow_recipe, try_shadows
 from queen.guard import Guard
 from queen.ledger import Ledger
-from queen.options import Limits, Sentinel, check_sentinel
+from queen.options import Limits, Sentinel, check_sentinel, default_limits
 from queen.policy import find_policy
 from queen.price.measure import Pricing
 from queen.price.stored import bundle_price_lines
@@ -45,6 +45,11 @@ from queen.types import Inputs
 PAPER_ONLY = (
     "there are no calibration images, so the policy is 'paper', which accuses nobody: give images that did not train "
     "the model, protect(..., calibration=x), for the policy 'sentinel', or choose policy='paper'"
+)
+FOR_LIFE = (
+    "the extra answers renew, but a class that a client has used up stays so for ever: give the threshold a period too "
+    '("0.2/day"), or take the sentinel\'s own limits, under which no class is ever spent, with other answers: '
+    'dataclasses.replace(queen.options.SENTINEL_LIMITS, extra_answers="2000/day")'
 )
 
 
@@ -109,11 +114,14 @@ def protect(
         geometry = measure(outputs.features, points, outputs.labels, outputs.logits.shape[1])
         agreement = _check_agreement(points, geometry, outputs, min_agreement)
         shadow_models, warnings = fit_shadows(outputs, recipe, generator, show)
-        limits = _limits(limits, absolute_radius, geometry)
+        limits = _limits(limits, absolute_radius, geometry, chosen)
         report = _report(outputs, points, geometry, agreement, recipe, shadow_models)
         if policy is None and calibration is None:
             warnings.append(PAPER_ONLY)
             warn(PAPER_ONLY, ProtectionWarning, stacklevel=2)
+        if chosen == "sentinel" and limits.ends_for_life:
+            warnings.append(FOR_LIFE)
+            warn(FOR_LIFE, ProtectionWarning, stacklevel=2)
         report.warnings, report.seconds = warnings, show.seconds  # which the calibration still adds to
         bundle = Bundle(
             split=split,
@@ -229,10 +237,10 @@ def _check_agreement(points: Tensor, geometry: Geometry, outputs: ModelOutputs, 
     return agreement
 
 
-def _limits(limits: Limits | None, absolute_radius: float | None, geometry: Geometry) -> Limits:
-    """Relative limits; an absolute radius r becomes r / d^k for every class."""
+def _limits(limits: Limits | None, absolute_radius: float | None, geometry: Geometry, policy: str) -> Limits:
+    """Relative limits, the policy's where none are given; an absolute radius r becomes r / d^k for every class."""
     if absolute_radius is None:
-        return limits or Limits()
+        return limits or default_limits(policy)
     if limits is not None:
         raise LimitsError("give either limits or absolute_radius, not both")
     Limits(radius=absolute_radius)  # which checks that it is a number

@@ -1,0 +1,107 @@
+"""What limits cost a benign client of one day, on the victim of the CIFAR-10 benchmark.
+
+    python benchmarks/price/limits.py --data FOLDER --cache FOLDER --json > results/limits/cifar10.json
+
+For each of some limits a client sends all 10,000 test images within one day, in one order, and others send those that
+the model takes for one class alone: the share refused, and how many answers have another label than the model's own.
+The victim is trained, or taken from the cache (docs/data.md says how to carry one).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from queen.bench.code import describe_code
+from queen.bench.protectee import Protectee, make_protectee
+from queen.bench.spec import Spec, read_spec
+from queen.bench.trials.cell import hardware
+from queen.bundle.bundle import Bundle
+from queen.cache import Cache
+from queen.defenses.queen import GuardedEndpoint, load_or_fit
+from queen.errors import RefusedError
+from queen.options import SENTINEL_LIMITS, Limits
+
+SPEC = Path(__file__).parents[1] / "paper/cifar10.yaml"
+BATCH = 500
+CHOICES = {
+    "default": SENTINEL_LIMITS,
+    "1,000 a day": Limits(radius=0.2, threshold=5.0, extra_answers="1000/day"),
+    "100 a day": Limits(radius=0.2, threshold=5.0, extra_answers="100/day"),
+    "2,000 for life, class budgets": Limits(),
+}
+
+
+def fit(spec: Spec, protectee: Protectee) -> Bundle:
+    """The benchmark's fit of QUEEN around the victim."""
+    options = spec.select(columns=["queen-sentinel"])[0].options
+    names = ("map_epochs", "map_batch", "shadow_models", "shadow_kind", "seed")
+    return load_or_fit(protectee.victim, **{name: options[name] for name in names})
+
+
+def send(bundle: Bundle, x: Tensor) -> dict[str, Any]:
+    """What one client gets who sends all of x (n, ...) within a day."""
+    endpoint = GuardedEndpoint(bundle, bytes(32))
+    ask, refused, wrong = endpoint.client("benign"), 0, 0
+    for part in x.split(BATCH):  # type: ignore[no-untyped-call]
+        named = endpoint.guard.measure(part).honest.argmax(1)
+        try:
+            answers, answered = ask(part), torch.ones(len(part), dtype=torch.bool)
+        except RefusedError as refusal:
+            answers, answered = refusal.reply.probabilities, torch.from_numpy(~refusal.reply.refused)
+        refused += int((~answered).sum())
+        wrong += int((answers.argmax(1) != named).cpu()[answered].sum())
+    return {"queries": len(x), "refused": refused / len(x), "wrong_labels": wrong, "verdicts": endpoint.verdicts}
+
+
+def measure(bundle: Bundle, x: Tensor) -> Iterator[dict[str, Any]]:
+    """One row for each of the limits: a client of all classes, and the one of a single class that is refused most."""
+    guard = GuardedEndpoint(bundle, bytes(32)).guard
+    labels = torch.cat([guard.measure(part).honest.argmax(1) for part in x.split(BATCH)])  # type: ignore[no-untyped-call]
+    for name, limits in CHOICES.items():
+        limited = bundle.with_options(policy="sentinel", limits=limits)
+        ones = [send(limited, x[labels == label]) for label in range(bundle.geometry.classes)]
+        yield {
+            "name": name,
+            "limits": {key: getattr(limits, key) for key in ("radius", "threshold", "extra_answers")},
+            "all_classes": send(limited, x),
+            "one_class": max(ones, key=lambda one: one["refused"]),
+        }
+        print(f"{name}: done", file=sys.stderr)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of the image sets, or $QUEEN_DATA")
+    parser.add_argument("--cache", type=Path, default=Path("build/limits"), help="folder of the victim and the fit")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", action="store_true", help="all figures, for results/")
+    options = parser.parse_args()
+    spec = read_spec(SPEC).for_seed(0)
+    protectee = make_protectee(spec.protectee, spec.thief, Cache(options.cache), options.device, options.data)
+    bundle = fit(spec, protectee)
+    report = {
+        "protectee": protectee.facts(),
+        "rows": list(measure(bundle, protectee.test[0])),
+        "hardware": hardware(protectee.pool.device),
+        "versions": describe_code(),
+    }
+    if options.json:
+        print(json.dumps(report, indent=1))
+        return
+    for row in report["rows"]:
+        print(
+            f"{row['name']:32} {row['all_classes']['refused']:.1%} refused, one class {row['one_class']['refused']:.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()
