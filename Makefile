@@ -50,7 +50,7 @@ qa: $(STAMP)                  ## the quick mode of every reliability scenario (u
 
 results: $(STAMP)             ## run the whole demo and the speed tests, and put tables and plot into the documents
 	mkdir -p build results/demo results/price results/max_copy results/speed
-	$(BIN)/queen demo --adaptive --json --out build/results > build/demo.json && mv build/demo.json results/demo/demo.json
+	$(BIN)/queen demo --adaptive --price-seeds 3 --json --out build/results > build/demo.json && mv build/demo.json results/demo/demo.json
 	$(BIN)/queen price build/results/bundle --json > build/price.json && mv build/price.json results/price/demo.json
 	$(BIN)/python benchmarks/price/max_copy.py --price results/price/demo.json --json > build/max_copy.json && mv build/max_copy.json results/max_copy/demo.json
 	$(BIN)/queen speed --json > build/speed.json && mv build/speed.json results/speed/cpu-2-cores.json

@@ -1,4 +1,4 @@
-"""What copies cost, from results/price: the tables and the picture of the documents.
+"""What copies cost, from results/price, and budgets, from results/limits: the tables and the picture of the documents.
 
 Each file there is what `queen price BUNDLE --json` printed, for one model; a new one is shown without more ado.
 """
@@ -12,11 +12,14 @@ from typing import Any
 
 from queen.bench.render.markdown import markdown_table
 from queen.demo.plot import draw_price
-from queen.price.curve import read_curve
-from queen.price.words import HEADER, table_rows
+from queen.price.curve import Curve, read_curve
+from queen.price.stored import SPANS
+from queen.price.words import HEADER, bought, table_rows
 
 RESULTS = Path(__file__).parents[1] / "results"
 PRICES, MAX_COPY = RESULTS / "price", RESULTS / "max_copy" / "demo.json"
+LIMITS = RESULTS / "limits" / "cifar10.json"
+BUDGETS = (50, 500, 10_000)  # honest answers a day: of one user of an app, of a kiosk, and the default
 TITLES = {"demo": "the demo's digits", "cifar10": "CIFAR-10"}  # other files go by their name
 
 Result = Mapping[str, Any]
@@ -42,6 +45,41 @@ def _section(title: str, price: Result) -> str:
 def price_picture(folder: Path = PRICES) -> bytes:
     """The curves of all models, side by side."""
     return draw_price({title: read_curve(price) for title, price in read_prices(folder).items()})
+
+
+def sold_markdown(folder: Path = PRICES) -> str:
+    """The copy that one client can buy in a day, a month and a year, by its budget a day, of every model."""
+    rows = [
+        (title, f"{budget:,}", *(_sold(read_curve(price), budget * days) for days in SPANS.values()))
+        for title, price in read_prices(folder).items()
+        for budget in BUDGETS
+    ]
+    table = markdown_table(("model", "answers a day", *(f"copy in a {span}" for span in SPANS)), rows)
+    return f"{table}\n- ≥ more answers than were measured, so the copy may be better.\n"
+
+
+def _sold(curve: Curve, answers: int) -> str:
+    copy = bought(curve, answers)
+    return f"{'≥ ' if copy['beyond'] else ''}{copy['agreement']:.1%}"
+
+
+def limits_markdown(path: Path = LIMITS) -> str:
+    """What limits cost a benign client of one day."""
+    found = json.loads(path.read_text())
+    rows = [
+        (
+            row["name"],
+            *(f"{row[kind]['refused']:.1%}" for kind in ("all_classes", "one_class")),
+            str(row["all_classes"]["wrong_labels"] + row["one_class"]["wrong_labels"]),
+        )
+        for row in found["rows"]
+    ]
+    mixed, one = (found["rows"][0][kind]["queries"] for kind in ("all_classes", "one_class"))
+    header = ("limits", f"refused of {mixed:,} images", f"of some {one:,} of one class", "wrong labels")
+    return (
+        f"{markdown_table(header, rows)}\n- CIFAR-10, a victim of {found['protectee']['accuracy']:.1%}, its test "
+        "images; of the clients with one predicted class the one that is refused most.\n"
+    )
 
 
 def max_copy_markdown(path: Path = MAX_COPY) -> str:

@@ -5,6 +5,12 @@
 For each of some limits a client sends all 10,000 test images within one day, in one order, and others send those that
 the model takes for one class alone: the share refused, and how many answers have another label than the model's own.
 The victim is trained, or taken from the cache (docs/data.md says how to carry one).
+
+With --save the guarded victim and its images are written instead, so that its copies can be priced:
+
+    python benchmarks/price/limits.py --data FOLDER --save build/cifar10 --device cuda
+    queen price build/cifar10/bundle --data build/cifar10/train.npz --calibration build/cifar10/held_out.npz \\
+      --device cuda --jobs 6 --json > results/price/cifar10.json
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +31,7 @@ from queen.bench.protectee import Protectee, make_protectee
 from queen.bench.spec import Spec, read_spec
 from queen.bench.trials.cell import hardware
 from queen.bundle.bundle import Bundle
+from queen.bundle.store import save_bundle
 from queen.cache import Cache
 from queen.defenses.queen import GuardedEndpoint, load_or_fit
 from queen.errors import RefusedError
@@ -77,17 +85,32 @@ def measure(bundle: Bundle, x: Tensor) -> Iterator[dict[str, Any]]:
         print(f"{name}: done", file=sys.stderr)
 
 
+def save(bundle: Bundle, protectee: Protectee, folder: Path) -> None:
+    """The bundle under the sentinel, what trained the victim, and the images of its kind that did not."""
+    save_bundle(bundle.with_options(policy="sentinel"), folder / "bundle")
+    victim = protectee.victim
+    if victim.calibration is None or protectee.benign is None:
+        raise SystemExit("expected a spec that sets calibration and benign images aside")
+    held_out = [torch.cat(parts) for parts in zip(victim.calibration, protectee.benign, strict=True)]
+    for name, (x, y) in {"train": victim.train, "held_out": held_out}.items():
+        np.savez(folder / f"{name}.npz", x=x.cpu().numpy(), y=y.cpu().numpy())
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the image sets, or $QUEEN_DATA")
     parser.add_argument("--cache", type=Path, default=Path("build/limits"), help="folder of the victim and the fit")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--save", type=Path, help="write bundle and images into this folder, and measure nothing")
     parser.add_argument("--json", action="store_true", help="all figures, for results/")
     options = parser.parse_args()
     spec = read_spec(SPEC).for_seed(0)
     protectee = make_protectee(spec.protectee, spec.thief, Cache(options.cache), options.device, options.data)
     bundle = fit(spec, protectee)
+    if options.save:
+        save(bundle, protectee, options.save)
+        return
     report = {
         "protectee": protectee.facts(),
         "rows": list(measure(bundle, protectee.test[0])),

@@ -18,7 +18,10 @@ from queen.demo.run import CACHE, CELLS
 from queen.demo.table import adaptive_tables, notes
 from tests.support.prices import curve_of
 
-PRICE = curve_of([(30, "held-out", False, 0.1, 0.15, 0.2)]).as_json() | {"statements": ["one client can buy it"]}
+PRICE = curve_of([(30, "held-out", False, 0.1, 0.15, 0.2)]).as_json() | {
+    "seeds": [0],
+    "statements": ["one client can buy it"],
+}
 
 
 def plain(demo: Demo) -> dict:
@@ -36,8 +39,8 @@ def command(demo, monkeypatch, tmp_path):
         results = {key: value for key, value in plain(demo).items() if key != "price"}
         return demo if adaptive else replace(demo, results=results)
 
-    def fake_price(run: Demo, folder: Path) -> Demo:
-        return replace(run, results=run.results | {"price": PRICE})
+    def fake_price(run: Demo, folder: Path, *, seeds: int) -> Demo:
+        return replace(run, results=run.results | {"price": PRICE | {"seeds": list(range(seeds))}})
 
     monkeypatch.setattr(queen.demo, "run_demo", fake_run)
     monkeypatch.setattr(queen.demo.price, "price_demo", fake_price)
@@ -88,9 +91,15 @@ def test_the_price_is_shown_last_and_in_the_report(command, tmp_path):
     assert "one client can buy it" in (tmp_path / "build" / "demo" / "report.html").read_text()
 
 
+@pytest.mark.parametrize(("arguments", "seeds"), [((), [0]), (("--price-seeds", 3), [0, 1, 2])])
+def test_one_student_a_point_is_enough_for_a_first_look(command, arguments, seeds, tmp_path):
+    assert command("demo", *arguments).exit_code == 0
+    assert json.loads((tmp_path / "build" / "demo" / "demo.json").read_text())["price"]["seeds"] == seeds
+
+
 @pytest.mark.parametrize("arguments", [("--no-price",), ()])
 def test_the_price_can_be_left_out_and_skipped(command, arguments, monkeypatch, tmp_path):
-    def interrupt(run: Demo, folder: Path) -> Demo:
+    def interrupt(run: Demo, folder: Path, *, seeds: int) -> Demo:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(queen.demo.price, "price_demo", interrupt)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from queen.price.words import HEADER, budget_sentence, price_lines, purchases, span_sentence, table_rows
 from tests.support.prices import curve_of
 
@@ -31,6 +33,15 @@ def test_the_lines_say_what_is_not_promised():
     assert "no reference student reaches 60%" in lines[1]
     assert "reference students, not proved" in lines[2]
     assert "Nothing here bounds" in next(price_lines(CURVE, None, None))
+
+
+def test_one_seed_has_no_spread():
+    [row] = CURVE.rows[:1]
+    one = replace(CURVE, rows=(replace(row, low=row.agreement, high=row.agreement),), seeds=(0,))
+    sentence, method = list(price_lines(one, row.answers, None))
+    assert f"a copy of {row.agreement:.1%};" in sentence
+    assert "one seed" in method
+    assert " to " in budget_sentence(CURVE, row.answers)
 
 
 def test_a_budget_that_renews_is_told_by_the_day_and_by_the_year():

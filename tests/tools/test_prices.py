@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.support.prices import curve_of
-from tools.prices import max_copy_markdown, price_markdown, price_picture, read_prices
+from tools.prices import limits_markdown, max_copy_markdown, price_markdown, price_picture, read_prices, sold_markdown
 
 PRICE = curve_of([(30, "held-out", False, 0.1, 0.15, 0.2)]).as_json() | {"statements": ["One client buys it."]}
 
@@ -31,3 +31,29 @@ def test_promises_and_refusals_are_told(tmp_path):
     assert "the best of 2 own-kind thieves: direct 60.0%" in lines[1]
     assert lines[1].endswith("holds.")
     assert lines[2].endswith("does NOT hold.")
+
+
+def test_what_a_budget_sells_is_told_by_the_day_and_where_it_was_not_measured(tmp_path):
+    curve = curve_of([(30, "held-out", False, 0.1, 0.15, 0.2), (3000, "held-out", False, 0.6, 0.7, 0.8)])
+    (tmp_path / "demo.json").write_text(json.dumps(curve.as_json() | {"statements": []}))
+    lines = sold_markdown(tmp_path).splitlines()
+    assert "copy in a day" in lines[0]
+    day, month, year = (curve.agreement_at(50 * days) for days in (1, 30, 365))
+    assert lines[2] == f"| the demo's digits | 50 | {day:.1%} | {month:.1%} | ≥ {year:.1%} |"
+    assert lines[4].count("≥") == 3  # 10,000 a day
+
+
+def test_what_limits_cost_is_a_row_each(tmp_path):
+    def sent(queries, refused, wrong):
+        return {"queries": queries, "refused": refused, "wrong_labels": wrong}
+
+    rows = [
+        {"name": "default", "all_classes": sent(10_000, 0.0, 0), "one_class": sent(1000, 0.0, 0)},
+        {"name": "few", "all_classes": sent(10_000, 0.5, 1), "one_class": sent(900, 0.25, 2)},
+    ]
+    path = tmp_path / "limits.json"
+    path.write_text(json.dumps({"rows": rows, "protectee": {"accuracy": 0.9}}))
+    text = limits_markdown(path)
+    assert "| default | 0.0% | 0.0% | 0 |" in text
+    assert "| few | 50.0% | 25.0% | 3 |" in text
+    assert "a victim of 90.0%" in text

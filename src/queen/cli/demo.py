@@ -25,13 +25,16 @@ def demo(
         bool, typer.Option("--adaptive", help="Also attackers who know the sentinel (under 8 minutes).")
     ] = False,
     no_price: Annotated[
-        bool, typer.Option("--no-price", help="Do not measure what a copy costs, at the end (some minutes).")
+        bool, typer.Option("--no-price", help="Do not measure what a copy costs, at the end (some two minutes).")
     ] = False,
+    price_seeds: Annotated[
+        int, typer.Option(min=1, help="How many students learn a copy at every point; `queen price` takes 3.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
     """Train, protect and attack a small digit classifier; print what every party got (under 2 minutes).
 
-    Then measure what a copy of it costs, in honest answers (some minutes; Ctrl-C skips it).
+    Then measure what a copy of it costs, in honest answers (some two minutes; Ctrl-C skips it).
     """
     from queen.demo import run_demo
     from queen.demo.price import price_demo, price_tables
@@ -47,9 +50,9 @@ def demo(
     if not as_json:
         _print(demo_tables(run.results))
     if not no_price:
-        err.print("\nnow what a copy costs: some hundred networks learn it (Ctrl-C skips this)")
+        err.print("\nnow what a copy costs: dozens of networks learn it (Ctrl-C skips this)")
         try:
-            run = price_demo(run, folder / "bundle")
+            run = price_demo(run, folder / "bundle", seeds=price_seeds)
             _write(run, folder)
         except KeyboardInterrupt:
             err.print("skipped: the bundle has no price")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queen.cli.shared import JOBS, Device, Folder, Json, ModelOption, app, out, print_json, table
+from queen.cli.shared import Device, Folder, Json, ModelOption, app, jobs_on, out, print_json, table
 from queen.errors import OptionError
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def price(
     no_save: Annotated[
         bool, typer.Option("--no-save", help="Leave the bundle as it is; then a stopped run begins anew.")
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes that share the work on a CPU.")] = JOBS,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes that share the work; one a core, at most 4, and 1 on a GPU.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Chooses the held-out images that judge copies.")] = 0,
     model: ModelOption = None,
     device: Device = "cpu",
@@ -53,7 +55,7 @@ def price(
     bundle = load_bundle(folder, model, device=device)
     if data and calibration:
         unfinished = None if no_save else folder / UNFINISHED
-        pricing = Pricing(jobs=jobs, folder=unfinished)
+        pricing = Pricing(jobs=jobs or jobs_on(device), folder=unfinished)
         bundle = _measure(bundle, data, calibration, foreign, pricing, seed, shown=None if as_json else True)
         if unfinished is not None:
             save_bundle(bundle, folder)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from queen.cli.shared import JOBS, Device, ForeignOption, Json, WeakOption, app, err, out, print_json
+from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, err, jobs_on, out, print_json
 
 
 @app.command(
@@ -102,7 +102,7 @@ def protect(
     held_out: Any = "train" if calibration == Path("train") else read_images(calibration) if calibration else None
     train = read_data(data)
     span = float(train[0].min()), float(train[0].max())
-    pricing = Pricing(jobs=JOBS, folder=folder / UNFINISHED) if price or max_copy is not None else False
+    pricing = Pricing(jobs=jobs_on(device), folder=folder / UNFINISHED) if price or max_copy is not None else False
     with warnings.catch_warnings(record=True) as caught:  # to be printed as this command prints
         warnings.simplefilter("always", ProtectionWarning)
         guard = queen.protect(

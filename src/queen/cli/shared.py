@@ -73,7 +73,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-JOBS = min(4, os.cpu_count() or 1)  # processes that share long work
 out = VisibleConsole(highlight=False, markup=False)
 err = VisibleConsole(stderr=True, highlight=False, markup=False)
 
@@ -152,3 +151,8 @@ def table(header: Sequence[str], lines: Iterable[Sequence[str]], *, left: int) -
     for line in lines:
         table.add_row(*map(visible, line))
     return table
+
+
+def jobs_on(device: str) -> int:
+    """How many processes share long work unless somebody says: one a core, but one GPU does one thing at a time."""
+    return min(4, os.cpu_count() or 1) if device == "cpu" else 1

@@ -19,9 +19,12 @@ from queen.progress import Progress
 
 
 def price_demo(
-    demo: Demo, bundle_folder: Path, *, pricing: Pricing | None = None, progress: bool | None = None
+    demo: Demo, bundle_folder: Path, *, seeds: int = 1, pricing: Pricing | None = None, progress: bool | None = None
 ) -> Demo:
-    """The demo with a priced guard, and the price among its results; goes on where it was stopped."""
+    """The demo with a priced guard, and the price among its results; goes on where it was stopped.
+
+    `seeds` is how many students learn at every point; `pricing` sets all there is to set instead.
+    """
     victim, unfinished = demo.protectee.victim, bundle_folder / UNFINISHED
     if victim.calibration is None:
         raise DemoError("the demo's spec sets no calibration images aside to try copies on")
@@ -31,7 +34,7 @@ def price_demo(
             victim.train,
             victim.calibration,
             show,
-            pricing=pricing or Pricing(jobs=JOBS, folder=unfinished),
+            pricing=pricing or Pricing(seeds=tuple(range(seeds)), jobs=JOBS, folder=unfinished),
         )
     shutil.rmtree(unfinished, ignore_errors=True)
     price = bundle.report["price"] | {"statements": list(bundle_price_lines(bundle))}

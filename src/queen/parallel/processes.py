@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
@@ -18,14 +18,15 @@ Outcome = TypeVar("Outcome")
 def in_processes(work: Callable[[Task], Outcome], tasks: Iterable[Task], jobs: int) -> Iterator[Outcome]:
     """What `work` makes of every task, in the order in which it is ready, from `jobs` processes that live on till then.
 
-    Whoever stops listening ends them at once. A process that dies raises `BrokenProcessPool`.
+    Whoever stops listening ends them at once. A process that dies raises `BrokenProcessPool`. Each process gets `work`,
+    and all that it holds, once, and not with every task.
     """
     others, done = multiprocessing.active_children(), False
     # Not forked: CUDA does not survive that.
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(work,))
     try:
         with _deaf_children():
-            futures = [pool.submit(work, task) for task in tasks]
+            futures = [pool.submit(_do, task) for task in tasks]
         for future in as_completed(futures):
             yield future.result()
         done = True
@@ -48,9 +49,18 @@ def _deaf_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a signal that came meanwhile is raised here
 
 
-def _end_with_parent() -> None:
-    """Let this process end with the one that started it, even if that is killed."""
+_given: list[Callable[[Any], Any]] = []  # in a process of a pool: its work
+
+
+def _begin(work: Callable[[Any], Any]) -> None:
+    """Take the work, and let this process end with the one that started it, even if that is killed."""
+    _given.append(work)
     threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _do(task: Any) -> Any:
+    """The work of this process on one task."""
+    return _given[0](task)
 
 
 def _wait_for_parent() -> None:

@@ -29,8 +29,9 @@ class Pricing:
     """How a price is measured: how long a student learns at least, how often it is repeated, and with what.
 
     `augment` shifts and mirrors images at random (None: those with three channels, which are photographs most often).
-    `jobs` processes share the work on a CPU; in a script these belong under `if __name__ == "__main__"`, since each of
-    them imports it. What is finished is stored in `folder`, if there is one, and not done again.
+    `jobs` processes share the work (one GPU, too, best under NVIDIA's MPS); in a script these belong under
+    `if __name__ == "__main__"`, since each of them imports it. What is finished is stored in `folder`, if there is one,
+    and not done again.
     """
 
     steps: int = 1500
@@ -145,7 +146,7 @@ Outcome = tuple[Student, Figures]
 
 def _outcomes(work: Work, students: Sequence[Student], jobs: int) -> Iterator[Outcome]:
     """Students and their figures in the order in which they are ready."""
-    if jobs == 1 or work.device != "cpu":  # a GPU does one student at a time
+    if jobs == 1:
         return map(work.run, students)
     return in_processes(work.run, students, jobs)
 

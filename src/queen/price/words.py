@@ -49,18 +49,21 @@ def span_sentence(curve: Curve, within: Mapping[str, int]) -> str:
 
 
 def _share(copy: dict[str, Any]) -> str:
-    """The share of inputs that a copy answers as the model does, and how it varies from seed to seed."""
+    """The share of inputs that a copy answers as the model does, and how it varies from seed to seed, if it does."""
     least = "at least " if copy["beyond"] else ""
-    return f"{least}{copy['agreement']:.1%} ({copy['low']:.1%} to {copy['high']:.1%})"
+    varies = f" ({copy['low']:.1%} to {copy['high']:.1%})" if copy["low"] < copy["high"] else ""
+    return f"{least}{copy['agreement']:.1%}{varies}"
 
 
 def method_sentence(curve: Curve) -> str:
     """How the curve was measured, and what it does not promise."""
+    several = len(curve.seeds) > 1
+    seeds = f"mean of {len(curve.seeds)} seeds (lowest to highest)" if several else "one seed, which may be a lucky one"
     decimals = "all decimals" if curve.digits is None else f"{curve.digits} decimals"
     return (
         f"A copy's quality is the share of {curve.judged:,} held-out inputs, unknown to it, on which it agrees with "
-        f"the model: the better of {' and '.join(curve.networks)}, mean of {len(curve.seeds)} seeds (lowest to "
-        f"highest), at least {curve.steps:,} steps, answers of {decimals}. It is {NOT_CERTIFIED}."
+        f"the model: the better of {' and '.join(curve.networks)}, {seeds}, at least {curve.steps:,} steps, answers of "
+        f"{decimals}. It is {NOT_CERTIFIED}."
     )
 
 
