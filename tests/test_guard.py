@@ -93,6 +93,15 @@ def by_hand(guard: Guard, x: Tensor, client: str) -> tuple[str, Tensor]:
     return found, answers
 
 
+def test_a_guard_says_what_it_is():
+    guard = fitted("head")
+    text = repr(guard)
+    assert f"{type(guard.bundle.split.model).__name__} with {guard.bundle.geometry.classes} classes" in text
+    assert all(part in text for part in (f"policy {guard.bundle.policy}", "MemoryLedger", guard.bundle.identity[:12]))
+    assert "observes only" in repr(guard.fresh(observe=True))
+    assert "observes only" not in text
+
+
 @pytest.mark.parametrize("keep_label", [False, True])
 @pytest.mark.parametrize("policy", PAPER_POLICIES)
 @pytest.mark.parametrize("kind", KINDS)

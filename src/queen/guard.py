@@ -58,6 +58,15 @@ class Guard:
         self._perturber = Perturber(bundle, self.policy, self._sentinel, self._secret)
         self._id_bounds = id_bounds(bundle.split.model)
 
+    def __repr__(self) -> str:
+        """What it guards, how, and where it remembers."""
+        bundle = self.bundle
+        observes = ", observes only" if bundle.observe else ""
+        return (
+            f"<Guard of a {type(bundle.split.model).__name__} with {bundle.geometry.classes} classes: policy "
+            f"{bundle.policy}{observes}, {type(self.ledger).__name__}, bundle {bundle.identity[:12]}>"
+        )
+
     def answer(self, x: Inputs, *, client: str, groups: Sequence[str] = ()) -> Reply:
         """Answer one batch (n, *input) of one client, rows in arrival order: (n, K) probabilities and verdicts.
 

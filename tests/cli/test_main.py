@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import queen
 from queen import cli
 from queen.bundle.store import MANIFEST
 from tests.support.commands import protect_args, run
@@ -243,6 +245,12 @@ def test_a_factory_beside_the_user_is_found_when_protecting_and_when_asking(file
     assert json.loads(asked.stdout)["labels"] == [0]
     assert json.loads((tmp_path / "b" / MANIFEST).read_text())["model"]["recipe"]["factory"] == "mine:make"
     assert (tmp_path / "b.secret").stat().st_mode & 0o077 == 0
+
+
+def test_the_version_is_that_of_the_package(capsys, exit_code):
+    assert exit_code("--version") == 0
+    assert capsys.readouterr().out == f"queen {queen.__version__}\n"
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == queen.__version__
 
 
 def test_a_missing_extra_is_one_line(monkeypatch, exit_code, capsys):

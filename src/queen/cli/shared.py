@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from queen import __version__
 from queen.errors import OptionError
 
 if TYPE_CHECKING:
@@ -75,6 +76,22 @@ app = typer.Typer(
 )
 out = VisibleConsole(highlight=False, markup=False)
 err = VisibleConsole(stderr=True, highlight=False, markup=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"queen {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Protect a classifier so that nobody can steal it through its answers."""
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Folder = Annotated[Path, typer.Argument(help="Bundle folder.", show_default=False)]
