@@ -130,6 +130,8 @@ def test_no_class_is_ever_spent_under_the_sentinels_limits(kind):
 )
 def test_who_gets_new_answers_every_day_should_not_lose_a_class_for_life(limits, ends):
     assert limits.ends_for_life is ends
+    assert limits.spends_classes or not ends
+    assert not SENTINEL_LIMITS.spends_classes
 
 
 def test_a_groups_limits_are_mandatory_and_its_alarm_is_only_reported():

@@ -62,11 +62,16 @@ class Limits:
         return read_allowance(self.threshold)
 
     @property
+    def spends_classes(self) -> bool:
+        """Whether a class can ever be spent: records at least rho apart cover at most (rho + 2)^2 of it in all."""
+        radii = self.radius if isinstance(self.radius, tuple) else (self.radius,)
+        return self.class_allowance.amount < (max(radii) + 2) ** 2
+
+    @property
     def ends_for_life(self) -> bool:
         """Whether a class may be spent for ever though the extra answers renew."""
-        radii = self.radius if isinstance(self.radius, tuple) else (self.radius,)
-        of_class, renews = self.class_allowance, self.extra_allowance.period is not None
-        return renews and of_class.period is None and of_class.amount < (max(radii) + 2) ** 2
+        renews = self.extra_allowance.period is not None
+        return renews and self.class_allowance.period is None and self.spends_classes
 
     @cached_property
     def extra_allowance(self) -> Allowance:
@@ -193,8 +198,8 @@ def _is_number(value: object) -> TypeGuard[float]:
 SENTINEL_LIMITS = Limits(radius=0.2, threshold=5.0, extra_answers="10000/day")
 """The sentinel's, unless others are given: answers are counted, by the day, and no class is ever spent.
 
-Records at least rho apart cover at most (rho + 2)^2 of a class in all, which is below the threshold. So a client that
-asks for little else than one class is no worse off than others. docs/policies.md argues for the number."""
+So a client that asks for little else than one class is no worse off than others (`Limits.spends_classes`).
+docs/policies.md argues for the number."""
 
 
 def default_limits(policy: str) -> Limits:

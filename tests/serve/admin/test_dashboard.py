@@ -315,6 +315,15 @@ def test_a_budget_that_renews_is_given_shown_and_taken_back(stub, url, new_page)
     expect(card).to_contain_text("for life")
 
 
+def test_a_threshold_that_nobody_reaches_is_no_budget_and_answers_are_counted_to_the_last(stub, url, new_page):
+    stub.guard.ledger.set_budget("alice", Budget(extra_answers="12345/day", threshold=9.0), actor="test")
+    page = log_in(new_page(url), stub.admin_key)
+    go(page, VIEWS["client"])
+    card = page.locator("section.card", has=page.get_by_role("heading", name="Budget", exact=True))
+    expect(card).to_contain_text("0 of 12,345 per day used, 12,345 left; renews 20")
+    expect(card).to_contain_text("is never spent: answers are counted")
+
+
 def test_a_budget_that_makes_no_sense_is_refused_with_a_right_one(stub, url, new_page):
     page = log_in(new_page(url), stub.admin_key)
     go(page, VIEWS["client"])

@@ -21,7 +21,7 @@ from queen import Guard
 from queen.errors import LedgerError
 from queen.ledger import Budget, Standing
 from queen.ledger.usage import Usage
-from queen.options import Limits
+from queen.options import SENTINEL_LIMITS, Limits
 from queen.serve.admin import accounts as accounts_module
 from queen.serve.admin import background
 from queen.serve.admin.accounts import Accounts, account_facts, coverage_facts
@@ -557,6 +557,8 @@ def test_of_budgets_that_renew_it_is_said_what_counts_what_is_left_and_until_whe
     assert (found["extra_used"], found["extra_left"], found["extra_limit"]) == (100, 0, 100)
     assert (found["extra_allowance"], found["class_allowance"]) == ("100/day", "0.5/week")
     assert (found["extra_renews"], found["classes_renew"]) == (MIDNIGHT + 86_400, MIDNIGHT + 5 * 86_400)
+    assert found["classes_end"]
+    assert not account_facts(standing, small_guard(limits=SENTINEL_LIMITS).bundle, noon, None, ())["classes_end"]
     assert found["budget_state"] == ("budget spent",)
     assert (found["most"]["label"], found["most"]["used"], found["most"]["cqs"]) == (2, 0.25, 1.0)
     assert [one["used"] for one in coverage_facts(standing, bundle, noon)] == [0.25, 0.0]

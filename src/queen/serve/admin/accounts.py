@@ -135,6 +135,7 @@ def account_facts(
         "extra_renews": standing.extra_renews(limits, now),
         "class_allowance": limits.threshold,
         "classes_renew": standing.classes_renew(limits, now),
+        "classes_end": limits.spends_classes,
         "budget_state": account.budget,
         "most": None if account.label is None else _class_facts(standing, bundle, account.label, now),
         "keys": list(keys),

@@ -26,7 +26,9 @@ export function budgetForm(save) {
   const draw = (found) => {
     drawFacts([
       ["Extra answers", extraText(found), found.extra_renews],
-      ["Each class", `may give ${allowanceText(found.class_allowance)} of its disc`, found.classes_renew],
+      found.classes_end
+        ? ["Each class", `may give ${allowanceText(found.class_allowance)} of its disc`, found.classes_renew]
+        : ["Each class", "is never spent: answers are counted"],
     ]);
     drawOwn(found.budget);
   };
@@ -36,15 +38,18 @@ export function budgetForm(save) {
 /** "2,000 per day" for "2000/day". */
 export function allowanceText(allowance) {
   const [amount, period] = String(allowance).split("/");
-  return period ? `${small(Number(amount))} per ${period}` : small(Number(amount));
+  return period ? `${amountText(Number(amount))} per ${period}` : amountText(Number(amount));
 }
+
+/** A whole number to its last digit, unless it is in the millions; a share in short. */
+const amountText = (n) => (Number.isInteger(n) && n < 1e6 ? count(n) : small(n));
 
 /** How many extra answers are used and left. */
 export const extraText = (found) =>
-  `${count(found.extra_used)} of ${allowanceText(found.extra_allowance)} used, ${small(found.extra_left)} left`;
+  `${count(found.extra_used)} of ${allowanceText(found.extra_allowance)} used, ${amountText(found.extra_left)} left`;
 
 function fact([name, text, renews]) {
-  const outlook = renews === null ? ["; for life"] : ["; renews ", when(renews)];
+  const outlook = renews === undefined ? [] : renews === null ? ["; for life"] : ["; renews ", when(renews)];
   return make("div", {}, make("dt", {}, name), make("dd", {}, text, ...outlook));
 }
 
