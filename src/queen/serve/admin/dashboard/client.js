@@ -78,7 +78,7 @@ export function client({ name, group: isGroup }) {
     const rest = now.coverage.length - shown.length;
     const more = rest > 0 && make("button", { type: "button" }, `Show ${count(rest)} more`);
     if (more) more.onclick = () => ((all = true), draw(now));
-    return make("div", {}, make("ul", { class: "bars" }, ...bars), more, howToRead());
+    return make("div", {}, make("ul", { class: "bars" }, ...bars), more, howToRead(now.classes_end));
   }
 
   function bar(one, widest) {
@@ -164,13 +164,17 @@ const card = (title, content) => make("section", { class: "card" }, make("h2", {
 
 const active = (client) => client.keys.filter((key) => key.revoked === null);
 
-const howToRead = () => make("p", { class: "hint" }, "The line in each bar is the threshold: beyond it the class is spent. Choose a class to see its map.");
+const howToRead = (classesEnd) => {
+  const line = classesEnd ? "The line in each bar is the threshold: beyond it the class is spent." : "No class is ever spent here: answers are counted.";
+  return make("p", { class: "hint" }, `${line} Choose a class to see its map.`);
+};
 
 function standingTiles(client) {
   const { most, bar } = client;
   const wealth = tile("Wealth", bar ? wealthText(client.wealth) : "–", bar ? `accused at ${small(bar)}` : "sentinel only", client.alarmed);
   if (bar) wealth.lastChild.append(meter(wealthShare(client.wealth, bar), client.alarmed ? "bad" : ""));
-  const share = tile("Most covered", most ? percent(most.share) : "–", most ? `of what class ${most.name} may give` : "nothing recorded", most?.spent);
+  const ofWhat = client.classes_end ? `of what class ${most?.name} may give` : `class ${most?.name}; none is ever spent`;
+  const share = tile("Most covered", most ? percent(most.share) : "–", most ? ofWhat : "nothing recorded", most?.spent);
   if (most) share.lastChild.append(meter(most.share ?? 1, most.spent ? "warn" : ""));
   const own = client.budget ? "own budget" : "usual budget";
   return [
