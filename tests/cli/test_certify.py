@@ -4,6 +4,7 @@ import numpy as np
 
 import queen
 from queen.core.certify import records_bound
+from queen.options import SENTINEL_LIMITS
 from tests.support.commands import as_json, run
 from tests.support.guards import ALL_LETTERS, fitted, held_out, queries
 
@@ -55,3 +56,16 @@ def test_certify_with_queries_estimates_theorem_3_for_every_verdict(here, tmp_pa
     assert all(0 <= found[letter]["bound"] <= found[letter]["fitted"] > 0 for letter in "AB")
     shown = " ".join(run("certify", "head", "--queries", tmp_path / "many.npy").stdout.split())
     assert all(f"Verdict {letter}, {one['rows']} queries" in shown for letter, one in found.items())
+
+
+def test_theorem_2_is_left_out_where_no_class_is_ever_spent_unless_somebody_asks(tmp_path):
+    guard = fitted(policy="sentinel", limits=SENTINEL_LIMITS)
+    guard.save(tmp_path / "counting")
+    guard.fresh(limits=ALL_LETTERS).save(tmp_path / "spending")
+    shown = " ".join(run("certify", tmp_path / "counting").stdout.split())
+    assert "No class is ever spent" in shown
+    assert "10000 per day" in shown
+    assert "eta_hat" not in shown
+    assert "eta_hat" in run("certify", tmp_path / "counting", "--radius", ".1").stdout
+    assert "eta_hat" in run("certify", tmp_path / "spending").stdout
+    assert as_json("certify", tmp_path / "counting")["eta_hat"] > 0

@@ -52,7 +52,7 @@ def certify(
     from queen.guard import load
     from queen.price.stored import bundle_price_lines
 
-    guard = load(folder, model) if folder else None
+    guard, asked = load(folder, model) if folder else None, radius is not None or threshold is not None
     if guard:
         limits = guard.bundle.limits
         threshold = limits.class_allowance.amount if threshold is None else threshold
@@ -80,10 +80,13 @@ def certify(
     if as_json:
         print_json(result)
         return
-    names = ("eta_hat", "rho_paper", "rho_sound", "radius", "records_per_class")
-    out.print(table(("quantity", "value"), [(name, f"{result[name]:.6g}") for name in names], left=1))
-    for statement in certificate.statements:
-        out.print(f"- {statement}")
+    if asked or guard is None or guard.bundle.policy != "sentinel" or guard.bundle.limits.spends_classes:
+        names = ("eta_hat", "rho_paper", "rho_sound", "radius", "records_per_class")
+        out.print(table(("quantity", "value"), [(name, f"{result[name]:.6g}") for name in names], left=1))
+        for statement in certificate.statements:
+            out.print(f"- {statement}")
+    else:  # Theorem 2 chooses a radius for classes that are spent one day
+        out.print("- No class is ever spent under these limits: answers are counted, and Theorem 2 has no say.")
     if guard and guard.bundle.calibration:
         spent = guard.report["calibration_first_spent"]
         when = f"a first class is spent after {spent} of them" if spent is not None else "no class is spent"
