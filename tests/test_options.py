@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,21 +101,26 @@ def test_extra_answers_take_whole_numbers_of_numpy_and_torch():
 
 def test_limits_that_nobody_set_are_the_papers_or_the_sentinels():
     assert [default_limits(policy) for policy in ("paper", "strict", "artifact")] == [Limits()] * 3
-    assert default_limits("sentinel") == SENTINEL_LIMITS == Limits(radius=0.2, threshold=5, extra_answers="10000/day")
+    assert default_limits("sentinel") == SENTINEL_LIMITS == Limits(radius=5, threshold=50, extra_answers="10000/day")
 
 
+@pytest.mark.parametrize("rho", [0.2, 1.0, SENTINEL_LIMITS.radius])
 @pytest.mark.parametrize("kind", ["random", "packed", "in the middle"])
-def test_no_class_is_ever_spent_under_the_sentinels_limits(kind):
+def test_no_class_is_ever_spent_under_the_sentinels_limits(kind, rho):
     """However a client chooses its points; sensitivity is highest in the middle, and most records fit on a lattice."""
-    rng, rho = np.random.default_rng(0), SENTINEL_LIMITS.radius
-    points = rng.uniform(-1, 1, (20_000, 2)) * (0.3 if kind == "in the middle" else 1)
+    rng = np.random.default_rng(0)
+    points = rng.uniform(-1, 1, (2000, 2)) * (0.3 if kind == "in the middle" else 1)
     if kind == "packed":
         i, j = np.mgrid[-12:13, -12:13].reshape(2, -1)
         points = (rho + 1e-9) * np.stack([i + j / 2, j * math.sqrt(3) / 2], 1)
-    judgement = (ledger := MemoryLedger()).judge("a", np.zeros(len(points), int), points, SENTINEL_LIMITS)
+    limits = replace(SENTINEL_LIMITS, radius=rho, threshold=(rho + 2) ** 2)
+    assert not limits.spends_classes
+    judgement = (ledger := MemoryLedger()).judge("a", np.zeros(len(points), int), points, limits)
     assert not judgement.spent.any()
-    assert judgement.letters.count("C") > (70 if kind == "packed" else 3)
-    assert ledger.standing("a").coverage[0] < SENTINEL_LIMITS.threshold
+    assert judgement.letters.count("C") >= (70 if kind == "packed" and rho < 1 else 1)
+    assert ledger.standing("a").coverage[0] < limits.threshold
+    if rho == SENTINEL_LIMITS.radius:
+        assert judgement.letters.count("C") == 1  # all others are counted
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,14 @@ from queen.cache import Cache
 from queen.defenses.queen import GuardedEndpoint, load_or_fit
 from queen.errors import RefusedError
 from queen.options import SENTINEL_LIMITS, Limits
+from queen.perturber import MeasuredBatch
 
 SPEC = Path(__file__).parents[1] / "paper/cifar10.yaml"
-BATCH = 500
+BATCH, SECRET = 500, bytes(32)
 CHOICES = {
     "default": SENTINEL_LIMITS,
-    "1,000 a day": Limits(radius=0.2, threshold=5.0, extra_answers="1000/day"),
-    "100 a day": Limits(radius=0.2, threshold=5.0, extra_answers="100/day"),
+    "1,000 a day": replace(SENTINEL_LIMITS, extra_answers="1000/day"),
+    "100 a day": replace(SENTINEL_LIMITS, extra_answers="100/day"),
     "2,000 for life, class budgets": Limits(),
 }
 
@@ -54,35 +56,43 @@ def fit(spec: Spec, protectee: Protectee) -> Bundle:
     return load_or_fit(protectee.victim, **{name: options[name] for name in names})
 
 
-def send(bundle: Bundle, x: Tensor) -> dict[str, Any]:
-    """What one client gets who sends all of x (n, ...) within a day."""
-    endpoint = GuardedEndpoint(bundle, bytes(32))
-    ask, refused, wrong = endpoint.client("benign"), 0, 0
-    for part in x.split(BATCH):  # type: ignore[no-untyped-call]
-        named = endpoint.guard.measure(part).honest.argmax(1)
+def send(bundle: Bundle, batches: Sequence[MeasuredBatch]) -> dict[str, Any]:
+    """What one client gets who sends these batches within a day."""
+    guard, verdicts, wrong = GuardedEndpoint(bundle, SECRET).guard, Counter[str](), 0
+    for batch in batches:
         try:
-            answers, answered = ask(part), torch.ones(len(part), dtype=torch.bool)
+            reply = guard.respond(batch, guard.judge(batch, "benign"), "benign")
         except RefusedError as refusal:
-            answers, answered = refusal.reply.probabilities, torch.from_numpy(~refusal.reply.refused)
-        refused += int((~answered).sum())
-        wrong += int((answers.argmax(1) != named).cpu()[answered].sum())
-    return {"queries": len(x), "refused": refused / len(x), "wrong_labels": wrong, "verdicts": endpoint.verdicts}
+            reply = refusal.reply
+        answered = torch.from_numpy(~reply.refused)
+        wrong += int((reply.probabilities.argmax(1) != batch.honest.argmax(1)).cpu()[answered].sum())
+        verdicts.update(verdict.value for verdict in reply.verdicts)
+        verdicts.update(refused=int(reply.refused.sum()), honest=int(reply.honest.sum()))
+    sent = sum(len(batch.honest) for batch in batches)
+    return {"queries": sent, "refused": verdicts["refused"] / sent, "wrong_labels": wrong, "verdicts": verdicts}
 
 
 def measure(bundle: Bundle, x: Tensor) -> Iterator[dict[str, Any]]:
-    """One row for each of the limits: a client of all classes, and the one of a single class that is refused most."""
-    guard = GuardedEndpoint(bundle, bytes(32)).guard
-    labels = torch.cat([guard.measure(part).honest.argmax(1) for part in x.split(BATCH)])  # type: ignore[no-untyped-call]
+    """One row for each of the limits: a client of all classes, and the one of a single class that is refused most.
+
+    What the model says of a batch does not depend on limits, so it is asked once.
+    """
+    guard = GuardedEndpoint(bundle.with_options(policy="sentinel"), SECRET).guard
+
+    def batches(some: Tensor) -> list[MeasuredBatch]:
+        return [guard.measure(part) for part in some.split(BATCH)]  # type: ignore[no-untyped-call]
+
+    everything = batches(x)
+    labels = torch.cat([batch.honest.argmax(1) for batch in everything])
+    classes = [batches(x[labels == label]) for label in labels.unique()]
     for name, limits in CHOICES.items():
         limited = bundle.with_options(policy="sentinel", limits=limits)
-        ones = [send(limited, x[labels == label]) for label in range(bundle.geometry.classes)]
         yield {
             "name": name,
             "limits": {key: getattr(limits, key) for key in ("radius", "threshold", "extra_answers")},
-            "all_classes": send(limited, x),
-            "one_class": max(ones, key=lambda one: one["refused"]),
+            "all_classes": send(limited, everything),
+            "one_class": max((send(limited, one) for one in classes), key=lambda one: one["refused"]),
         }
-        print(f"{name}: done", file=sys.stderr)
 
 
 def save(bundle: Bundle, protectee: Protectee, folder: Path) -> None:

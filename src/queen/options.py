@@ -195,8 +195,13 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-SENTINEL_LIMITS = Limits(radius=0.2, threshold=5.0, extra_answers="10000/day")
+# One record of so large a radius covers the whole disc of its class: whatever comes after it is near a record.
+WHOLE_DISC = 5.0
+NEVER_SPENT = 2 * WHOLE_DISC**2  # more than that record adds to the coverage of its class
+SENTINEL_LIMITS = Limits(radius=WHOLE_DISC, threshold=NEVER_SPENT, extra_answers="10000/day")
 """The sentinel's, unless others are given: answers are counted, by the day, and no class is ever spent.
+
+All but one a class, that is: smaller records would be answers that nobody counts, dozens in every class.
 
 So a client that asks for little else than one class is no worse off than others (`Limits.spends_classes`).
 docs/policies.md argues for the number."""

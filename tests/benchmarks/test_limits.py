@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,7 @@ def test_the_first_of_the_limits_are_the_default():
 
 
 def test_clients_of_all_classes_and_of_one_are_refused_by_what_the_limits_leave(bundle, monkeypatch):
-    few = Limits(radius=0.2, threshold=5, extra_answers="10/day")
+    few = replace(SENTINEL_LIMITS, extra_answers="10/day")
     monkeypatch.setattr(limits, "CHOICES", {"default": SENTINEL_LIMITS, "few": few, "nothing": Limits(threshold=0)})
     x = tiny_protectee().test[0]
     usual, strict, spent = measure(bundle, x)

@@ -44,7 +44,7 @@ def protect(
     digits: Annotated[int, typer.Option(min=0, help="Sentinel: decimals of answers; 0: all of them.")] = 2,
     observe: Annotated[bool, typer.Option("--observe", help="Decide and count, but answer honestly.")] = False,
     radius: Annotated[
-        float | None, typer.Option(help="Radius of a query, relative to its class's spread; sentinel .2, else .02.")
+        float | None, typer.Option(help="Radius of a query, relative to its class's spread; sentinel 5, else .02.")
     ] = None,
     threshold: Annotated[
         str | None,

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from queen.core.certify import records_bound
 from queen.errors import LimitsError
-from queen.options import Limits, Sentinel
+from queen.options import NEVER_SPENT, WHOLE_DISC, Limits, Sentinel
 from queen.price.curve import Curve
-
-# One record of so large a radius covers the whole disc of its class: whatever comes after it is near a record.
-WHOLE_DISC = 5.0
-NEVER_SPENT = 2 * WHOLE_DISC**2  # more than that record adds to the coverage of its class
 
 
 def check_max_copy(max_copy: object) -> None:

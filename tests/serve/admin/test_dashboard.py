@@ -323,7 +323,7 @@ def test_a_threshold_that_nobody_reaches_is_no_budget_and_answers_are_counted_to
     expect(card).to_contain_text("0 of 12,345 per day used, 12,345 left; renews 20")
     expect(card).to_contain_text("is never spent: answers are counted")
     expect(page.get_by_text("No class is ever spent here")).to_be_visible()
-    expect(page.locator(".tile", has_text="Most covered")).to_contain_text("none is ever spent")
+    expect(page.locator(".tile", has_text="Most covered")).to_contain_text("no class is ever spent")
 
 
 def test_a_budget_that_makes_no_sense_is_refused_with_a_right_one(stub, url, new_page):

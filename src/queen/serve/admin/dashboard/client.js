@@ -173,9 +173,10 @@ function standingTiles(client) {
   const { most, bar } = client;
   const wealth = tile("Wealth", bar ? wealthText(client.wealth) : "–", bar ? `accused at ${small(bar)}` : "sentinel only", client.alarmed);
   if (bar) wealth.lastChild.append(meter(wealthShare(client.wealth, bar), client.alarmed ? "bad" : ""));
-  const ofWhat = client.classes_end ? `of what class ${most?.name} may give` : `class ${most?.name}; none is ever spent`;
-  const share = tile("Most covered", most ? percent(most.share) : "–", most ? ofWhat : "nothing recorded", most?.spent);
-  if (most) share.lastChild.append(meter(most.share ?? 1, most.spent ? "warn" : ""));
+  const ends = most && client.classes_end;
+  const ofWhat = ends ? `of what class ${most.name} may give` : most ? "no class is ever spent" : "nothing recorded";
+  const share = tile("Most covered", ends ? percent(most.share) : "–", ofWhat, most?.spent);
+  if (ends) share.lastChild.append(meter(most.share ?? 1, most.spent ? "warn" : ""));
   const own = client.budget ? "own budget" : "usual budget";
   return [
     wealth,
