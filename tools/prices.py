@@ -18,6 +18,7 @@ from queen.price.words import HEADER, bought, table_rows
 
 RESULTS = Path(__file__).parents[1] / "results"
 PRICES, MAX_COPY = RESULTS / "price", RESULTS / "max_copy" / "demo.json"
+LENGTHS = RESULTS / "price_lengths"
 LIMITS = RESULTS / "limits" / "cifar10.json"
 BUDGETS = (50, 500, 10_000)  # honest answers a day: of one user of an app, of a kiosk, and the default
 TITLES = {"demo": "the demo's digits", "cifar10": "CIFAR-10"}  # other files go by their name
@@ -61,6 +62,20 @@ def sold_markdown(folder: Path = PRICES) -> str:
 def _sold(curve: Curve, answers: int) -> str:
     copy = bought(curve, answers)
     return f"{'≥ ' if copy['beyond'] else ''}{copy['agreement']:.1%}"
+
+
+def lengths_markdown(folder: Path = LENGTHS) -> str:
+    """How well students copy that learn for longer, by their number of answers."""
+    rows = []
+    for title, found in read_prices(folder).items():
+        grid = {(row["batch"], row["steps"], row["answers"], row["label_only"]): row for row in found["rows"]}
+        for answers in dict.fromkeys(row["answers"] for row in found["rows"]):
+            for batch, steps in dict.fromkeys((row["batch"], row["steps"]) for row in found["rows"]):
+                direct, label = (grid[batch, steps, answers, label_only] for label_only in (False, True))
+                copies = (f"{row['agreement']:.1%} ({row['low']:.1%} to {row['high']:.1%})" for row in (direct, label))
+                rows.append((title, f"{answers:,}", f"{steps:,} of {batch}", f"{direct['passes']:,.0f}", *copies))
+    header = ("model", "answers", "steps of images", "passes", "copy from probabilities", "from labels")
+    return markdown_table(header, rows)
 
 
 def limits_markdown(path: Path = LIMITS) -> str:

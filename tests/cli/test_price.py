@@ -62,7 +62,8 @@ def test_images_measure_it_anew_and_it_is_stored(here, tmp_path, students):
     shutil.copytree(here / "watched", tmp_path / "bundle")
     before = load_bundle(tmp_path / "bundle")
     data = ("--data", here / "train.npz", "--calibration", here / "held_out.npz")
-    assert as_json("price", tmp_path / "bundle", *data, "--no-save", "--jobs", "1")["curve"]
+    short = ("--jobs", "1", "--steps", "41", "--epochs", "2")
+    assert as_json("price", tmp_path / "bundle", *data, "--no-save", *short)["curve"]
     assert stored_curve(load_bundle(tmp_path / "bundle")) is None
     assert as_json("price", tmp_path / "bundle", *data, "--foreign", here / "only_x.npz")["curve"]
     after = load_bundle(tmp_path / "bundle")
@@ -70,7 +71,7 @@ def test_images_measure_it_anew_and_it_is_stored(here, tmp_path, students):
     assert after.identity == before.identity
     assert not (tmp_path / "bundle" / UNFINISHED).exists()
     assert students[0]["pools"] == ["held-out", "training"]
-    assert students[0]["pricing"].jobs == 1
+    assert (students[0]["pricing"].jobs, students[0]["pricing"].steps, students[0]["pricing"].epochs) == (1, 41, 2)
     assert students[0]["pricing"].folder is None
     assert students[1]["pools"] == ["held-out", "training", "foreign"]
     assert students[1]["pricing"].folder == tmp_path / "bundle" / UNFINISHED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -71,6 +72,14 @@ def test_beyond_what_was_measured_the_last_point_stands_and_below_it_the_first()
 @given(curves())
 def test_a_curve_comes_back_from_json(curve):
     assert read_curve(json.loads(json.dumps(curve.as_json()))) == curve
+
+
+def test_a_price_of_before_students_had_a_number_of_passes_had_twelve():
+    curve = replace(curve_of([(30, "held-out", True, 0.2, 0.3, 0.4)]), epochs=60)
+    stored = curve.as_json()
+    assert stored["epochs"] == read_curve(stored).epochs == 60
+    del stored["epochs"]
+    assert read_curve(stored) == replace(curve, epochs=12)
 
 
 def test_the_json_has_the_names_that_scripts_rely_on():

@@ -153,7 +153,14 @@ def test_many_answers_are_learned_in_larger_batches_and_never_in_fewer_steps():
         assert epochs * per_epoch >= 1500
 
 
-@pytest.mark.parametrize("wrong", [{"seeds": ()}, {"jobs": 0}, {"steps": 0}, {"batch": 0}])
+def test_augmented_images_are_passed_over_more_often_unless_somebody_says_how_often():
+    assert Pricing().schedule((3, 32, 32), 3000).epochs == 60
+    assert Pricing().schedule((1, 8, 8), 3000).epochs == Pricing(augment=False).schedule((3, 32, 32)).epochs == 12
+    assert Pricing(augment=True).schedule((1, 8, 8)).epochs == 60
+    assert Pricing(epochs=3).schedule((3, 32, 32)).epochs == Pricing(epochs=3).schedule((64,)).epochs == 3
+
+
+@pytest.mark.parametrize("wrong", [{"seeds": ()}, {"jobs": 0}, {"steps": 0}, {"batch": 0}, {"epochs": 0}])
 def test_a_pricing_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(OptionError, match="must be"):
         Pricing(**wrong)

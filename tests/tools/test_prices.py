@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 
 from tests.support.prices import curve_of
-from tools.prices import limits_markdown, max_copy_markdown, price_markdown, price_picture, read_prices, sold_markdown
+from tools.prices import (
+    lengths_markdown,
+    limits_markdown,
+    max_copy_markdown,
+    price_markdown,
+    price_picture,
+    read_prices,
+    sold_markdown,
+)
 
 PRICE = curve_of([(30, "held-out", False, 0.1, 0.15, 0.2)]).as_json() | {"statements": ["One client buys it."]}
 
@@ -57,3 +65,15 @@ def test_what_limits_cost_is_a_row_each(tmp_path):
     assert "| default | 0.0% | 0.0% | 0 |" in text
     assert "| few | 50.0% | 25.0% | 3 |" in text
     assert "a victim of 90.0%" in text
+
+
+def test_how_long_students_learned_is_a_row_for_every_length_and_number_of_answers(tmp_path):
+    def row(steps, answers, label_only, agreement):
+        figures = {"agreement": agreement, "low": agreement - 0.01, "high": agreement + 0.01, "passes": steps / answers}
+        return {"batch": 1, "steps": steps, "answers": answers, "label_only": label_only, **figures}
+
+    rows = [row(steps, 30, label_only, steps / 1000) for steps in (300, 600) for label_only in (False, True)]
+    (tmp_path / "demo.json").write_text(json.dumps({"rows": rows}))
+    shown = lengths_markdown(tmp_path)
+    assert "| the demo's digits | 30 | 300 of 1 | 10 | 30.0% (29.0% to 31.0%) | 30.0% (29.0% to 31.0%) |" in shown
+    assert "| 600 of 1 | 20 | 60.0%" in shown

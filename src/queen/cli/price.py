@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from queen.price.curve import Curve
     from queen.price.measure import Pricing
 
-STEPS, BATCH = 1500, 32  # those of `Pricing`, which is not imported for `--help`
+STEPS = 1500  # those of `Pricing`, which is not imported for `--help`
 BOTH = "--data FILE (training data) and --calibration FILE (held-out images) to measure a price with"
 
 
@@ -39,10 +39,13 @@ def price(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes that share the work; one a core, at most 4, and 1 on a GPU.")
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps that a student learns for at least.")] = STEPS,
-    batch: Annotated[
-        int, typer.Option(min=1, help="Images a step: larger ones make better copies of hard tasks; for a GPU.")
-    ] = BATCH,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that a student takes at least.")] = STEPS,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Passes over its answers, likewise; 60 where images are shifted and mirrored, else 12."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Chooses the held-out images that judge copies.")] = 0,
     model: ModelOption = None,
     device: Device = "cpu",
@@ -60,7 +63,7 @@ def price(
     bundle = load_bundle(folder, model, device=device)
     if data and calibration:
         unfinished = None if no_save else folder / UNFINISHED
-        pricing = Pricing(steps=steps, batch=batch, jobs=jobs or jobs_on(device), folder=unfinished)
+        pricing = Pricing(steps=steps, epochs=epochs, jobs=jobs or jobs_on(device), folder=unfinished)
         bundle = _measure(bundle, data, calibration, foreign, pricing, seed, shown=None if as_json else True)
         if unfinished is not None:
             save_bundle(bundle, folder)

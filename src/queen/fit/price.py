@@ -83,19 +83,9 @@ def price_bundle(
 ) -> Bundle:
     """The bundle with a price: students learn from answers to held-out, to training and perhaps to foreign images.
 
-    A third of the held-out images, chosen by `seed`, judges them. The answers are those that clients get: the model's
-    own, rounded as the policy rounds them. Nothing that is served changes.
+    Nothing that is served changes.
     """
-    x, answers, labels = _ask(bundle, held_out, show, "held-out images")
-    order = np.random.default_rng(seed).permutation(len(x))
-    judging, learning = np.split(order, [max(1, round(len(x) * JURY))])
-    jury = Jury(x[judging], answers[judging].argmax(1), None if labels is None else labels[judging])
-    pools = [
-        Pool("held-out", x[learning], answers[learning]),
-        Pool("training", *_ask(bundle, train, show, "training images")[:2]),
-    ]
-    if foreign is not None:
-        pools.append(Pool("foreign", *_ask(bundle, foreign, show, "foreign images")[:2]))
+    pools, jury = ask_for_students(bundle, train, held_out, show, foreign=foreign, seed=seed)
     curve = measure_curve(
         pools,
         jury,
@@ -107,6 +97,27 @@ def price_bundle(
     )
     seconds = bundle.report.get("seconds", {}) | show.seconds
     return replace(bundle, report=bundle.report | {"price": curve.as_json(), "seconds": seconds})
+
+
+def ask_for_students(
+    bundle: Bundle, train: Images, held_out: Images, show: Progress, *, foreign: Images | None = None, seed: int = 0
+) -> tuple[list[Pool], Jury]:
+    """Images with honest answers for students to learn from, and a third of the held-out images, chosen by `seed`, to
+    judge them.
+
+    The answers are those that clients get: the model's own, rounded as the policy rounds them.
+    """
+    x, answers, labels = _ask(bundle, held_out, show, "held-out images")
+    order = np.random.default_rng(seed).permutation(len(x))
+    judging, learning = np.split(order, [max(1, round(len(x) * JURY))])
+    jury = Jury(x[judging], answers[judging].argmax(1), None if labels is None else labels[judging])
+    pools = [
+        Pool("held-out", x[learning], answers[learning]),
+        Pool("training", *_ask(bundle, train, show, "training images")[:2]),
+    ]
+    if foreign is not None:
+        pools.append(Pool("foreign", *_ask(bundle, foreign, show, "foreign images")[:2]))
+    return pools, jury
 
 
 @torch.inference_mode()

@@ -16,6 +16,7 @@ from queen.errors import OptionError
 
 End = Literal["agreement", "low", "high"]
 """Which figure of a point: the mean of its seeds, the lowest or the highest."""
+EARLIER_EPOCHS = 12  # of a price that does not say how many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,8 @@ class PriceRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """All points, and how they were measured: at least so many steps a student, these seeds and networks, images to
-    judge on (`judged`) and decimals of the answers (None: all)."""
+    """All points, and how they were measured: at least so many steps and passes (`epochs`) a student, these seeds and
+    networks, images to judge on (`judged`) and decimals of the answers (None: all)."""
 
     rows: tuple[PriceRow, ...]
     steps: int
@@ -49,6 +50,7 @@ class Curve:
     networks: tuple[str, ...]
     judged: int
     digits: int | None
+    epochs: int = EARLIER_EPOCHS
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -105,6 +107,7 @@ def read_curve(stored: Mapping[str, Any]) -> Curve:
     """The curve that `Curve.as_json` wrote."""
     try:
         facts = {name: _frozen(stored[name]) for name in ("steps", "seeds", "networks", "judged", "digits")}
+        facts["epochs"] = stored.get("epochs", EARLIER_EPOCHS)
         return Curve(rows=tuple(PriceRow(**row) for row in stored["curve"]), **facts)
     except (KeyError, TypeError) as error:
         raise OptionError(f"expected a price as `queen price --json` writes it, got one without {error}") from error

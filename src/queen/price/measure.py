@@ -21,6 +21,9 @@ from queen.training import Schedule
 
 SMALLEST = 30  # answers that a price begins with
 LARGE = 10_000  # answers from which on a batch is four times as large: more epochs' worth of images a second
+# Passes over its answers that a student makes at least. Where images are shifted and mirrored every pass shows others,
+# so that students of many answers learn on for long (results/price_lengths).
+EPOCHS, AUGMENTED_EPOCHS = 12, 60
 Figures = dict[str, float | None]
 
 
@@ -29,13 +32,14 @@ class Pricing:
     """How a price is measured: how long a student learns at least, how often it is repeated, and with what.
 
     `augment` shifts and mirrors images at random (None: those with three channels, which are photographs most often).
+    A student takes at least so many `steps` and `epochs` (None: 60 passes over augmented images, else 12).
     `jobs` processes share the work (one GPU, too, best under NVIDIA's MPS); in a script these belong under
     `if __name__ == "__main__"`, since each of them imports it. What is finished is stored in `folder`, if there is one,
     and not done again.
     """
 
     steps: int = 1500
-    epochs: int = 12
+    epochs: int | None = None
     batch: int = 32
     rate: float = 0.05
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -54,9 +58,10 @@ class Pricing:
         """How long and how fast a student learns images of this shape, from so many answers."""
         pictures = len(shape) == 3
         augment = shape[0] == COLOURS if self.augment is None and pictures else bool(self.augment) and pictures
+        epochs = self.epochs if self.epochs is not None else AUGMENTED_EPOCHS if augment else EPOCHS
         batch = self.batch * (4 if answers >= LARGE else 1)
         return Schedule(
-            epochs=self.epochs, lr=self.rate, batch=batch, min_steps=self.steps, augment=augment, repeatable=True
+            epochs=epochs, lr=self.rate, batch=batch, min_steps=self.steps, augment=augment, repeatable=True
         )
 
 
@@ -101,6 +106,7 @@ def measure_curve(
     return Curve(
         rows=tuple(_gather(outcomes)),
         steps=pricing.steps,
+        epochs=pricing.schedule(shape).epochs,
         seeds=pricing.seeds,
         networks=tuple(networks),
         judged=len(jury.named),

@@ -62,8 +62,8 @@ def method_sentence(curve: Curve) -> str:
     decimals = "all decimals" if curve.digits is None else f"{curve.digits} decimals"
     return (
         f"A copy's quality is the share of {curve.judged:,} held-out inputs, unknown to it, on which it agrees with "
-        f"the model: the better of {' and '.join(curve.networks)}, {seeds}, at least {curve.steps:,} steps, answers of "
-        f"{decimals}. It is {NOT_CERTIFIED}."
+        f"the model: the better of {' and '.join(curve.networks)}, {seeds}, at least {curve.steps:,} steps and "
+        f"{curve.epochs} passes over its answers, which have {decimals}. It is {NOT_CERTIFIED}."
     )
 
 
