@@ -35,7 +35,14 @@ from queen.demo.plot import draw_cost
 from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
 from tools import rerun
-from tools.prices import lengths_markdown, limits_markdown, max_copy_markdown, price_markdown, price_picture, sold_markdown
+from tools.prices import (
+    lengths_markdown,
+    limits_markdown,
+    max_copy_markdown,
+    price_markdown,
+    price_picture,
+    sold_markdown,
+)
 from tools.reliability import goals_table, open_goals_table
 from tools.strength import (
     ablation_table,
