@@ -26,6 +26,7 @@ from queen.ledger.words import Judgement
 from queen.options import Group
 from queen.perturber import MeasuredBatch, Perturber
 from queen.policy import Action, Policy, find_policy
+from queen.refusal import explain
 from queen.secret import (
     check_not_lost,
     check_secret,
@@ -164,7 +165,9 @@ class Guard:
             )
         reply = self.reply(batch, judgement, [client] * len(batch.honest))
         if reply.refused.any():
-            raise RefusedError(_refusal(client, judgement, reply.refused), reply)
+            openly = self.policy.alarmed is Action.REFUSE
+            why = explain(judgement, 0, reply.refused.tolist(), openly=openly)
+            raise RefusedError(_refusal(client, judgement, reply.refused), reply, why)
         return reply
 
     def reply(
