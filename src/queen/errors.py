@@ -53,6 +53,10 @@ class OptionError(QueenError, ValueError):
     """An option with a value nobody knows."""
 
 
+class MissingExtraError(OptionError, ImportError):
+    """Something needs a package that is installed with an extra of this one only."""
+
+
 class ModelError(QueenError):
     """The model failed on an input that looked right."""
 

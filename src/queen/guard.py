@@ -237,6 +237,13 @@ class Guard:
         return test.bar(self.ledger.number_of(test, claim=False)) / test.size
 
     @property
+    def weakness(self) -> str | None:
+        """Why the sentinel would catch nobody on this ledger, if so; to look at it is not to use a calibration."""
+        if self.bundle.policy != "sentinel":
+            return None
+        return self.bundle.weakness(self.ledger.number_of(self.bundle.test, claim=False))
+
+    @property
     def report(self) -> dict[str, Any]:
         """What fitting found: the map's health, spreads, budgets, shadows, warnings, timings."""
         return self.bundle.report
