@@ -1,12 +1,11 @@
 """Two clients of examples/fastapi_app.py: alice has digits to read, mallory sends noise to copy the model.
 
-python examples/app_clients.py http://127.0.0.1:8000
+python examples/app_clients.py 127.0.0.1:8000
 """
 
+import http.client
 import json
 import sys
-import urllib.error
-import urllib.request
 
 import torch
 
@@ -15,14 +14,11 @@ from queen.bench.datasets import digits
 
 def ask(images: torch.Tensor, key: str) -> tuple[int, dict]:
     """Status and content of the application's answer to some images."""
-    body = json.dumps({"images": images.squeeze(1).tolist()}).encode()
+    connection = http.client.HTTPConnection(sys.argv[1], timeout=60)
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    request = urllib.request.Request(f"{sys.argv[1]}/predict", body, headers)
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+    connection.request("POST", "/predict", json.dumps({"images": images.squeeze(1).tolist()}), headers)
+    answer = connection.getresponse()
+    return answer.status, json.load(answer)
 
 
 x, _ = digits()

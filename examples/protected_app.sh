@@ -14,6 +14,6 @@ until python -c "import socket; socket.create_connection(('127.0.0.1', $port), 1
     kill -0 $!
     sleep 1
 done
-python "$examples/app_clients.py" "http://127.0.0.1:$port"
+python "$examples/app_clients.py" "127.0.0.1:$port"
 queen clients --ledger clients.sqlite
 queen alarms --ledger clients.sqlite

@@ -22,22 +22,22 @@ def make_app(guard: Guarded, *, plain: bool = False) -> FastAPI:
     given: dict[str, Any] = (
         {} if plain else {"lifespan": guard.lifespan, "exception_handlers": guard.exception_handlers}
     )
-    app = FastAPI(**given)
+    app, asking = FastAPI(**given), Depends(guard)  # in a variable: annotations are text here
 
     @app.post("/predict")
-    async def predict(request: Request, ask: Ask = Depends(guard)) -> list[list[float]]:
+    async def predict(request: Request, ask: Ask = asking) -> list[list[float]]:
         return (await ask(torch.tensor(await request.json()))).probabilities.tolist()
 
     @app.post("/arrays")
-    async def arrays(request: Request, ask: Ask = Depends(guard)) -> list[list[float]]:
+    async def arrays(request: Request, ask: Ask = asking) -> list[list[float]]:
         return (await ask(np.array(await request.json()))).probabilities.tolist()
 
     @app.post("/waiting")
-    def waiting(x: list[Any], ask: Ask = Depends(guard)) -> list[list[float]]:
+    def waiting(x: list[Any], ask: Ask = asking) -> list[list[float]]:
         return ask.now(torch.tensor(x)).probabilities.tolist()
 
     @app.post("/failing")
-    async def failing(request: Request, ask: Ask = Depends(guard)) -> None:
+    async def failing(request: Request, ask: Ask = asking) -> None:
         await ask(torch.tensor(await request.json()))
         raise ZeroDivisionError
 
@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
     """`app`: the example's, loaded only by the server that is told to; each response names its process."""
     if name != "app":
         raise AttributeError(name)
-    from examples.fastapi_app import app  # noqa: PLC0415
+    from examples.fastapi_app import app
 
     @app.middleware("http")
     async def name_process(request: Request, call_next: Any) -> Any:

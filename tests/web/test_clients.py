@@ -103,7 +103,7 @@ def test_a_user_without_a_name_is_nobody(attribute, user):
 @pytest.mark.parametrize("user", [SimpleNamespace(id="alice"), True, 7.0, b"alice"])
 def test_what_is_no_name_is_the_applications_mistake(user):
     """An object's own text holds its address, which would make every request another client."""
-    with pytest.raises(TypeError, match="expected request.state.user to be text or a number"):
+    with pytest.raises(TypeError, match=r"expected request\.state\.user to be text or a number"):
         client_of(from_user(), user=user)
 
 

@@ -205,10 +205,10 @@ def test_a_hook_that_raises_gets_no_answer_for_anybody(error, status):
 
 def test_endpoints_that_are_async_are_told_not_to_wait():
     guard = guarded(small_guard(), client=by_key)
-    app = FastAPI(lifespan=guard.lifespan)
+    app, asking = FastAPI(lifespan=guard.lifespan), Depends(guard)
 
     @app.post("/predict")
-    async def predict(ask: Ask = Depends(guard)) -> None:
+    async def predict(ask: Ask = asking) -> None:
         ask.now(digits()[:1])
 
     with TestClient(app) as http, pytest.raises(RuntimeError, match=r"use `await ask\(x\)`"):
@@ -217,10 +217,10 @@ def test_endpoints_that_are_async_are_told_not_to_wait():
 
 def test_lists_are_the_applications_mistake():
     guard = guarded(small_guard(), client=by_key)
-    app = FastAPI(lifespan=guard.lifespan)
+    app, asking = FastAPI(lifespan=guard.lifespan), Depends(guard)
 
     @app.post("/predict")
-    async def predict(x: list[Any], ask: Ask = Depends(guard)) -> None:
+    async def predict(x: list[Any], ask: Ask = asking) -> None:
         await ask(x)
 
     with (

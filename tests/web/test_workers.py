@@ -39,7 +39,8 @@ class Worker:
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         self.connection.request("POST", "/predict", json.dumps({"images": x.squeeze(1).tolist()}), headers)
         response = self.connection.getresponse()
-        assert self.process in (0, process := int(response.headers["x-process"]))
+        process = int(response.headers["x-process"])
+        assert self.process in (0, process)
         self.process = process
         return response.status, json.load(response)
 
