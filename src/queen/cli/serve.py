@@ -106,8 +106,9 @@ def register() -> None:
         parameters = _parameters()
     except ModuleNotFoundError:
 
-        def missing(bundle: str) -> None:
-            raise MissingExtraError(f"this command needs the extra 'serve': {install('serve')}")
+        def missing(bundle: str, rest: typer.Context) -> None:
+            extra = "ray" if "--ray" in rest.args else "serve"
+            raise MissingExtraError(f"this command needs the extra '{extra}': {install(extra)}")
 
         missing.__doc__ = f"Serve a bundle to clients (needs the extra: {install('serve')})."
         everything = {"ignore_unknown_options": True, "allow_extra_args": True}  # its options are not known either
