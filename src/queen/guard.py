@@ -26,6 +26,7 @@ from queen.ledger.words import Judgement
 from queen.options import Group
 from queen.perturber import MeasuredBatch, Perturber
 from queen.policy import Action, Policy, find_policy
+from queen.refusal import explain
 from queen.secret import (
     check_not_lost,
     check_secret,
@@ -164,7 +165,9 @@ class Guard:
             )
         reply = self.reply(batch, judgement, [client] * len(batch.honest))
         if reply.refused.any():
-            raise RefusedError(_refusal(client, judgement, reply.refused), reply)
+            openly = self.policy.alarmed is Action.REFUSE
+            why = explain(judgement, 0, reply.refused.tolist(), openly=openly)
+            raise RefusedError(_refusal(client, judgement, reply.refused), reply, why)
         return reply
 
     def reply(
@@ -232,6 +235,13 @@ class Guard:
             return None
         test = self.bundle.test
         return test.bar(self.ledger.number_of(test, claim=False)) / test.size
+
+    @property
+    def weakness(self) -> str | None:
+        """Why the sentinel would catch nobody on this ledger, if so; to look at it is not to use a calibration."""
+        if self.bundle.policy != "sentinel":
+            return None
+        return self.bundle.weakness(self.ledger.number_of(self.bundle.test, claim=False))
 
     @property
     def report(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from importlib.metadata import version
 import pytest
 
 import queen
+from queen.extras import DISTRIBUTION
 
 
 def names(function) -> list[str]:
@@ -19,7 +20,7 @@ def names(function) -> list[str]:
 def test_the_public_names():
     assert set(queen.__all__) == {"Guard", "Verdict", "calibrate", "certify", "load", "protect"}
     assert all(hasattr(queen, name) for name in queen.__all__)
-    assert queen.__version__ == version("queen")
+    assert queen.__version__ == version(DISTRIBUTION)
 
 
 SIGNATURES = {
@@ -99,6 +100,7 @@ QUIET = """
 import torch
 state = torch.get_rng_state()
 import queen
+from queen.extras import DISTRIBUTION
 assert torch.equal(state, torch.get_rng_state())
 """
 

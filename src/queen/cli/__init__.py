@@ -19,6 +19,7 @@ from queen.cli import bench, keys, ledger  # noqa: F401
 
 from queen.cli.shared import app, err, secret_warnings, visible
 from queen.errors import QueenError
+from queen.extras import missing
 
 __all__ = ["app", "main"]
 
@@ -33,7 +34,7 @@ def main() -> None:
     try:
         app()
     except ModuleNotFoundError as error:
-        err.print(f"error: this command needs '{error.name}': pip install 'queen[demo]'", style="red", soft_wrap=True)
+        err.print(f"error: {missing(error)}", style="red", soft_wrap=True)
         sys.exit(2)
     except QueenError as error:
         err.print(f"error: {' '.join(str(error).split())}", style="red", soft_wrap=True)

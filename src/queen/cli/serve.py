@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queen.cli.shared import app, err
-from queen.errors import OptionError
+from queen.errors import MissingExtraError, OptionError
+from queen.extras import install
 
 if TYPE_CHECKING:
     from queen.serve.run import Ports
@@ -105,11 +106,13 @@ def register() -> None:
         parameters = _parameters()
     except ModuleNotFoundError:
 
-        def missing(bundle: str) -> None:
-            """Serve a bundle to clients (needs the extra: pip install 'queen[serve]')."""
-            raise OptionError("this command needs the extra 'serve': pip install 'queen[serve]'")
+        def missing(bundle: str, rest: typer.Context) -> None:
+            extra = "ray" if "--ray" in rest.args else "serve"
+            raise MissingExtraError(f"this command needs the extra '{extra}': {install(extra)}")
 
-        app.command(name="serve")(missing)
+        missing.__doc__ = f"Serve a bundle to clients (needs the extra: {install('serve')})."
+        everything = {"ignore_unknown_options": True, "allow_extra_args": True}  # its options are not known either
+        app.command(name="serve", context_settings=everything)(missing)
         return
 
     def command(**given: Any) -> None:

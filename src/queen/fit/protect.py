@@ -96,9 +96,10 @@ def protect(
     held-out inputs, or raises a `LimitsError` where no budget of use does.
     `alpha` is the sentinel's false-accusation bound, 1e-3 unless `sentinel` says otherwise. `head` names the last layer
     if it is not the last Linear. `factory` ("package.module:function") with `factory_args` lets a saved bundle rebuild
-    the model by itself; networks of `queen.zoo` need none. Images outside `input_range` are refused ("data": the range
-    of the training images; other inputs are not checked). Runs on the device the model is on, deterministic given
-    `seed`.
+    the model by itself; networks of `queen.zoo` need none. `progress` shows how far the fit is: None where somebody
+    looks on, at a terminal or in a notebook; True everywhere, without bars in a log; False nowhere. Images outside
+    `input_range` are refused ("data": the range of the training images; other inputs are not checked). Runs on the
+    device the model is on, deterministic given `seed`.
     """
     chosen, settings = _check_options(model, policy, calibration, sentinel, alpha, seed)
     copies = CopyOptions(price, max_copy)
