@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queen.cli.shared import Device, Folder, Json, ModelOption, app, jobs_on, out, print_json, table
+from queen.cli.shared import Device, Folder, Json, ModelOption, app, epilog, jobs_on, out, print_json, print_table
 from queen.errors import OptionError
 
 if TYPE_CHECKING:
@@ -21,8 +21,10 @@ BOTH = "--data FILE (training data) and --calibration FILE (held-out images) to 
 
 
 @app.command(
-    epilog="Example: `queen price bundle`, or to measure it: `queen price bundle --data train.npz --calibration "
-    "held_out.npz`"
+    epilog=epilog(
+        "`queen price bundle`, or to measure it: `queen price bundle --data train.npz --calibration held_out.npz`",
+        "curve steps seeds networks judged digits epochs honest_answers buys buys_within max_copy statements",
+    )
 )
 def price(
     folder: Folder,
@@ -117,7 +119,7 @@ def _print(bundle: Bundle, curve: Curve, *, as_json: bool) -> None:
         }
         print_json(curve.as_json() | facts | {"statements": lines})
         return
-    out.print(lines[0], soft_wrap=True)
-    out.print(table(HEADER, table_rows(curve), left=2))
+    out.print(lines[0])
+    print_table(HEADER, table_rows(curve), left=2)
     for line in lines[1:]:
-        out.print(f"- {line}", soft_wrap=True)
+        out.print(f"- {line}")

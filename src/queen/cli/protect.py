@@ -7,12 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, err, jobs_on, out, print_json
+from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, epilog, err, jobs_on, out, print_json
 
 
 @app.command(
-    epilog="Example: `queen protect vgg16_bn --arg classes=10 --weights vgg.safetensors --data train.npz "
-    "--calibration held_out.npz --out bundle`"
+    epilog=epilog(
+        "`queen protect vgg16_bn --arg classes=10 --weights vgg.safetensors --data train.npz --calibration "
+        "held_out.npz --out bundle`",
+        "bundle identity report",
+    )
 )
 def protect(
     factory: Annotated[str, typer.Argument(help="package.module:factory, or a network of queen.zoo.")],

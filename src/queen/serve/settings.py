@@ -11,15 +11,18 @@ from typing import Annotated, Any, Final, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from queen.allowance import read_amount
 from queen.errors import OptionError
 from queen.ledger.open import SERVERS
+from queen.ledger.redis.script import parse_address
 from queen.options import MAX_DIGITS, Group, Limits
+from queen.serve.sources import Environment, SettingsFile, explain, explain_variable
 
 MIB = 1 << 20
 AUTO: Final = "auto"
+MEMORY = "memory://"
 PARSE_BODIES = 6  # times the largest body: what inflating and parsing one takes at most
 SERVER_BODIES = PARSE_BODIES + 2  # and what gRPC takes besides to put one together
 CLIENT_BODIES = 3  # times the largest body: less would not be enough for one request
@@ -167,7 +170,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags first, then the environment; `read_settings` adds the file behind both."""
-        return init_settings, env_settings
+        return init_settings, Environment(settings_cls)
 
     @field_validator("trusted_proxy")
     @classmethod
@@ -249,6 +252,11 @@ class Settings(BaseSettings):
         return self.ledger or f"sqlite:///{self.home / 'ledger.sqlite'}"
 
     @property
+    def ledger_name(self) -> str:
+        """Where the ledger is, without a password."""
+        return parse_address(self.ledger_url)[0] if self.shares_ledger else self.ledger_url
+
+    @property
     def shares_ledger(self) -> bool:
         """Whether other processes may use the same ledger and keys."""
         return self.ledger_url.partition("://")[0] in SERVERS
@@ -267,7 +275,9 @@ def read_settings(given: Mapping[str, Any], config: Path | None = None) -> Setti
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "settings"
-        raise OptionError(f"setting '{where}': {_explain(first)}") from error
+        raise OptionError(f"setting '{where}': {explain(first, Settings.model_fields)}") from error
+    except SettingsError as error:
+        raise OptionError(explain_variable(error)) from error
     except (OSError, yaml.YAMLError) as error:
         raise OptionError(f"cannot read '{config}': {' '.join(str(error).split())}") from error
 
@@ -285,15 +295,6 @@ def _with_file(path: Path) -> type[Settings]:
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             """The same sources, and the file last."""
             sources_above = super().settings_customise_sources(settings_cls, *sources, **named)
-            return *sources_above, YamlConfigSettingsSource(settings_cls, yaml_file=path)
+            return *sources_above, SettingsFile(settings_cls, yaml_file=path)
 
     return FromFile
-
-
-def _explain(error: Any) -> str:
-    if error["type"] == "extra_forbidden":
-        return f"no such setting; known: {', '.join(Settings.model_fields)}"
-    if error["type"] == "missing":
-        return "must be given"
-    why = error["msg"].removeprefix("Value error, ")
-    return f"{why}, got {error['input']!r}"[:300] if error["loc"] else why
