@@ -22,12 +22,12 @@ Metric = Annotated[str, typer.Option(help="accuracy, best_accuracy, agreement or
 
 @bench.command(epilog=epilog("`queen bench run benchmarks/smoke.yaml --out results/smoke`", "done skipped failed"))
 def run(
-    spec: Annotated[Path, typer.Argument(help="What to run, YAML.", show_default=False)],
+    spec: Annotated[Path, typer.Argument(help="The spec: what to run, YAML.", show_default=False)],
     folder: Annotated[Path, typer.Option("--out", help="Folder of results; finished cells there are skipped.")],
-    jobs: Annotated[int | None, typer.Option(help="Processes; one a core, if not given.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; by default one for each core.")] = None,
     device: Device = "cpu",
     data: Annotated[Path | None, typer.Option(help="Folder of published image sets (or $QUEEN_DATA).")] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder for trained victims; OUT/.cache, if not given.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder for trained victims; by default OUT/.cache.")] = None,
     ray: Annotated[
         str | None, typer.Option(help="Run on a Ray cluster: its address, 'auto', or 'local' to start one here.")
     ] = None,
@@ -70,14 +70,14 @@ def run(
     )
 )
 def plan(
-    spec: Annotated[Path, typer.Argument(help="What would be run, YAML.", show_default=False)],
+    spec: Annotated[Path, typer.Argument(help="The spec: what would be run, YAML.", show_default=False)],
     folder: Annotated[Path | None, typer.Option("--out", help="Folder of results; cells there are done.")] = None,
     device: Device = "cpu",
     measured: Annotated[
         list[Path] | None, typer.Option(help="Folder of results to learn times from; repeat it.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of published image sets (or $QUEEN_DATA).")] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder of trained victims; OUT/.cache, if not given.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder of trained victims; by default OUT/.cache.")] = None,
     columns: Columns = None,
     queries: Queries = None,
     attacks: Attacks = None,
@@ -195,9 +195,11 @@ def plot(
 @bench.command(epilog=epilog("`queen bench view results/smoke --spec benchmarks/smoke.yaml`", "page cells bytes"))
 def view(
     folder: Results,
-    page: Annotated[Path | None, typer.Option("--out", help="The page; index.html beside them, if not given.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--out", help="The page; by default index.html beside the results.")
+    ] = None,
     specs: Annotated[
-        list[Path] | None, typer.Option("--spec", help="What was run, YAML; what the run left there, if not given.")
+        list[Path] | None, typer.Option("--spec", help="What was run, YAML; by default what the run left there.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -238,7 +240,7 @@ def check(
     folder: Results,
     max_thief: Annotated[float, typer.Option(help="The best accuracy that a stolen copy may have, 0 to 1.")],
     min_benign: Annotated[float | None, typer.Option(help="The least accuracy that benign clients must get.")] = None,
-    defense: Annotated[list[str] | None, typer.Option(help="Columns to check; all but 'none', if not given.")] = None,
+    defense: Annotated[list[str] | None, typer.Option(help="Columns to check; by default all but 'none'.")] = None,
     allow_flags: Annotated[bool, typer.Option("--allow-flags", help="Do not fail on flagged runs.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -276,7 +278,7 @@ def study(
     folder: Annotated[Path, typer.Option("--out", help="Folder for NAME.json and NAME.png.")],
     device: Device = "cpu",
     data: Annotated[Path | None, typer.Option(help="Folder of published image sets (or $QUEEN_DATA).")] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder for what is trained; OUT/.cache, if not given.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder for what is trained; by default OUT/.cache.")] = None,
     as_json: Json = False,
 ) -> None:
     """Make one of the paper's other experiments. Stop it at any time: what is trained is not trained again."""

@@ -49,11 +49,13 @@ if TYPE_CHECKING:
 def certify(
     context: typer.Context,
     folder: Annotated[Path | None, typer.Argument(help="A bundle, to add what its data says.")] = None,
-    epsilon: Annotated[float, typer.Option(help="Allowed error of a thief in the paper's Theorem 2.")] = 0.1,
-    delta: Annotated[float, typer.Option(help="Its probability.")] = 0.05,
-    threshold: Annotated[float | None, typer.Option(help="t; the bundle's, or .2.")] = None,
+    epsilon: Annotated[float, typer.Option(help="Error of a thief that the paper's Theorem 2 allows.")] = 0.1,
+    delta: Annotated[float, typer.Option(help="Probability of that error.")] = 0.05,
+    threshold: Annotated[
+        float | None, typer.Option(help="Share of a disc after which a class is spent; by default the bundle's, or .2.")
+    ] = None,
     radius: Annotated[
-        float | None, typer.Option(help="Relative radius; the bundle's smallest, or the sound one.")
+        float | None, typer.Option(help="Radius of a query; by default the bundle's smallest, or the sound one.")
     ] = None,
     queries: Annotated[
         Path | None, typer.Option(help=".npy of queries: estimate Theorem 3 on them (needs a bundle).")

@@ -87,7 +87,7 @@ def new(
     epilog=epilog("`queen keys list`", "id name groups admin created revoked budget", listed=True),
 )
 def show(context: typer.Context, home: Home = HOME, ledger: LedgerUrl = "", as_json: Json = False) -> None:
-    """All keys, the oldest first; never the keys themselves, which nobody has."""
+    """List all keys, the oldest first; never their secrets, of which only digests are kept."""
     with _open_store(context, home, ledger) as store:
         listed = sorted(store.keys().values(), key=lambda key: key.created)
     if as_json:
@@ -115,7 +115,9 @@ def show(context: typer.Context, home: Home = HOME, ledger: LedgerUrl = "", as_j
 @keys.command(epilog=epilog("`queen keys revoke alice`", "id name groups admin created revoked budget", listed=True))
 def revoke(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME_OR_ID", help="Key, or client whose keys all go.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME_OR_ID", help="Id of a key, or name of a client whose keys are all revoked.")
+    ],
     home: Home = HOME,
     ledger: LedgerUrl = "",
     as_json: Json = False,

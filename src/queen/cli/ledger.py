@@ -47,7 +47,9 @@ Prefix = Annotated[str | None, typer.Option(help="With Redis, what all keys of t
 def rebind(
     bundle: Folder,
     url: Url,
-    radius: Annotated[float | None, typer.Option(help="As `queen serve --radius`, if the server has it.")] = None,
+    radius: Annotated[
+        float | None, typer.Option(help="The radius of `queen serve --radius`, if the server is given one.")
+    ] = None,
     model: ModelOption = None,
     prefix: Prefix = None,
     allow_volatile: AllowVolatile = False,
@@ -88,13 +90,15 @@ def accept(
     home: Annotated[
         Path, typer.Option(envvar="QUEEN_HOME", help="Folder of the server, which remembers the id.")
     ] = Path(".queen"),
-    force: Annotated[bool, typer.Option("--force", help="Also an id that nothing in that folder expects.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Accept also an id that nothing in that folder expects.")
+    ] = False,
     prefix: Prefix = None,
     allow_volatile: AllowVolatile = False,
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Accept that a ledger has lost records, so that its servers answer again; clients may regain what was forgotten.
+    """Accept that a ledger has lost records, so that its servers answer again; clients may then get again what it forgot.
 
     For a ledger that went back in time, was emptied or replaced, and whose newer copy is gone for good. Where the file
     itself is gone, a new and empty one is made, and said so. Running servers know within a second (of a file that was
@@ -113,7 +117,7 @@ def accept(
         print_json({"lost": lost, "id": new, "made": made})
         return
     where = f"; there was no file '{url}', so a new and empty one was made" if made else ""
-    out.print(f"the loss is accepted: what was {lost} is {new} from now on{where}", soft_wrap=True)
+    out.print(f"the loss is accepted: the ledger {lost} has the id {new} from now on{where}", soft_wrap=True)
 
 
 @ledger.command(epilog=epilog("`queen ledger clock .queen/ledger.sqlite --accept`", "now used_until accepted"))

@@ -89,7 +89,9 @@ def alarms(
     server: ServerUrl = None,
     key: AdminKey = None,
     acknowledge: Annotated[int | None, typer.Option(help="Mark the event of this number as seen.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also what operators did, and what was seen.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also events that were seen, and what operators did.")
+    ] = False,
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:

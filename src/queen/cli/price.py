@@ -39,13 +39,17 @@ def price(
         bool, typer.Option("--no-save", help="Leave the bundle as it is; then a stopped run begins anew.")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes that share the work; one a core, at most 4, and 1 on a GPU.")
+        int | None,
+        typer.Option(
+            min=1, help="Processes that share the work; by default one for each core, at most 4, and 1 on a GPU."
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps that a student takes at least.")] = STEPS,
     epochs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Passes over its answers, likewise; 60 where images are shifted and mirrored, else 12."
+            min=1,
+            help="Passes that a student takes over its answers at least; 60 where images are shifted and mirrored, else 12.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Chooses the held-out images that judge copies.")] = 0,

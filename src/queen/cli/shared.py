@@ -113,7 +113,10 @@ def _options(
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Folder = Annotated[Path, typer.Argument(help="Bundle folder.", show_default=False)]
-ModelOption = Annotated[str | None, typer.Option("--model", help="package.module:factory, if the bundle names none.")]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", help="package.module:factory of the model; needed if the bundle does not name it."),
+]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 ForeignOption = Annotated[
     Path | None,
@@ -123,7 +126,9 @@ ForeignOption = Annotated[
         show_default=False,
     ),
 ]
-WeakOption = Annotated[bool, typer.Option("--weak", help="Accept a sentinel that catches no plain foreign queries.")]
+WeakOption = Annotated[
+    bool, typer.Option("--weak", help="Accept a sentinel that would not catch plain foreign queries.")
+]
 LedgerUrl = Annotated[
     str | None,
     typer.Option(
@@ -133,14 +138,14 @@ LedgerUrl = Annotated[
     ),
 ]
 AllowVolatile = Annotated[
-    bool, typer.Option("--allow-volatile", help="Also a Redis that may lose what it acknowledged.")
+    bool, typer.Option("--allow-volatile", help="Accept a Redis that may lose what it has acknowledged.")
 ]
 ServerUrl = Annotated[
     str | None, typer.Option(envvar="QUEEN_SERVER", help="A running server, http://HOST:PORT, instead of a ledger.")
 ]
 AdminKey = Annotated[str | None, typer.Option(envvar="QUEEN_ADMIN_KEY", help="Admin key of the server.")]
 Client = Annotated[str, typer.Argument(help="Name of the client.", show_default=False)]
-Actor = Annotated[str | None, typer.Option(help="Who does this, for the log; you, if not given.")]
+Actor = Annotated[str | None, typer.Option(help="Who does this, for the log; by default your user name.")]
 
 
 def open_existing(address: str, **options: Any) -> Ledger:

@@ -58,7 +58,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="QUEEN_", frozen=True, extra="forbid")
 
     bundle: Path = Field(description="Bundle folder made by `queen protect`.")
-    model: str | None = Field(None, description="package.module:factory of the model, if the bundle names none.")
+    model: str | None = Field(
+        None, description="package.module:factory of the model; needed if the bundle does not name it."
+    )
     name: str | None = Field(None, description="Name of the model for clients; by default the bundle folder's.")
     device: str = Field("cpu", description="cpu or cuda.")
     threads: int = Field(0, ge=0, description="Torch threads; 0: as many as there are cores.")
@@ -75,14 +77,19 @@ class Settings(BaseSettings):
         None, description="sqlite:///FILE, redis://HOST:PORT/DB or memory://; by default ledger.sqlite in home."
     )
     new_secret: bool = Field(
-        False, description="Accept another secret of the bundle than the one that the ledger was used with."
+        False, description="Accept that the bundle's secret is not the one that the ledger was used with."
     )
     allow_volatile: bool = Field(False, description="Accept a Redis that may forget what it acknowledged.")
-    anonymous: bool = Field(False, description="Answer requests without a key; the network prefix is the client.")
-    trusted_proxy: tuple[str, ...] = Field((), description="Networks (CIDR) of proxies whose X-Forwarded-For counts.")
+    anonymous: bool = Field(
+        False, description="Answer requests without a key too; then all users of a network prefix are one client."
+    )
+    trusted_proxy: tuple[str, ...] = Field(
+        (), description="Networks (CIDR) of proxies whose X-Forwarded-For is believed."
+    )
 
     policy: str | None = Field(
-        None, description="paper, strict, artifact, sentinel, or none for no protection (loopback only); the bundle's."
+        None,
+        description="paper, strict, artifact or sentinel; none protects nothing (loopback only). By default the bundle's.",
     )
     observe: bool | None = Field(None, description="Judge and record, but always answer honestly.")
     radius: float | None = Field(None, description="Radius of a query's disc relative to the class's spread.")
@@ -92,9 +99,13 @@ class Settings(BaseSettings):
     extra_answers: Amount = Field(
         None, description="Honest answers outside the discs or near a record: 2000 for life, or 2000/day."
     )
-    alpha: float | None = Field(None, description="Probability with which a benign client may ever be accused.")
-    on_alarm: str | None = Field(None, description="refuse, decoy, reverse, label-only or observe.")
-    on_spent: str | None = Field(None, description="refuse, decoy, reverse or label-only.")
+    alpha: float | None = Field(None, description="Highest probability that a benign client is ever accused.")
+    on_alarm: str | None = Field(
+        None, description="What accused clients get: refuse, decoy, reverse, label-only or observe."
+    )
+    on_spent: str | None = Field(
+        None, description="What clients without budget get: refuse, decoy, reverse or label-only."
+    )
     after_alarm: int | None = Field(
         None, ge=-1, description="Queries of an accused client after which it is refused in any case; -1: never."
     )
@@ -105,11 +116,13 @@ class Settings(BaseSettings):
         description='Kinds of groups and their limits, as JSON: {"tenant": {"extra_answers": 20000}}; kind net pools '
         "network prefixes.",
     )
-    uniform: bool = Field(True, description="Compute every kind of answer for every row, so that time tells less.")
+    uniform: bool = Field(
+        True, description="Compute every kind of answer for every row, so that the time an answer takes tells less."
+    )
     release_every: float | Literal["auto"] = Field(
         AUTO,
-        description="Seconds between moments at which answers leave, so that time tells next to nothing; 0: at once; "
-        "auto: as the model needs under the sentinel, else at once.",
+        description="Seconds between the moments at which answers leave, so that their time tells next to nothing. "
+        "0: answers leave at once. auto: what the model needs under the sentinel; at once under other policies.",
     )
 
     max_body: int = Field(16 * MIB, ge=1024, description="Largest request body in bytes, before and after inflating.")
@@ -120,17 +133,23 @@ class Settings(BaseSettings):
         16, ge=1, description="Most rows of one client in a batch while others ask too; larger requests go in parts."
     )
     max_queue: int = Field(
-        4096, ge=1, description="Most rows that may wait; beyond them the longest line loses its newest request (503)."
+        4096,
+        ge=1,
+        description="Most rows that may wait; if there are more, the client with most of them loses its newest request (503).",
     )
     max_client_queue: int = Field(
-        1024, ge=1, description="Rows of one client that wait after which its further requests are answered 503."
+        1024, ge=1, description="Most rows of one client that may wait; its further requests are answered 503."
     )
-    max_wait: float = Field(2.0, gt=0, description="Longest time in seconds that a request may be expected to wait.")
+    max_wait: float = Field(
+        2.0, gt=0, description="Seconds; a request that would have to wait longer is answered 503 at once."
+    )
     max_connections: int = Field(
         4096, ge=1, description="Most open connections, over REST and over gRPC each; more are refused."
     )
     max_address_connections: int | None = Field(
-        None, ge=1, description="Most of one address, trusted proxies excepted; by default a quarter of all."
+        None,
+        ge=1,
+        description="Most open connections from one address, except trusted proxies; by default a quarter of all.",
     )
     max_bytes: int | None = Field(
         None,
@@ -139,7 +158,7 @@ class Settings(BaseSettings):
         "384 MiB.",
     )
     max_client_bytes: int | None = Field(
-        None, ge=1, description="Most bytes of those for one client; by default a quarter of max_bytes."
+        None, ge=1, description="Most of these bytes for one client; by default a quarter of max_bytes."
     )
     request_timeout: float = Field(8.0, gt=0, description="Seconds in which a request must have arrived whole.")
     keep_alive: float = Field(5.0, gt=0, description="Seconds after which an idle connection is closed.")
@@ -151,11 +170,11 @@ class Settings(BaseSettings):
     webhook: str | None = Field(None, description="URL that alarms, and budgets that are low or spent, are posted to.")
     webhook_secret: str | None = Field(None, description="Secret that signs what is posted (HMAC-SHA256).", repr=False)
     webhook_secret_file: Path | None = Field(
-        None, description="File with that secret, which only its owner may read; a flag is in the process list."
+        None, description="File with that secret, readable by its owner alone; everybody on the machine can list flags."
     )
     log_level: str = Field("info", description="debug, info, warning or error.")
     log_format: str = Field("json", description="json or text.")
-    access_log: bool = Field(False, description="One log line a request.")
+    access_log: bool = Field(False, description="Write one log line for every request.")
 
     ray: bool = Field(False, description="Deploy on Ray Serve; needs a redis ledger.")
     replicas: int = Field(2, ge=1, description="Copies of the server on Ray Serve.")
