@@ -203,10 +203,10 @@ def test_the_best_thief_of_every_kind_is_named(adaptive):
         "12.3% (direct, best of 3)", "85.0% (warm_up, best of 3)", "30.0% (many_accounts, best of 1)",
     )  # fmt: skip
     assert (
-        "a hundred accounts get 900 honest answers where a single account gets 28. Pooled in a group, the hundred get 31"
+        "accounts get 900 honest answers where a single account gets 28. Pooled in a group, the hundred get 31"
         in table.notes[4]
     )
-    assert table.notes[3].endswith("needs only the head: greybox_head, 99.0% under the sentinel.")
+    assert table.notes[3].startswith("Not in the table: greybox_head, 99.0% under the sentinel.")
     assert "2 of 1000 simulated" in table.notes[2]
 
 

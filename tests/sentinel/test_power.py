@@ -121,7 +121,7 @@ def test_in_words():
     }
     assert in_words(found) == [
         "plain foreign queries: caught after 16 in the median, 95 % after 26",
-        "foreign queries at 1:1 cover: caught after 40 (90% within 5,000)",
+        "foreign queries at 1:1 cover: caught after 40 in the median, 90% within 5,000",
         "foreign queries at 3:1 cover: 35% of thieves are caught within 5,000 of them",
         "foreign queries at 10:1 cover: not caught within 5,000 of them",
     ]

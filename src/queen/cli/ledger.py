@@ -98,7 +98,7 @@ def accept(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Accept that a ledger has lost records, so that its servers answer again; clients may then get again what it forgot.
+    """Accept that a ledger has lost records, so that its servers answer again; clients may get that again.
 
     For a ledger that went back in time, was emptied or replaced, and whose newer copy is gone for good. Where the file
     itself is gone, a new and empty one is made, and said so. Running servers know within a second (of a file that was

@@ -49,7 +49,7 @@ def price(
         int | None,
         typer.Option(
             min=1,
-            help="Passes that a student takes over its answers at least; 60 where images are shifted and mirrored, else 12.",
+            help="Passes over its answers that a student takes at least; 60 with shifted images, else 12.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Chooses the held-out images that judge copies.")] = 0,

@@ -240,8 +240,8 @@ def _best_notes(results: Results, heaviest: int) -> Iterator[str]:
     if "adaptive" in results:
         accounts, thieves = results["adaptive"]["accounts"], results["adaptive"]["thieves"]
         yield from (
-            f"Not in the table: {name}, which gets {_percent(row['columns'][REFUSALS]['thief'])} under the sentinel. It "
-            "owns the victim's encoder and needs only the head."
+            f"Not in the table: {name}, {_percent(row['columns'][REFUSALS]['thief'])} under the sentinel. It owns the "
+            "victim's encoder and needs only the head."
             for name, row in thieves.items()
             if "encoder" in row["knows"] and REFUSALS in row["columns"]
         )

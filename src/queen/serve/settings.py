@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from queen.allowance import read_amount
 from queen.errors import OptionError
 from queen.ledger.open import SERVERS
 from queen.ledger.redis.script import parse_address
-from queen.options import MAX_DIGITS, Group, Limits
+from queen.options import MAX_DIGITS
+from queen.serve.group_limits import Amount, GroupLimits
 from queen.serve.sources import Environment, SettingsFile, explain, explain_variable
 
 MIB = 1 << 20
@@ -26,30 +25,6 @@ MEMORY = "memory://"
 PARSE_BODIES = 6  # times the largest body: what inflating and parsing one takes at most
 SERVER_BODIES = PARSE_BODIES + 2  # and what gRPC takes besides to put one together
 CLIENT_BODIES = 3  # times the largest body: less would not be enough for one request
-
-
-def _read(value: object) -> object:
-    """Numbers in text, as they come from the environment, as numbers; whether they are right is said by `Limits`."""
-    return read_amount(value) if isinstance(value, str) else value
-
-
-Amount = Annotated[int | float | str | None, BeforeValidator(_read)]
-
-
-class GroupLimits(BaseModel):
-    """Limits of one kind of group; see `queen.options.Group`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    radius: float | None = None
-    threshold: Amount = None
-    extra_answers: Amount = None
-    enforce_alarm: bool = False
-
-    def with_defaults(self, limits: Limits) -> Group:
-        """A group with these limits, and those of the guard where none is set."""
-        own = self.model_dump(exclude={"enforce_alarm"}, exclude_none=True)
-        return Group(limits=replace(limits, **own), enforce_alarm=self.enforce_alarm)
 
 
 class Settings(BaseSettings):
@@ -89,7 +64,7 @@ class Settings(BaseSettings):
 
     policy: str | None = Field(
         None,
-        description="paper, strict, artifact or sentinel; none protects nothing (loopback only). By default the bundle's.",
+        description="paper, strict, artifact or sentinel, by default the bundle's; none protects nothing.",
     )
     observe: bool | None = Field(None, description="Judge and record, but always answer honestly.")
     radius: float | None = Field(None, description="Radius of a query's disc relative to the class's spread.")
@@ -135,7 +110,7 @@ class Settings(BaseSettings):
     max_queue: int = Field(
         4096,
         ge=1,
-        description="Most rows that may wait; if there are more, the client with most of them loses its newest request (503).",
+        description="Most rows that may wait; of more, the client with most loses its newest request (503).",
     )
     max_client_queue: int = Field(
         1024, ge=1, description="Most rows of one client that may wait; its further requests are answered 503."
