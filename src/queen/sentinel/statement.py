@@ -1,9 +1,10 @@
 """Statement: what may be said about false accusations, in plain sentences, and first of whom it may not be said.
 
 Over calibration images and client together, wealth ever reaches 1/p with probability at most p. The bars of a ledger's
-calibrations are 1/p_j with p_1 + p_2 + ... = alpha delta, so a benign client is ever accused under any of them with at
-most that probability. So (Markov) with confidence 1 - delta over the images of all calibrations, a benign client is
-ever accused with probability at most alpha, and likewise the expected share of accused in any population of such.
+calibrations are 1/p_j with p_1 + p_2 + ... = alpha delta, so the probability that a benign client is ever accused under
+any of them is at most alpha delta. So (Markov) with confidence 1 - delta over the images of all calibrations, the
+probability that a benign client is ever accused is at most alpha, and so is the expected share of accused clients among
+many benign ones.
 """
 
 from __future__ import annotations
