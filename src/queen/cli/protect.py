@@ -7,12 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, err, jobs_on, out, print_json
+from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, epilog, err, jobs_on, out, print_json
 
 
 @app.command(
-    epilog="Example: `queen protect vgg16_bn --arg classes=10 --weights vgg.safetensors --data train.npz "
-    "--calibration held_out.npz --out bundle`"
+    epilog=epilog(
+        "`queen protect vgg16_bn --arg classes=10 --weights vgg.safetensors --data train.npz --calibration "
+        "held_out.npz --out bundle`",
+        "bundle identity report",
+    )
 )
 def protect(
     factory: Annotated[str, typer.Argument(help="package.module:factory, or a network of queen.zoo.")],
@@ -26,12 +29,14 @@ def protect(
     foreign: ForeignOption = None,
     weak: WeakOption = False,
     arg: Annotated[list[str] | None, typer.Option(help="Factory argument, name=value (value in JSON).")] = None,
-    head: Annotated[str | None, typer.Option(help="Last layer, if not the last Linear.")] = None,
+    head: Annotated[str | None, typer.Option(help="Name of the last layer, if it is not the last Linear.")] = None,
     policy: Annotated[
         str | None,
         typer.Option(help="paper, strict, sentinel or artifact; sentinel if there are calibration images, else paper."),
     ] = None,
-    alpha: Annotated[float, typer.Option(help="Sentinel: chance to ever accuse a benign client.")] = 1e-3,
+    alpha: Annotated[
+        float, typer.Option(help="Sentinel: highest probability that a benign client is ever accused.")
+    ] = 1e-3,
     on_alarm: Annotated[
         str, typer.Option(help="Sentinel: refuse, decoy, reverse, label-only or observe accused clients.")
     ] = "refuse",
@@ -66,7 +71,9 @@ def protect(
         float | None,
         typer.Option(help="Sentinel: choose limits so that no reference copy agrees with the model on this share."),
     ] = None,
-    shadows: Annotated[str, typer.Option(help="head or network.")] = "head",
+    shadows: Annotated[
+        str, typer.Option(help="Shadow models: head (a new last layer each) or network (trained from scratch).")
+    ] = "head",
     seed: Annotated[int, typer.Option(help="Seed of map and shadows.")] = 0,
     device: Device = "cpu",
     as_json: Json = False,

@@ -59,6 +59,21 @@ def image_batches(data: Images) -> Iterable[tuple[Inputs, Tensor | None]]:
     return ((inputs.take(x, slice(i, i + BATCH)), None) for i in range(0, inputs.count(x), BATCH))
 
 
+def count_batches(data: Images) -> int | None:
+    """How many batches `batches` or `image_batches` will give; None where the data does not say."""
+    if isinstance(data, tuple) and len(data) == 2:
+        return count_batches(data[0])
+    if isinstance(data, Mapping | Tensor | np.ndarray):
+        x = _tensor(data, "x")
+        return -(-inputs.count(x) // BATCH)
+    if isinstance(data, Dataset):
+        data = _load(data)
+    try:
+        return len(data)  # a loader or a list; those of streams raise
+    except TypeError:
+        return None
+
+
 def _load(data: Dataset[Any]) -> DataLoader[Any]:
     return DataLoader(data, batch_size=BATCH, generator=torch.Generator())  # not the global one
 

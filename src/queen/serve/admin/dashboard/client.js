@@ -127,7 +127,7 @@ export function client({ name, group: isGroup }) {
           act([title("Take off the allow-list:"), "It is judged like everybody else again.", "Take off"],
             { name, allowed: false }, "allow", () => "Taken off the allow-list."))
       : button("Allow-list", "allow", () =>
-          act([title("Allow-list"), "It is always answered honestly, whatever it asks, and is no weight on its groups.", "Allow-list"],
+          act([title("Allow-list"), "It is always answered honestly, whatever it asks, and its queries do not count for its groups.", "Allow-list"],
             { name, allowed: true }, "allow", () => "On the allow-list: always answered honestly."));
     const keys = active(now).length;
     const revoke = button(keys > 1 ? `Revoke ${keys} keys` : "Revoke key", "revoke", () => revokeAll(keys), "danger");
@@ -174,7 +174,7 @@ function standingTiles(client) {
   const wealth = tile("Wealth", bar ? wealthText(client.wealth) : "–", bar ? `accused at ${small(bar)}` : "sentinel only", client.alarmed);
   if (bar) wealth.lastChild.append(meter(wealthShare(client.wealth, bar), client.alarmed ? "bad" : ""));
   const ends = most && client.classes_end;
-  const ofWhat = ends ? `of what class ${most.name} may give` : most ? "no class is ever spent" : "nothing recorded";
+  const ofWhat = ends ? `of the threshold of class ${most.name}` : most ? "no class is ever spent" : "nothing recorded";
   const share = tile("Most covered", ends ? percent(most.share) : "–", ofWhat, most?.spent);
   if (ends) share.lastChild.append(meter(most.share ?? 1, most.spent ? "warn" : ""));
   const own = client.budget ? "own budget" : "usual budget";
