@@ -71,7 +71,7 @@ function row(client) {
   const { most, bar } = client;
   const limit = client.extra_limit;
   const wealth = bar
-    ? [make("span", { class: "number" }, `${wealthText(client.wealth)} `, make("small", {}, `accused at ${small(bar)}`)), meter(wealthShare(client.wealth, bar), client.alarmed ? "bad" : "")]
+    ? [make("span", { class: "number" }, `${wealthText(client.wealth)} `, make("small", {}, `bar ${small(bar)}`)), meter(wealthShare(client.wealth, bar), client.alarmed ? "bad" : "")]
     : ["–"];
   const cover = most && client.classes_end
     ? [make("span", { class: "number" }, `${percent(most.share)} `, make("small", {}, make("bdi", {}, `of ${most.name}`))), meter(most.share ?? 1, most.spent ? "warn" : "")]

@@ -140,7 +140,7 @@ function suspectList(clients, total) {
 
 function standsAt(client) {
   const parts = [];
-  if (client.bar) parts.push(`wealth ${wealthText(client.wealth)}, accused at ${small(client.bar)}`);
+  if (client.bar) parts.push(`wealth ${wealthText(client.wealth)}, bar ${small(client.bar)}`);
   if (client.most && client.classes_end) parts.push(`${percent(client.most.share)} of class ${client.most.name}`);
   else if (client.bar) parts.push(`${count(client.extra_used)} of ${allowanceText(client.extra_allowance)} extra answers`);
   return parts.join(" · ") || plural(client.queries, "query", "queries");

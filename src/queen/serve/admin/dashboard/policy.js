@@ -53,7 +53,7 @@ function cards(bundle, server) {
       [word("spent", "Clients without budget get"), watches ? answer(sentinel.on_spent) : null],
       ["Decimals of answers", watches ? (sentinel.digits ?? "all") : null],
       [word("bar", "Accused at"), watches ? bar(sentinel) : null],
-      [word("alpha"), watches ? `${sentinel.alpha}: at most ${count(Math.round(1e5 * sentinel.alpha) / 10)} of 10,000 honest clients are ever accused wrongly, on average` : null],
+      [word("alpha"), watches ? `${sentinel.alpha}: at most ${small(1e4 * sentinel.alpha)} of 10,000 honest clients are ever accused wrongly, on average` : null],
       [word("scores"), watches ? `${sentinel.scores.join(", ")}; margin ${sentinel.margin}` : null],
       ["Certificate", watches ? bundle.statement : null],
     ]),

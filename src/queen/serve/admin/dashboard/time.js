@@ -44,9 +44,8 @@ export function onZone(callback) {
 
 /** Buttons for the zone of this browser and for UTC; nothing where they are the same. */
 export function zoneChoice() {
-  const date = new Date();
-  if (!date.getTimezoneOffset()) return null;
-  return choice("Time zone", [["local", `Local (${offset(date)})`], ["utc", "UTC"]], utc ? "utc" : "local", (value) => {
+  if (offset(new Date()) === "UTC") return null;
+  return choice("Time zone", [["local", "Local"], ["utc", "UTC"]], utc ? "utc" : "local", (value) => {
     utc = value === "utc";
     keep(value);
     for (const node of document.querySelectorAll("time")) tell(node);

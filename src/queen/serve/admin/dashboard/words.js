@@ -6,7 +6,7 @@ import { make } from "./dom.js";
 export const WORDS = {
   wealth: ["Wealth", "The evidence that a client is copying the model. Every new picture is a small bet that it looks foreign beside the images your clients usually send: foreign pictures raise the wealth, usual ones lower it. Sending the same picture again changes nothing.",
     "Honest clients stay around 1 or below. Who reaches the bar stands accused.",
-    "The strip beside the number counts powers of ten: half full is a hundredth or less of the bar, not half of it."],
+    "The strip beside the number counts powers of ten: half full is not half of the bar but its square root, 100 of 10,000."],
   bar: ["The bar", "The wealth at which a client stands accused. Nobody chooses it: it is as high as it must be for an honest client to be accused no more often than alpha allows (Policy shows both).",
     "It is the same for all clients, and 16 times as high for a group. It rises with every recalibration that this ledger has met, since each is one more chance to accuse somebody wrongly; nobody's wealth rises with it."],
   accused: ["Accused", "The client's wealth has reached the bar: its pictures are not like the images the server was calibrated on. From that query on it gets what Policy says under “Accused clients get”, until somebody pardons it.",
