@@ -79,7 +79,9 @@ class Series:
             counts = np.frombuffer(self._counts, np.int64).reshape(-1, WIDTH)[slots] * alive[:, None]
             bins = np.frombuffer(self._bins, np.int64).reshape(-1, BINS)[slots] * alive[:, None]
             unknown = int((times < self._since).sum())
-        named = {name: [None] * unknown + column.tolist()[unknown:] for name, column in zip(COUNTS, counts.T, strict=True)}
+        named = {
+            name: [None] * unknown + column.tolist()[unknown:] for name, column in zip(COUNTS, counts.T, strict=True)
+        }
         return {"time": times.tolist(), **named, "p50": _quantile(bins, 0.5), "p99": _quantile(bins, 0.99)}
 
 

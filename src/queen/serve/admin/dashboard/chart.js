@@ -90,7 +90,7 @@ export class Chart {
         cursor: { drag: { x: false, y: false }, y: false, points: { show: false } },
         scales: { x: { time: true }, y: this.log ? { distr: 3 } : { range: (_, low, high) => [0, Math.max(1, high * 1.08)] } },
         axes: [
-          { ...axis, grid: { show: false }, size: 26, gap: 8, space: 46, values: (_, ticks) => times(ticks) },
+          { ...axis, grid: { show: false }, size: 26, gap: 8, space: 76, values: (_, ticks) => times(ticks) },
           { ...axis, grid, size: 46, gap: 8, space: 36, values: (_, ticks) => ticks.map((n) => (n === null ? "" : small(n))) },
         ],
         series: [{}, ...(this.stacked ? series.reverse() : series)],

@@ -65,6 +65,7 @@ export function hide() {
   for (const button of buttonsOf(shown)) button.setAttribute("aria-expanded", "false");
   shown = opener = null;
   box.hidePopover();
+  box.replaceChildren();
   if (held) again?.focus({ preventScroll: true });
 }
 
