@@ -31,7 +31,8 @@ def test_good_news_and_bad_news_side_by_side():
         "A thief with foreign images is held off: its copy gets 32.0% of held-out digits right behind the sentinel, "
         "64.0% without protection. A thief with images of the victim's own kind is not stopped: its copy gets 94.0% of "
         "held-out digits right behind the sentinel, 94.0% without protection. An honest client notices next to "
-        "nothing: 95.0% of its answers are right, unprotected 95.0%; none of 1,020 simulated honest clients was accused."
+        "nothing: 95.0% of its answers are right, unprotected 95.0%; none of 1,020 simulated honest clients was "
+        "accused."
     )
 
 

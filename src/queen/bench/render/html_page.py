@@ -29,7 +29,7 @@ ul { color: var(--soft); font-size: .92rem; padding-left: 1.1rem; max-width: 95c
 figure { margin: 0 0 1.2rem; } figcaption { color: var(--soft); font-size: .9rem; margin-top: .4rem; }
 img { max-width: 100%; border-radius: 6px; }
 p.takeaway { max-width: 80ch; margin: .8rem 0 1rem; padding: .7rem 1rem; background: var(--card);
-  border: 1px solid var(--line); border-left: 5px solid var(--benign); border-radius: 6px; font-size: 1.06rem; }
+  border: 1px solid var(--line); border-left: 5px solid var(--soft); border-radius: 6px; font-size: 1.06rem; }
 .bars h3 { grid-column: 1 / -1; margin: .8rem 0 0; font-size: .95rem; } .bars h3:first-child { margin-top: 0; }
 :focus-visible { outline: 3px solid var(--benign); outline-offset: 2px; }
 .bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: .3rem .8rem; align-items: center;
@@ -40,10 +40,11 @@ p.takeaway { max-width: 80ch; margin: .8rem 0 1rem; padding: .7rem 1rem; backgro
 .key span { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin: 0 .35rem 0 .9rem; }
 @media (max-width: 640px) { .bars { grid-template-columns: 1fr max-content; }
   .bars > .name { grid-column: 1 / -1; margin-top: .4rem; }
+  figure img { max-width: none; width: 44rem; }
   .stacked { display: block; } .stacked thead { position: absolute; clip-path: inset(50%); }
   .stacked tbody, .stacked td { display: block; padding: 0; border: 0; text-align: left; white-space: normal; }
-  .stacked tr { display: grid; grid-template-columns: 1fr 1fr; gap: .3rem 1rem; padding: .7rem 0;
-    border-bottom: 1px solid var(--line); }
+  .stacked tr { display: grid; grid-template-columns: repeat(auto-fit, minmax(6rem, 1fr)); gap: .3rem 1rem;
+    padding: .7rem 0; border-bottom: 1px solid var(--line); }
   .stacked td:first-child { grid-column: 1 / -1; font-weight: 650; } .stacked td:empty { display: none; }
   .stacked td:not(:first-child)::before { content: attr(data-label); display: block; color: var(--soft); } }
 """
@@ -72,11 +73,12 @@ def html_page(heading: str, body: str, *, lead: str = "", takeaway: str = "") ->
 def html_section(title: str, content: str, notes: Iterable[str] = ()) -> str:
     """A card with a title, if there is one, and notes below it; `content` is HTML, the rest is text.
 
-    A card with a table may be wider than the screen, so that it can be scrolled, by keyboard too.
+    A card with a table or picture may be wider than the screen, so that it can be scrolled, by keyboard too.
     """
     above = f"<h2>{escape(title)}</h2>\n" if title else ""
     listed = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    wide = f' tabindex="0" role="region" aria-label="{escape(title or "Results")}"' if "<table" in content else ""
+    is_wide = "<table" in content or "<img" in content
+    wide = f' tabindex="0" role="region" aria-label="{escape(title or "Results")}"' if is_wide else ""
     return f'{above}<div class="card"{wide}>{content}</div>\n' + (f"<ul>{listed}</ul>\n" if listed else "")
 
 
