@@ -43,12 +43,11 @@ def drawn_for(*, dark: bool) -> Iterator[None]:
     """What is drawn within has matplotlib's own colours, or those of a dark page."""
     from matplotlib import rc_context  # noqa: PLC0415  (an extra)
 
-    ground, ink, soft, line = GROUND[True], INK[True], SOFT[True], LINE[True]
-    colours = {
-        **dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), ground),
-        **dict.fromkeys(("text.color", "axes.labelcolor"), ink),
-        **dict.fromkeys(("xtick.color", "ytick.color", "axes.edgecolor"), soft),
-        **dict.fromkeys(("grid.color", "legend.edgecolor"), line),
+    colours: Any = {
+        **dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), GROUND[True]),
+        **dict.fromkeys(("text.color", "axes.labelcolor"), INK[True]),
+        **dict.fromkeys(("xtick.color", "ytick.color", "axes.edgecolor"), SOFT[True]),
+        **dict.fromkeys(("grid.color", "legend.edgecolor"), LINE[True]),
     }
     with rc_context(colours if dark else {}):
         yield
