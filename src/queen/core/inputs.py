@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from queen.errors import DtypeError, EmptyBatchError, NotFiniteError, OptionError, RangeError, ShapeError
-from queen.types import Inputs
+from queen.types import Arrays, Inputs
 
 
 def find_device(name: str | torch.device) -> torch.device:
@@ -25,6 +27,27 @@ def find_device(name: str | torch.device) -> torch.device:
 def tensors(x: Inputs) -> dict[str, Tensor]:
     """All tensors of a batch by name; a single one is called "x"."""
     return dict(x) if isinstance(x, Mapping) else {"x": x}
+
+
+def from_numpy(x: Inputs | Arrays) -> tuple[Inputs, bool]:
+    """A batch whose arrays are tensors, and whether it had any; all else is left for `check` to refuse."""
+    if isinstance(x, np.ndarray):
+        return to_tensor(x), True
+    if isinstance(x, Mapping) and any(isinstance(part, np.ndarray) for part in x.values()):
+        return {name: to_tensor(part, name) for name, part in x.items()}, True
+    return x, False  # type: ignore[return-value]  # what is left are tensors
+
+
+def to_tensor(value: Any, name: str = "x") -> Tensor:
+    """A tensor of these numbers: a tensor as it is, anything else copied, whatever its order in memory."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        array = np.asarray(value)
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
+    except (TypeError, ValueError, RuntimeError) as error:
+        got = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise DtypeError(f"expected {name} as numbers in a tensor or an array, got {got}") from error
 
 
 def count(x: Inputs) -> int:
@@ -102,7 +125,7 @@ def _kind(x: Tensor) -> str:
 
 def _check_one(x: object, like: Tensor, name: str, span: tuple[float, float] | None = None) -> Tensor:
     if not isinstance(x, Tensor):
-        raise DtypeError(f"expected {name} to be a torch.Tensor, got {type(x).__name__}: use torch.as_tensor(...)")
+        raise DtypeError(f"expected {name} to be a tensor or an array, got {type(x).__name__}: use numpy.asarray(...)")
     if _kind(x) != _kind(like):
         raise DtypeError(f"expected {name} of type {like.dtype}, got {x.dtype}: prepare it as the training data was")
     same = x.ndim == like.ndim and (x.shape[1:] == like.shape[1:] or not like.is_floating_point())

@@ -1,0 +1,86 @@
+"""xgboost classifiers (extra `xgboost`): trees, whose margins are logits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from queen.errors import DtypeError, OptionError
+from queen.models.outside import StoredModel
+from queen.recipe import Recipe
+from queen.types import Inputs
+
+TWO, MANY = ("binary:logistic", "binary:logitraw"), ("multi:softprob", "multi:softmax")
+
+
+class XgboostModel(StoredModel):
+    """Boosted trees: logits alone, since trees have no features. The trees travel as xgboost itself writes them."""
+
+    library = "xgboost"
+
+    def __init__(self, file: bytes | int, columns: int, classes: int) -> None:
+        super().__init__(file, classes, "logits")
+        self._columns = columns
+
+    @property
+    def recipe(self) -> Recipe:
+        """How a bundle builds this module again."""
+        args = {"size": len(self.file), "columns": self._columns, "classes": self.head.out_features}
+        return Recipe("queen.models.xgb:empty", args)
+
+    def open(self, file: bytes) -> Any:
+        """The booster."""
+        booster = import_xgboost().Booster(model_file=bytearray(file))
+        booster.set_param({"nthread": torch.get_num_threads()})
+        return booster
+
+    def run(self, x: Inputs) -> tuple[None, Tensor]:
+        """The margins (n, K) of a batch; of two classes half of the margin, and its negative."""
+        if not isinstance(x, Tensor) or x.ndim != 2 or x.shape[1] != self._columns:
+            got = tuple(x.shape) if isinstance(x, Tensor) else "named tensors"
+            raise ValueError(f"expected vectors of shape (n, {self._columns}), got {got}")
+        numbers = np.ascontiguousarray(x.detach().cpu().numpy(), np.float32)
+        margins = torch.from_numpy(self.engine.inplace_predict(numbers, predict_type="margin", validate_features=False))
+        if margins.ndim == 1:
+            margins = torch.stack([-margins / 2, margins / 2], 1)
+        return None, margins.to(self.head.weight)
+
+
+def empty(size: int, columns: int, classes: int) -> nn.Module:
+    """The module of a bundle, before its weights, which are the trees, are filled in."""
+    import_xgboost()
+    return XgboostModel(size, columns, classes)
+
+
+def read_xgboost(model: Any) -> XgboostModel:
+    """The module of an `XGBClassifier` or a `Booster` that was trained to classify."""
+    xgboost = import_xgboost()
+    booster = model if isinstance(model, xgboost.Booster) else model.get_booster()
+    objective, classes = _objective(booster)
+    if objective in TWO:
+        classes = 2
+    elif objective not in MANY:
+        raise DtypeError(f"expected an xgboost classifier ({', '.join(TWO + MANY)}), got one trained for '{objective}'")
+    best = booster.attr("best_iteration")  # early stopping: the trees after it are not used
+    if best is not None:
+        booster = booster[: int(best) + 1]
+    return XgboostModel(bytes(booster.save_raw("ubj")), booster.num_features(), classes)
+
+
+def _objective(booster: Any) -> tuple[str, int]:
+    """What a booster was trained for, and of how many classes (0 where there are two)."""
+    config = json.loads(booster.save_config())["learner"]
+    return config["objective"]["name"], int(config["learner_model_param"]["num_class"])
+
+
+def import_xgboost() -> Any:
+    """xgboost; an error that says how to get it where it is not installed."""
+    try:
+        import xgboost  # noqa: PLC0415  (an extra)
+    except ImportError as error:
+        raise OptionError("xgboost models need xgboost: pip install 'queen-guard[xgboost]'") from error
+    return xgboost
