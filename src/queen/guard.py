@@ -62,9 +62,11 @@ class Guard:
         """What it guards, how, and where it remembers."""
         bundle = self.bundle
         observes = ", observes only" if bundle.observe else ""
+        model = bundle.split.model
+        kind = getattr(model, "library", type(model).__name__)
         return (
-            f"<Guard of a {type(bundle.split.model).__name__} with {bundle.geometry.classes} classes: policy "
-            f"{bundle.policy}{observes}, {type(self.ledger).__name__}, bundle {bundle.identity[:12]}>"
+            f"<Guard of a {kind} with {bundle.geometry.classes} classes: policy {bundle.policy}{observes}, "
+            f"{type(self.ledger).__name__}, bundle {bundle.identity[:12]}>"
         )
 
     @overload
@@ -83,15 +85,15 @@ class Guard:
         """
         check_client(client)
         group_limits = self.groups(groups)
-        tensors, has_arrays = inputs.from_numpy(x)
-        batch = self.measure(tensors)
+        batch = self.measure(inputs.as_tensors(x))
         judgement = self.judge(batch, client, group_limits)
         try:
             reply = self.respond(batch, judgement, client)
         except RefusedError as refusal:
-            refusal.reply = _in_numpy(refusal.reply) if has_arrays else refusal.reply
+            if inputs.has_arrays(x):
+                refusal.reply = _in_numpy(refusal.reply)
             raise
-        return _in_numpy(reply) if has_arrays else reply
+        return _in_numpy(reply) if inputs.has_arrays(x) else reply
 
     def measure(self, x: Inputs, *, said: Tensor | None = None, features: Tensor | None = None) -> MeasuredBatch:
         """One checked batch through model and map: all that answering needs but the client's past. Changes nothing.

@@ -29,13 +29,18 @@ def tensors(x: Inputs) -> dict[str, Tensor]:
     return dict(x) if isinstance(x, Mapping) else {"x": x}
 
 
-def from_numpy(x: Inputs | Arrays) -> tuple[Inputs, bool]:
-    """A batch whose arrays are tensors, and whether it had any; all else is left for `check` to refuse."""
-    if isinstance(x, np.ndarray):
-        return to_tensor(x), True
-    if isinstance(x, Mapping) and any(isinstance(part, np.ndarray) for part in x.values()):
-        return {name: to_tensor(part, name) for name, part in x.items()}, True
-    return x, False  # type: ignore[return-value]  # what is left are tensors
+def has_arrays(x: object) -> bool:
+    """Whether a batch is numpy arrays instead of tensors."""
+    return isinstance(x, np.ndarray) or (
+        isinstance(x, Mapping) and any(isinstance(part, np.ndarray) for part in x.values())
+    )
+
+
+def as_tensors(x: Inputs | Arrays) -> Inputs:
+    """A batch whose arrays are tensors now; all else is left for `check` to refuse."""
+    if isinstance(x, Mapping):
+        return {name: to_tensor(part, name) if isinstance(part, np.ndarray) else part for name, part in x.items()}
+    return to_tensor(x) if isinstance(x, np.ndarray) else x
 
 
 def to_tensor(value: Any, name: str = "x") -> Tensor:
@@ -125,7 +130,7 @@ def _kind(x: Tensor) -> str:
 
 def _check_one(x: object, like: Tensor, name: str, span: tuple[float, float] | None = None) -> Tensor:
     if not isinstance(x, Tensor):
-        raise DtypeError(f"expected {name} to be a tensor or an array, got {type(x).__name__}: use numpy.asarray(...)")
+        raise DtypeError(f"expected {name} to be a torch.Tensor, got {type(x).__name__}: use torch.as_tensor(...)")
     if _kind(x) != _kind(like):
         raise DtypeError(f"expected {name} of type {like.dtype}, got {x.dtype}: prepare it as the training data was")
     same = x.ndim == like.ndim and (x.shape[1:] == like.shape[1:] or not like.is_floating_point())
