@@ -13,6 +13,8 @@ import argparse
 import json
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +30,18 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import queen
-from queen import Guard
 from queen.bench.render.models import lost_markdown
-from queen.core.mapping import MapRecipe
 from queen.models import as_module
-from queen.options import Sentinel
 from queen.training import Schedule, train
 from queen.zoo import MLP
 
 DATA = {"breast cancer": load_breast_cancer, "digits": load_digits}
-SEEDS = (0,)
+SEEDS = (0, 1)
 CLIENTS = 10  # benign ones, of every seed
 COVERS = ("0:1", "1:1")
 NETWORK = "network (MLP)"
 Rows = NDArray[np.float32]
-Models = dict[tuple[str, str], tuple[Any, Sentinel | None]]
+Models = dict[tuple[str, str], Any]
 
 
 def main() -> None:
@@ -50,9 +49,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("results/models/lost.json"))
     options = parser.parse_args()
-    torch.set_num_threads(1)
     start = time.perf_counter()
-    cells = [cell for name in DATA for seed in SEEDS for cell in measure(name, seed)]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        parts = pool.map(measure, *zip(*((name, seed) for name in DATA for seed in SEEDS), strict=True))
+        cells = [cell for part in parts for cell in part]
     result = {"seeds": list(SEEDS), "clients": CLIENTS, "seconds": round(time.perf_counter() - start), "cells": cells}
     print(lost_markdown(result))
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -61,6 +61,7 @@ def main() -> None:
 
 def measure(name: str, seed: int) -> list[dict[str, Any]]:
     """One cell for every model and way to see it."""
+    torch.set_num_threads(1)
     data, rng = DATA[name](), np.random.default_rng(seed)
     order = rng.permutation(len(data.data))
     x, y = data.data[order], data.target[order]
@@ -69,33 +70,39 @@ def measure(name: str, seed: int) -> list[dict[str, Any]]:
     foreign = {"noise": noise(x[:half], rng), "mixed rows": mixed(x[:half], rng)}
     parts = (x[:half], y[:half]), x[half:three], (x[three:], y[three:])
     cells = []
-    for (model, sees), (module, settings) in models(*parts[0], seed).items():
-        figures = try_guard(module, settings, *parts, foreign, rng, seed)
+    for (model, sees), module in models(*parts[0], seed).items():
+        figures = try_guard(module, *parts, foreign, rng, seed)
         cells.append({"data": name, "seed": seed, "model": model, "sees": sees, **figures})
     return cells
 
 
 def models(x: Rows, y: NDArray[np.int64], seed: int) -> Models:
-    """The models, by what they are and what the guard sees of them; with settings where not the usual ones are used."""
+    """The models, by what they are and what the guard sees of them."""
     generator = torch.Generator().manual_seed(seed)
     classes = int(y.max()) + 1
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = MLP(x.shape[1], classes, (64, 64))
     train(network, torch.from_numpy(x), torch.from_numpy(y), Schedule(epochs=60, augment=False), generator)
-    made: Models = {(NETWORK, "features and logits"): (network, None)}
+    made: Models = {(NETWORK, "features and logits"): network}
     for gives in ("logits", "probabilities"):
-        made[NETWORK, f"{gives} alone"] = as_module(_Answers(network, gives), gives=gives, classes=classes), None
-    made[NETWORK, "probabilities alone, usual scores"] = made[NETWORK, "probabilities alone"][0], Sentinel()
+        for columns in (x.shape[1], 0):
+            module = as_module(_Answers(network, gives), gives=gives, classes=classes, columns=columns)
+            made[NETWORK, _seen(module)] = module
     others: dict[str, ClassifierMixin] = {
         "logistic regression": make_pipeline(StandardScaler(), LogisticRegression()),
         "random forest": RandomForestClassifier(100, random_state=seed),
         "xgboost": xgboost.XGBClassifier(n_estimators=50, n_jobs=1),
     }
     for name, estimator in others.items():
-        module = as_module(estimator.fit(x, y))
-        made[name, f"{module.gives} alone"] = module, None
+        estimator.fit(x, y)
+        for module in (as_module(estimator), as_module(estimator, columns=0)):
+            made[name, _seen(module)] = module
     return made
+
+
+def _seen(module: Any) -> str:
+    return f"{module.gives} and columns" if module.columns else f"{module.gives} alone"
 
 
 class _Answers(torch.nn.Module):
@@ -112,7 +119,6 @@ class _Answers(torch.nn.Module):
 
 def try_guard(
     module: Any,
-    settings: Sentinel | None,
     known: tuple[Rows, NDArray[np.int64]],
     calibration: Rows,
     unseen: tuple[Rows, NDArray[np.int64]],
@@ -123,9 +129,7 @@ def try_guard(
     """Whom the sentinel accuses, and how soon."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", queen.errors.ProtectionWarning)
-        guard = queen.protect(
-            module, known, calibration=calibration, policy="paper", sentinel=settings, seed=seed, progress=False
-        )
+        guard = queen.protect(module, known, calibration=calibration, policy="paper", seed=seed, progress=False)
     accused = {}
     for name, x in foreign.items():
         watching = queen.calibrate(guard, calibration, foreign=x, seed=seed, progress=False)

@@ -157,5 +157,8 @@ def _last_linear(model: nn.Module, sample: Inputs) -> str:
         for handle in handles:
             handle.remove()
     if not order:
-        raise HeadError("the model runs no Linear layer: name the layer that maps features to logits with head='...'")
+        raise HeadError(
+            "the model runs no Linear layer: name the layer that maps features to logits with head='...', or guard it by "
+            "its logits alone, queen.protect(queen.models.as_module(model, gives='logits', classes=...), ...)"
+        )
     return order[-1]

@@ -15,7 +15,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from queen.core import inputs
 from queen.core.split import Split, find_split, is_same, is_softmax_of, run_model
 from queen.errors import HeadError, QueenError
-from queen.fit.check_data import check_answers, check_calibration, check_pixels
+from queen.fit.check_data import NOT_FINITE, SIGMOID, check_answers, check_calibration, check_pixels, is_sigmoid
 from queen.fit.data import Data, Images
 from queen.fit.entrance import numbered, take_sample
 from queen.fit.findings import Finding, Findings
@@ -54,7 +54,10 @@ def as_it_was(module: nn.Module) -> Iterator[None]:
 def _findings(
     model: Any, module: nn.Module, data: Data, calibration: Images | None, head: str | None
 ) -> Iterator[Finding]:
-    yield from _check_module(model, module)
+    of_module = list(_check_module(model, module))
+    yield from of_module
+    if any(finding.stops for finding in of_module):
+        return
     try:
         data = numbered(data, module)
         sample = take_sample(data, module)
@@ -65,13 +68,13 @@ def _findings(
     try:
         split = find_split(module, sample, head)
     except HeadError as error:
-        yield _no_head(module, sample, error)
+        yield from _no_head(module, sample, error)
         return
     except QueenError as error:
         yield _cannot_run(sample, error)
         return
     yield from _check_split(split, sample)
-    yield from _check_repeats(split, sample)
+    yield from _check_repeats(module, sample)
     yield from check_answers(split, data, sample)
     if calibration is not None:
         yield from check_calibration(split, numbered(calibration, module), sample)
@@ -96,15 +99,24 @@ def _check_module(model: Any, module: nn.Module) -> Iterator[Finding]:
         yield Finding("BatchNorm", "statistics of the training data", "layers that have seen none", fix)
 
 
-def _no_head(module: nn.Module, sample: Inputs, error: HeadError) -> Finding:
+def _no_head(module: nn.Module, sample: Inputs, error: HeadError) -> Iterator[Finding]:
     """Why there is no head, and which other layers might be one."""
-    names = [
-        name for name, made in _linear_outputs(module, sample).items() if _explains(made, run_model(module, sample))
-    ]
-    if not names:
-        return Finding.of("head", error)
-    named = " or ".join(f"head='{name}'" for name in names)
-    return Finding("head", "the last Linear layer to make the logits", "another one", f"name it: {named}", stops=True)
+    try:
+        answers = run_model(module, sample)
+    except QueenError as said:  # no logits (n, K) at all
+        yield Finding.of("model", said)
+        return
+    names = [name for name, made in _linear_outputs(module, sample).items() if _explains(made, answers)]
+    if not answers.isfinite().all():
+        yield Finding("answers", "finite logits", "NaN or infinity", NOT_FINITE, stops=True)
+    elif names:
+        fix = "name it: " + " or ".join(f"head='{name}'" for name in names)
+        yield Finding("head", "the last Linear layer to make the logits", "another one", fix, stops=True)
+    elif is_sigmoid(answers):
+        yield Finding("answers", "logits", "numbers from 0 to 1 that do not add up to 1", SIGMOID, stops=True)
+    else:
+        yield Finding.of("head", error)
+    yield from _check_repeats(module, sample)
 
 
 def _explains(made: Tensor, answers: Tensor) -> bool:
@@ -160,12 +172,18 @@ def _check_split(split: Split, sample: Inputs) -> Iterator[Finding]:
         yield Finding("head", "one layer that ends in the classes", f"also {', '.join(others)}", fix)
 
 
-def _check_repeats(split: Split, sample: Inputs) -> Iterator[Finding]:
+def _check_repeats(module: nn.Module, sample: Inputs) -> Iterator[Finding]:
     """Whether the same query gets the same answer again, and in other company."""
-    first, again, alone = split(sample)[1], split(sample)[1], split(inputs.take(sample, slice(0, 1)))[1]
-    if not is_same(first, again):
+    first, again = run_model(module, sample), run_model(module, sample)
+    if first.isfinite().all() and not is_same(first, again):
         fix = "turn off what is random, for example dropout that ignores model.eval(): who asks twice learns more"
         yield Finding("answers", "the same answer to the same query", "different ones", fix)
-    elif not is_same(first[:1], alone):
+        return
+    try:
+        alone = run_model(module, inputs.take(sample, slice(0, 1)))
+        is_alone = not first.isfinite().all() or is_same(first[:1], alone)
+    except (RuntimeError, ValueError):  # BatchNorm refuses a batch of one
+        is_alone = False
+    if not is_alone:
         fix = "give BatchNorm its running statistics (track_running_stats=True): answers depend on others' queries"
         yield Finding("answers", "an answer that depends on its query alone", "one that depends on its batch", fix)

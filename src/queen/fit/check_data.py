@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from queen.core import inputs
-from queen.core.split import Split
+from queen.core.split import Split, on_simplex
 from queen.errors import QueenError
 from queen.fit.calibrate import ENOUGH
 from queen.fit.data import Data, Images, batches, image_batches
@@ -20,6 +20,8 @@ from queen.types import Inputs
 
 MOST = 10_000  # images that are tried
 FEW = 10  # images per class, below which shadows share images
+NOT_FINITE = "find the inputs or the layer that make them: no answer can be given there"
+SIGMOID = "return what comes before the sigmoid; a model of several labels an image is no classifier to the guard"
 BRIGHT = 8.0  # no image that was divided by 255 is so bright, nor one that was normalised
 
 
@@ -64,13 +66,15 @@ def check_answers(split: Split, data: Data, like: Inputs) -> Iterator[Finding]:
 def _check_logits(logits: Tensor) -> Iterator[Finding]:
     broken = int((~logits.isfinite().all(1)).sum())
     if broken:
-        fix = "find the layer that makes them, torch.autograd.set_detect_anomaly(True), or the inputs that do"
-        yield Finding(
-            "answers", "finite logits", f"NaN or infinity for {broken} of {len(logits)} images", fix, stops=True
-        )
-    elif logits.min() >= 0 and logits.max() <= 1:
-        fix = "return what comes before the sigmoid; a model of several labels an image is no classifier to the guard"
-        yield Finding("answers", "logits", "numbers from 0 to 1 that do not add up to 1", fix)
+        got = f"NaN or infinity for {broken} of {len(logits)} images"
+        yield Finding("answers", "finite logits", got, NOT_FINITE, stops=True)
+    elif is_sigmoid(logits):
+        yield Finding("answers", "logits", "numbers from 0 to 1 that do not add up to 1", SIGMOID)
+
+
+def is_sigmoid(answers: Tensor) -> bool:
+    """Whether these look like one probability for each class, instead of a distribution over classes."""
+    return bool(answers.min() >= 0 and answers.max() <= 1) and not on_simplex(answers)
 
 
 def _check_labels(labels: Tensor, logits: Tensor, *, whole: bool) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,6 +39,15 @@ def numbered(data: Any, model: nn.Module) -> Any:
         known = ", ".join(map(str, names[:10]))
         raise LabelError(f"expected labels that the model was fitted with ({known}), got {labels[unknown][0]}")
     return x, places
+
+
+def ready(model: nn.Module, data: Data) -> nn.Module:
+    """The model, and one that looks at the columns of a table with what is usual in these data."""
+    if not isinstance(model, OutsideModel) or not model.columns:
+        return model
+    model = copy.deepcopy(model)  # another guard may stand around it already
+    model.learn_columns(x for x, _ in batches(data) if isinstance(x, Tensor))
+    return model
 
 
 def recipe_for(model: nn.Module, factory: str | None, args: Mapping[str, Any] | None) -> Recipe | None:

@@ -30,6 +30,7 @@ from queen.fit.entrance import (
     make_probe,
     names_for,
     numbered,
+    ready,
     recipe_for,
     settings_for,
     take_sample,
@@ -116,6 +117,7 @@ def protect(
     recipe = shadow_recipe(shadows)
     generator = torch.Generator().manual_seed(seed)
     with Progress(progress) as show:
+        model = ready(model, train_data)
         sample = take_sample(train_data, model)
         split = find_split(model, sample, head)
         settings = settings_for(model, sentinel, settings)  # now it has run

@@ -24,8 +24,8 @@ class CalledModel(OutsideModel):
     bundle does not hold it.
     """
 
-    def __init__(self, function: Callable[..., Any], classes: int, gives: Gives | None) -> None:
-        super().__init__(classes, gives)
+    def __init__(self, function: Callable[..., Any], classes: int, gives: Gives | None, columns: int = 0) -> None:
+        super().__init__(classes, gives, columns=columns)
         self.function = function
         self.library = "torch" if isinstance(function, nn.Module) else "function"
 
@@ -37,7 +37,8 @@ class CalledModel(OutsideModel):
         inner = recipe_of(self.function)
         if inner is None:
             return None
-        args = {"inner": asdict(inner), "classes": self.head.out_features, "gives": self.gives}
+        classes = self.head.out_features
+        args = {"inner": asdict(inner), "classes": classes, "gives": self.gives, "columns": self.columns}
         return Recipe("queen.models.called:build", args)
 
     def run(self, x: Inputs) -> tuple[None, Tensor]:
@@ -47,9 +48,9 @@ class CalledModel(OutsideModel):
         return None, torch.from_numpy(np.asarray(self.function(to_numpy(x)))).to(self.head.weight)
 
 
-def build(inner: dict[str, Any], classes: int, gives: Gives) -> nn.Module:
+def build(inner: dict[str, Any], classes: int, gives: Gives, columns: int) -> nn.Module:
     """The module of a bundle around the one that this recipe builds."""
-    return CalledModel(Recipe(**inner).build(), classes, gives)
+    return CalledModel(Recipe(**inner).build(), classes, gives, columns)
 
 
 def missing() -> nn.Module:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from queen.errors import BundleModelError, DtypeError
-from queen.models.outside import Gives, OutsideModel
+from queen.models.outside import Gives, OutsideModel, check_columns
 from queen.recipe import Recipe
 from queen.types import Inputs
 
@@ -27,10 +27,11 @@ class EstimatorModel(OutsideModel):
     store: whoever loads it gives the estimator again.
     """
 
-    def __init__(self, estimator: Any) -> None:
+    def __init__(self, estimator: Any, columns: int | None = None) -> None:
         classes = np.asarray(estimator.classes_)
         gives: Gives = "logits" if _decisions_are_logits(estimator) else "probabilities"
-        super().__init__(len(classes), gives)
+        width = getattr(estimator, "n_features_in_", None)
+        super().__init__(len(classes), gives, columns=check_columns(columns, width))
         self.double()
         self.estimator, self.library = estimator, f"{_package(estimator)} {_name(estimator)}"
         if not np.array_equal(classes, np.arange(len(classes))):
@@ -92,7 +93,7 @@ def missing(kind: str, package: str, version: str) -> nn.Module:
     )
 
 
-def read_estimator(model: Any) -> EstimatorModel:
+def read_estimator(model: Any, columns: int | None = None) -> EstimatorModel:
     """The module of a fitted classifier."""
     if not hasattr(model, "predict_proba") and not hasattr(model, "decision_function"):
         raise DtypeError(
@@ -104,7 +105,7 @@ def read_estimator(model: Any) -> EstimatorModel:
         raise DtypeError(f"expected a fitted classifier, got {_name(model)} without classes: call its fit(x, y) first")
     if isinstance(classes, list):
         raise DtypeError("expected a classifier that gives one class, got one with several outputs: guard each of them")
-    return EstimatorModel(model)
+    return EstimatorModel(model, columns)
 
 
 def _name(estimator: Any) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,18 +68,27 @@ class Ending:
     softmax: bool
 
 
+@contextmanager
+def named_errors() -> Iterator[None]:
+    """Whatever reading a damaged file may raise becomes an `OptionError`."""
+    try:
+        yield
+    except OptionError:
+        raise
+    except (ValueError, KeyError, IndexError, struct.error) as error:
+        raise OptionError(f"expected an ONNX model, got something else or a damaged file: {error}") from error
+
+
 class Graph:
     """The operations and the constants of an ONNX file."""
 
     def __init__(self, model: bytes) -> None:
-        try:
+        with named_errors():
             graphs = [field.data for field in read_fields(model) if field.number == GRAPH]
             fields = [field for graph in graphs for field in read_fields(graph)]
             nodes = [_read_node(field.data) for field in fields if field.number == NODE]
             tensors = [field.data for field in fields if field.number == INITIALIZER]
             self._constants = {_name_of(tensor): tensor for tensor in tensors}
-        except (ValueError, struct.error) as error:
-            raise OptionError(f"expected an ONNX model, got something else or a damaged file: {error}") from error
         if not nodes:
             raise OptionError("expected an ONNX model, got a file without operations")
         self._makers = {name: node for node in nodes for name in node.outputs}
@@ -197,8 +207,11 @@ def add_outputs(model: bytes, names: Sequence[str]) -> bytes:
 
 def embed_weights(model: bytes, folder: Path) -> bytes:
     """The same model with all its weights inside: exporters leave large ones in files beside it, in `folder`."""
-    if not any(field.number == LOCATION and field.value for tensor in _tensors(model) for field in read_fields(tensor)):
-        return model
+    with named_errors():
+        return _embed_all(model, folder) if any(map(_is_elsewhere, _tensors(model))) else model
+
+
+def _embed_all(model: bytes, folder: Path) -> bytes:
     parts = []
     for field in read_fields(model):
         if field.number != GRAPH:
@@ -212,6 +225,10 @@ def embed_weights(model: bytes, folder: Path) -> bytes:
     return b"".join(parts)
 
 
+def _is_elsewhere(tensor: memoryview) -> bool:
+    return any(field.number == LOCATION and field.value for field in read_fields(tensor))
+
+
 def _tensors(model: bytes) -> list[memoryview]:
     graphs = [field.data for field in read_fields(model) if field.number == GRAPH]
     return [field.data for graph in graphs for field in read_fields(graph) if field.number == INITIALIZER]
@@ -219,9 +236,9 @@ def _tensors(model: bytes) -> list[memoryview]:
 
 def _embed(tensor: memoryview, folder: Path) -> bytes:
     """A tensor with the numbers that lie in another file."""
-    fields = list(read_fields(tensor))
-    if not any(field.number == LOCATION and field.value for field in fields):
+    if not _is_elsewhere(tensor):
         return bytes(tensor)
+    fields = list(read_fields(tensor))
     entries = [list(read_fields(field.data)) for field in fields if field.number == ELSEWHERE]
     where = {entry[0].text: entry[1].text for entry in entries}
     path = folder / where["location"]

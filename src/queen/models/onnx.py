@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from queen.errors import DtypeError, OptionError
 from queen.models.graph import Graph, Head, add_outputs, embed_weights
-from queen.models.outside import Gives, StoredModel
+from queen.models.outside import Gives, StoredModel, check_columns
 from queen.recipe import Recipe
 from queen.types import Inputs
 
@@ -45,11 +45,13 @@ class OnnxModel(StoredModel):
         outputs: Sequence[str],
         classes: int,
         gives: Gives | None,
+        *,
         features: int | None = None,
+        columns: int = 0,
         providers: Sequence[Any] = (),
     ) -> None:
         """`outputs`: the names of the features, if they are told, and of the logits or probabilities."""
-        super().__init__(file, classes, gives, features)
+        super().__init__(file, classes, gives, features=features, columns=columns)
         self._outputs, self._providers = list(outputs), list(providers)
 
     @property
@@ -61,6 +63,7 @@ class OnnxModel(StoredModel):
             "classes": self.head.out_features,
             "gives": self.gives,
             "features": self.head.in_features if self.gives == "features" else None,
+            "columns": self.columns,
         }
         return Recipe("queen.models.onnx:empty", args)
 
@@ -115,14 +118,21 @@ def _cast(t: Tensor, wanted: Any) -> Tensor:
     return t.to(dtype).contiguous()
 
 
-def empty(size: int, outputs: Sequence[str], classes: int, gives: Gives, features: int | None = None) -> nn.Module:
+def empty(
+    size: int, outputs: Sequence[str], classes: int, gives: Gives, features: int | None, columns: int
+) -> nn.Module:
     """The module of a bundle, before its weights, which are the ONNX file, are filled in."""
     import_runtime()
-    return OnnxModel(size, outputs, classes, gives, features)
+    return OnnxModel(size, outputs, classes, gives, features=features, columns=columns)
 
 
 def read_onnx(
-    model: Any, *, output: str | None = None, gives: Gives | None = None, classes: int | None = None
+    model: Any,
+    *,
+    output: str | None = None,
+    gives: Gives | None = None,
+    classes: int | None = None,
+    columns: int | None = None,
 ) -> OnnxModel:
     """The module of an ONNX model: a path, bytes, or a session that was opened with one of these.
 
@@ -147,10 +157,15 @@ def read_onnx(
         raise OptionError(
             f"the ONNX file does not say how many classes '{name}' has: queen.models.as_module(path, classes=...)"
         )
+    columns = check_columns(columns, _width(runtime, file))
     if ending.softmax and gives != "probabilities":
         more = [] if ending.logits in shapes else [ending.logits]
-        return OnnxModel(add_outputs(file, more), [ending.logits], count, "logits", providers=providers)
-    return OnnxModel(file, [name], count, gives, providers=providers)  # `gives` None: the first batch tells
+        return OnnxModel(
+            add_outputs(file, more), [ending.logits], count, "logits", columns=columns, providers=providers
+        )
+    return OnnxModel(
+        file, [name], count, gives, columns=columns, providers=providers
+    )  # `gives` None: the first batch tells
 
 
 def _with_head(runtime: Any, file: bytes, logits: str, head: Head, providers: Sequence[Any]) -> OnnxModel | None:
@@ -160,7 +175,7 @@ def _with_head(runtime: Any, file: bytes, logits: str, head: Head, providers: Se
     longer = add_outputs(file, [name for name in names if name not in known])
     if len(_shapes(runtime, longer)[head.features]) != 2:
         return None
-    made = OnnxModel(longer, names, len(head.weight), "features", head.weight.shape[1], providers)
+    made = OnnxModel(longer, names, len(head.weight), "features", features=head.weight.shape[1], providers=providers)
     with torch.no_grad():
         made.head.weight.copy_(torch.tensor(head.weight))
         made.head.bias.copy_(torch.tensor(head.bias))
@@ -185,11 +200,24 @@ def _choose_output(shapes: Mapping[str, Sequence[Any]], output: str | None) -> s
 
 def _shapes(runtime: Any, file: bytes) -> dict[str, Sequence[Any]]:
     """The outputs of floats and their shapes, as far as ONNX Runtime knows them."""
+    outputs = _plain_session(runtime, file)
+    return {one.name: one.shape or [] for one in outputs.get_outputs() if one.type in FLOATS}
+
+
+def _width(runtime: Any, file: bytes) -> int | None:
+    """How many columns the model takes, if it takes tables of floats."""
+    inputs = _plain_session(runtime, file).get_inputs()
+    shape = inputs[0].shape or []
+    is_table = len(inputs) == 1 and inputs[0].type in FLOATS and len(shape) == 2
+    return shape[1] if is_table and isinstance(shape[1], int) else None
+
+
+def _plain_session(runtime: Any, file: bytes) -> Any:
+    """A session to look at, which changes nothing."""
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
-    session = _session(runtime, file, options, ["CPUExecutionProvider"])
-    return {one.name: one.shape or [] for one in session.get_outputs() if one.type in FLOATS}
+    return _session(runtime, file, options, ["CPUExecutionProvider"])
 
 
 def _file_of(model: Any) -> tuple[bytes, Sequence[Any]]:

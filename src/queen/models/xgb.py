@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.errors import DtypeError, OptionError
-from queen.models.outside import StoredModel
+from queen.models.outside import StoredModel, check_columns
 from queen.recipe import Recipe
 from queen.types import Inputs
 
@@ -22,14 +22,16 @@ class XgboostModel(StoredModel):
 
     library = "xgboost"
 
-    def __init__(self, file: bytes | int, columns: int, classes: int) -> None:
-        super().__init__(file, classes, "logits")
-        self._columns = columns
+    def __init__(self, file: bytes | int, width: int, classes: int, columns: int) -> None:
+        """`width` is how many columns it takes, `columns` how many the guard looks at: these or none."""
+        super().__init__(file, classes, "logits", columns=columns)
+        self._width = width
 
     @property
     def recipe(self) -> Recipe:
         """How a bundle builds this module again."""
-        args = {"size": len(self.file), "columns": self._columns, "classes": self.head.out_features}
+        classes = self.head.out_features
+        args = {"size": len(self.file), "width": self._width, "classes": classes, "columns": self.columns}
         return Recipe("queen.models.xgb:empty", args)
 
     def open(self, file: bytes) -> Any:
@@ -40,9 +42,9 @@ class XgboostModel(StoredModel):
 
     def run(self, x: Inputs) -> tuple[None, Tensor]:
         """The margins (n, K) of a batch; of two classes half of the margin, and its negative."""
-        if not isinstance(x, Tensor) or x.ndim != 2 or x.shape[1] != self._columns:
+        if not isinstance(x, Tensor) or x.ndim != 2 or x.shape[1] != self._width:
             got = tuple(x.shape) if isinstance(x, Tensor) else "named tensors"
-            raise ValueError(f"expected vectors of shape (n, {self._columns}), got {got}")
+            raise ValueError(f"expected vectors of shape (n, {self._width}), got {got}")
         numbers = np.ascontiguousarray(x.detach().cpu().numpy(), np.float32)
         margins = torch.from_numpy(self.engine.inplace_predict(numbers, predict_type="margin", validate_features=False))
         if margins.ndim == 1:
@@ -50,13 +52,13 @@ class XgboostModel(StoredModel):
         return None, margins.to(self.head.weight)
 
 
-def empty(size: int, columns: int, classes: int) -> nn.Module:
+def empty(size: int, width: int, classes: int, columns: int) -> nn.Module:
     """The module of a bundle, before its weights, which are the trees, are filled in."""
     import_xgboost()
-    return XgboostModel(size, columns, classes)
+    return XgboostModel(size, width, classes, columns)
 
 
-def read_xgboost(model: Any) -> XgboostModel:
+def read_xgboost(model: Any, columns: int | None = None) -> XgboostModel:
     """The module of an `XGBClassifier` or a `Booster` that was trained to classify."""
     xgboost = import_xgboost()
     booster = model if isinstance(model, xgboost.Booster) else model.get_booster()
@@ -68,7 +70,8 @@ def read_xgboost(model: Any) -> XgboostModel:
     best = booster.attr("best_iteration")  # early stopping: the trees after it are not used
     if best is not None:
         booster = booster[: int(best) + 1]
-    return XgboostModel(bytes(booster.save_raw("ubj")), booster.num_features(), classes)
+    width = booster.num_features()
+    return XgboostModel(bytes(booster.save_raw("ubj")), width, classes, check_columns(columns, width))
 
 
 def _objective(booster: Any) -> tuple[str, int]:
