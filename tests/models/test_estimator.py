@@ -21,10 +21,6 @@ from queen.recipe import Recipe
 from tests.models.conftest import cancer
 
 
-def fitted(model, x, y):
-    return model.fit(x, y)
-
-
 def test_decisions_are_taken_where_their_softmax_is_the_probabilities(known, unseen):
     estimator = make_pipeline(StandardScaler(), LogisticRegression()).fit(*known)
     module = as_module(estimator)
@@ -38,7 +34,7 @@ def test_decisions_are_taken_where_their_softmax_is_the_probabilities(known, uns
 @pytest.mark.parametrize("estimator", [LogisticRegression(max_iter=5000), SVC()], ids=["logistic", "svc"])
 def test_one_decision_of_two_classes_becomes_two_logits(estimator):
     x, y = cancer()
-    estimator = fitted(estimator, x[:300], y[:300])
+    estimator.fit(x[:300], y[:300])
     logits = as_module(estimator)(torch.from_numpy(x[300:310]))
     assert np.allclose((logits[:, 1] - logits[:, 0]).numpy(), estimator.decision_function(x[300:310]))
     assert np.array_equal(logits.argmax(1).numpy(), estimator.predict(x[300:310]))
@@ -54,6 +50,7 @@ def test_probabilities_come_back_from_their_logarithms(known, unseen):
     assert "energy" not in module.scores
 
 
+@pytest.mark.slow
 def test_a_forest_is_protected_asked_stored_and_given_again(known, unseen, quick, tmp_path):
     forest = RandomForestClassifier(20, random_state=0).fit(*known)
     guard = queen.protect(forest, known, calibration=unseen[:300], **quick)
@@ -148,7 +145,7 @@ def test_what_is_no_fitted_classifier_is_refused(model, says, known):
 
 def test_a_function_of_arrays_is_a_model_too(known, unseen, quick, tmp_path):
     forest = RandomForestClassifier(5, random_state=0).fit(*known)
-    module = as_module(lambda x: forest.predict_proba(x), classes=10, columns=64)
+    module = as_module(forest.predict_proba, classes=10, columns=64)
     guard = queen.protect(module, known, calibration=unseen[:300], **quick)
     asked = unseen[300:310]
     reply = guard.answer(asked, client="a")

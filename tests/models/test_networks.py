@@ -27,6 +27,7 @@ class Cooled(nn.Module):
         return (self.network(x) / 3).softmax(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1)], ids=["softmax", "log softmax"])
 def test_a_model_that_returns_softmax_is_split_at_its_logits(last, quick, tmp_path):
     model, x = nn.Sequential(trained("mlp"), last), held_out()[0]
@@ -69,6 +70,7 @@ def test_a_wrapped_network_with_a_recipe_needs_no_factory(quick, tmp_path):
     assert torch.equal(loaded.answer(asked, client="a").probabilities, guard.answer(asked, client="a").probabilities)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["function", "in place"])
 def test_a_compiled_model_is_guarded_as_the_original(how, quick, tmp_path):
     model, x = trained("mlp").eval(), held_out()[0]

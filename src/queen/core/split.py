@@ -158,7 +158,7 @@ def _last_linear(model: nn.Module, sample: Inputs) -> str:
             handle.remove()
     if not order:
         raise HeadError(
-            "the model runs no Linear layer: name the layer that maps features to logits with head='...', or guard it by "
-            "its logits alone, queen.protect(queen.models.as_module(model, gives='logits', classes=...), ...)"
+            "the model runs no Linear layer: name the layer that maps features to logits with head='...', or guard it "
+            "by its logits alone, queen.protect(queen.models.as_module(model, gives='logits', classes=...), ...)"
         )
     return order[-1]
