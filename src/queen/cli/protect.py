@@ -119,8 +119,8 @@ def protect(
             max_copy=max_copy,
             price=pricing,
             shadows=ShadowRecipe(kind=shadows),  # type: ignore[arg-type]  # protect() says which kinds there are
-            factory=recipe and recipe.factory,
-            factory_args=recipe and recipe.args,
+            factory=recipe.factory if recipe else None,
+            factory_args=recipe.args if recipe else None,
             seed=seed,
             progress=None if as_json else True,
         )
