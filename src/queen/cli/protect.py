@@ -18,10 +18,10 @@ from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, epilo
     )
 )
 def protect(
-    factory: Annotated[str, typer.Argument(help="package.module:factory, or a network of queen.zoo.")],
-    weights: Annotated[Path, typer.Option(help="Trained weights, .safetensors.")],
+    factory: Annotated[str, typer.Argument(help="package.module:factory, a network of queen.zoo, or an .onnx file.")],
     data: Annotated[Path, typer.Option(help="Training data, .npz with x and y.")],
     folder: Annotated[Path, typer.Option("--out", help="Bundle folder to write.")],
+    weights: Annotated[Path | None, typer.Option(help="Trained weights, .safetensors; not for an .onnx file.")] = None,
     calibration: Annotated[
         Path | None,
         typer.Option(help="Held-out benign images, .npz with x (y is not needed) or .npy; 'train': no certificate."),
@@ -87,24 +87,18 @@ def protect(
     from queen.allowance import read_amount
     from queen.core.inputs import find_device
     from queen.errors import ProtectionWarning
-    from queen.fit.files import Prepared, attempt, check_folder, factory_args, read_data, read_images, read_weights
+    from queen.fit.files import Prepared, check_folder, read_data, read_images, read_model
     from queen.fit.price import UNFINISHED
     from queen.fit.shadows import ShadowRecipe
     from queen.options import Sentinel, default_limits
     from queen.price.measure import Pricing
-    from queen.recipe import Recipe
-    from queen.zoo import NETWORKS
 
     given: dict[str, Any] = {} if radius is None else {"radius": radius}
     texts = {"threshold": threshold, "extra_answers": extra_answers}
     given |= {name: read_amount(text) for name, text in texts.items() if text is not None}
     usual = default_limits(policy or ("sentinel" if calibration else "paper"))
     where = find_device(device)
-    args = factory_args(arg or [])
-    recipe = Recipe("queen.zoo:build", {"name": factory, **args}) if factory in NETWORKS else Recipe(factory, args)
-    model = attempt(recipe.build, f"cannot build '{factory}'", TypeError, ValueError, RuntimeError)
-    state = read_weights(weights)
-    attempt(lambda: model.load_state_dict(state), f"'{weights}' does not fit '{factory}'", RuntimeError)
+    model, recipe = read_model(factory, arg or [], weights)
     check_folder(folder)  # before the work, not after it
     held_out: Any = "train" if calibration == Path("train") else read_images(calibration) if calibration else None
     train = read_data(data)
@@ -132,8 +126,8 @@ def protect(
             max_copy=max_copy,
             price=pricing,
             shadows=ShadowRecipe(kind=shadows),  # type: ignore[arg-type]  # protect() says which kinds there are
-            factory=recipe.factory,
-            factory_args=recipe.args,
+            factory=recipe.factory if recipe else None,
+            factory_args=recipe.args if recipe else None,
             seed=seed,
             progress=None if as_json else True,
         )

@@ -49,8 +49,8 @@ def image_batches(data: Images) -> Iterable[tuple[Inputs, Tensor | None]]:
         data = _load(data)
     if isinstance(data, DataLoader):
         return map(_images, data)
-    if isinstance(data, list) and all(isinstance(batch, Tensor | Mapping) for batch in data):
-        return ((batch, None) for batch in data)
+    if isinstance(data, list) and all(isinstance(batch, Tensor | np.ndarray | Mapping) for batch in data):
+        return ((_tensor(batch, "x"), None) for batch in data)
     if not isinstance(data, Tensor | np.ndarray | Mapping):
         raise DtypeError(
             f"expected images x, (x, y), a Dataset, a DataLoader or a list of batches x, got {type(data).__name__}"
@@ -95,8 +95,8 @@ def _pair(batch: Any) -> tuple[Inputs, Tensor]:
 
 def _tensor(value: Any, name: str) -> Inputs:
     if isinstance(value, Mapping):
-        return {key: torch.as_tensor(v) for key, v in value.items()}
+        return {key: _tensor(v, f"{name}['{key}']") for key, v in value.items()}  # type: ignore[misc]
     try:
-        return torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DtypeError(f"expected {name} as a tensor or array, got {type(value).__name__}") from error
+        return torch.as_tensor(value)  # which does not copy arrays: they may be larger than memory
+    except (TypeError, ValueError, RuntimeError):
+        return inputs.to_tensor(value, name)

@@ -6,7 +6,7 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,12 +15,15 @@ import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from queen.bundle.bundle import Bundle
 from queen.errors import OptionError, ShapeError
 from queen.fit.data import Images
+from queen.models import as_module
+from queen.recipe import Recipe
 from queen.types import Inputs
+from queen.zoo import NETWORKS
 
 Result = TypeVar("Result")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -61,6 +64,23 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             "safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
         )
     return attempt(lambda: safetensors.torch.load_file(path), f"cannot read weights '{path}'", OSError, SafetensorError)
+
+
+def read_model(name: str, args: Sequence[str], weights: Path | None) -> tuple[nn.Module, Recipe | None]:
+    """The model that a command names, and how to build it again: an .onnx file, or a factory (or a network of
+    `queen.zoo`) with `args` and its weights."""
+    if name.endswith(".onnx"):
+        if args or weights:
+            raise OptionError(f"'{name}' holds its weights and takes no arguments: leave out --weights and --arg")
+        return as_module(name), None
+    known = factory_args(list(args))
+    recipe = Recipe("queen.zoo:build", {"name": name, **known}) if name in NETWORKS else Recipe(name, known)
+    if weights is None:
+        raise OptionError(f"expected the trained weights of '{name}', --weights FILE.safetensors, got none")
+    model = attempt(recipe.build, f"cannot build '{name}'", TypeError, ValueError, RuntimeError)
+    state = read_weights(weights)
+    attempt(lambda: model.load_state_dict(state), f"'{weights}' does not fit '{name}'", RuntimeError)
+    return model, recipe
 
 
 def read_data(path: Path) -> tuple[Tensor, Tensor]:
