@@ -35,6 +35,7 @@ from queen.demo.plot import draw_cost
 from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
 from tools import rerun
+from tools.cli_reference import cli_reference
 from tools.prices import (
     lengths_markdown,
     limits_markdown,
@@ -240,6 +241,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "sold": sold_markdown,
         "proof": lambda: proof_markdown(read_back_reports()),
     },
+    "docs/reference/cli.md": {"commands": cli_reference},
     "docs/reliability.md": {"goals": goals_table, "open goals": open_goals_table},
     "docs/honest-rerun.md": {
         "scope": rerun.scope_line,
