@@ -420,7 +420,15 @@ def test_nothing_is_wider_than_a_small_screen(quiet, new_page, width):
     assert page.evaluate(too_wide)  # it can be told
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360), ("dark", 1280), ("light", 360)])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        ("light", 1280),
+        ("dark", 360),
+        pytest.param("dark", 1280, marks=pytest.mark.long),
+        pytest.param("light", 360, marks=pytest.mark.long),
+    ],
+)
 def test_every_view_is_accessible_and_in_its_colours(quiet, new_page, scheme, width):
     """With axe's rules; and it leaves pictures to look at in build/dashboard."""
     folder = ROOT / "build" / "dashboard"

@@ -239,8 +239,8 @@ def test_series_are_those_of_the_server(stub, http):
     stub.series.batch(4, {"A": 3, "C": 1}, alarmed=1)
     stub.series._clock = lambda: 1001.0
     facts = http.get("series?seconds=2").json()
-    assert (facts["time"], facts["requests"]) == ([999, 1000], [None, 1])  # it began at 1000
-    assert (facts["A"], facts["alarmed"]) == ([None, 3], [None, 1])
+    assert (facts["time"], facts["requests"]) == ([999, 1000], [0, 1])
+    assert (facts["A"], facts["alarmed"], facts["since"]) == ([0, 3], [0, 1], 1000)
     assert len(http.get("series").json()["time"]) == 899
     assert http.get("series?seconds=901").status_code == 400
 

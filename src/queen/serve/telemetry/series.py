@@ -68,8 +68,8 @@ class Series:
     def read(self, seconds: int | None = None) -> dict[str, Any]:
         """The last whole seconds, oldest first: `time`, one list for each of `COUNTS`, and p50 and p99 in ms.
 
-        Counts are None for a second before this series was made. Latencies are exact to within an eighth, and None for
-        a second without requests.
+        `since` is the first second that it knows of: a count before that is 0 because nobody counted. Latencies are
+        exact to within an eighth, and None for a second without requests.
         """
         now = int(self._clock())
         times = np.arange(now - min(seconds or self.seconds, self.seconds - 1), now)  # this second is not over yet
@@ -78,11 +78,10 @@ class Series:
             alive = np.frombuffer(self._stamps, np.int64)[slots] == times
             counts = np.frombuffer(self._counts, np.int64).reshape(-1, WIDTH)[slots] * alive[:, None]
             bins = np.frombuffer(self._bins, np.int64).reshape(-1, BINS)[slots] * alive[:, None]
-            unknown = int((times < self._since).sum())
-        named = {
-            name: [None] * unknown + column.tolist()[unknown:] for name, column in zip(COUNTS, counts.T, strict=True)
-        }
-        return {"time": times.tolist(), **named, "p50": _quantile(bins, 0.5), "p99": _quantile(bins, 0.99)}
+            since = self._since
+        named = {name: column.tolist() for name, column in zip(COUNTS, counts.T, strict=True)}
+        latencies = {"p50": _quantile(bins, 0.5), "p99": _quantile(bins, 0.99)}
+        return {"since": since, "time": times.tolist(), **named, **latencies}
 
 
 def _bin(seconds: float) -> int:

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { allowanceText } from "./budget.js";
 import { badges, choice, clientLink, count, make, meter, onChange, percent, small, swap, titled, wealthShare, wealthText } from "./dom.js";
-import { word, wordLine } from "./words.js";
+import { wordLine } from "./words.js";
 
 const SORTS = [["wealth", "Wealth"], ["coverage", "Coverage"], ["queries", "Queries"]];
 const COLUMNS = [["name", "Name"], ["wealth", "Wealth"], ["coverage", "Coverage"], ["extra", "Extra answers"], ["queries", "Queries"], ["state", "State"]];

@@ -63,7 +63,7 @@ export function live() {
 
   async function refresh(overview) {
     const [series, clients, events] = await Promise.all([
-      get("series", { seconds }),
+      get("series", { seconds }).then(unknownBefore),
       get("clients", { limit: 5 }),
       get("events", { limit: 200 }),
     ]);
@@ -169,6 +169,12 @@ const worst = (numbers) => sorted(numbers).at(-1) ?? null;
 function mean(numbers) {
   const found = numbers.filter((n) => n !== null);
   return found.length ? sum(found) / found.length : null;
+}
+
+/** The series with null where the server did not count yet: it was down then, which is not the same as idle. */
+function unknownBefore({ since, time, ...columns }) {
+  const cut = (column) => column.map((n, i) => (time[i] < since ? null : n));
+  return { time, ...Object.fromEntries(Object.entries(columns).map(([name, column]) => [name, cut(column)])) };
 }
 
 /** Every `step` numbers become one; parts end with the newest number. */

@@ -42,9 +42,9 @@ export function onZone(callback) {
   return () => listeners.delete(callback);
 }
 
-/** Buttons for the zone of this browser and for UTC; nothing where they are the same. */
+/** Buttons for the zone of this browser and for UTC; nothing where they are the same, in summer too. */
 export function zoneChoice() {
-  if (offset(new Date()) === "UTC") return null;
+  if (![0, 6].some((month) => new Date(2026, month).getTimezoneOffset())) return null;
   return choice("Time zone", [["local", "Local"], ["utc", "UTC"]], utc ? "utc" : "local", (value) => {
     utc = value === "utc";
     keep(value);

@@ -64,7 +64,7 @@ export function hide() {
   const again = opener.isConnected ? opener : buttonsOf(shown)[0];
   for (const button of buttonsOf(shown)) button.setAttribute("aria-expanded", "false");
   shown = opener = null;
-  box.hidePopover();
+  box.hidden = true;
   box.replaceChildren();
   if (held) again?.focus({ preventScroll: true });
 }
@@ -77,7 +77,7 @@ function show(button, name) {
   const close = make("button", { type: "button", class: "small" }, "Close");
   close.onclick = hide;
   box.replaceChildren(make("h2", { id: "explain-title" }, title), ...paragraphs.map((text) => make("p", {}, text)), close);
-  box.showPopover();
+  box.hidden = false;
   place(button);
   box.focus({ preventScroll: true });
   [opener, shown] = [button, name];
