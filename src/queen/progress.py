@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -66,8 +66,9 @@ class Progress:
             self._progress.update(task, total=done)
 
     def each(self, name: str, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
-        """The items, with a bar."""
-        with self.bar(name, total) as advance:
+        """The items, with a bar up to `total`, or up to their number where they have one."""
+        known = len(items) if total is None and isinstance(items, Sized) else total
+        with self.bar(name, known) as advance:
             for item in items:
                 yield item
                 advance()

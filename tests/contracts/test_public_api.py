@@ -18,7 +18,7 @@ def names(function) -> list[str]:
 
 
 def test_the_public_names():
-    assert set(queen.__all__) == {"Guard", "Verdict", "calibrate", "certify", "load", "protect"}
+    assert set(queen.__all__) == {"Guard", "Verdict", "calibrate", "certify", "check", "load", "protect"}
     assert all(hasattr(queen, name) for name in queen.__all__)
     assert queen.__version__ == version(DISTRIBUTION)
 
@@ -33,6 +33,7 @@ SIGNATURES = {
     ),
     "calibrate": (queen.calibrate, "guard data *trusted *foreign *conditions *start_over *seed *progress"),
     "load": (queen.load, "path model *ledger *secret *new_secret *device **changes"),
+    "check": (queen.check, "model data *calibration *head"),
     "certify": (queen.certify, "epsilon delta threshold *radius"),
     "Guard": (queen.Guard, "bundle *ledger *secret"),
     "Guard.answer": (queen.Guard.answer, "self x *client *groups"),
