@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from queen.refusal import Refusal
+    from queen.ledger.refusal import Refusal
     from queen.types import Reply
 
 

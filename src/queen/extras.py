@@ -12,6 +12,8 @@ MODULES: Mapping[str, str] = {
     "matplotlib": "bench",
     "PIL": "bench",
     "mlxtend": "demo",
+    "onnxruntime": "onnx",
+    "xgboost": "xgboost",
     "ray": "ray",
     "redis": "redis",
     "starlette": "serve",

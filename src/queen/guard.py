@@ -21,12 +21,12 @@ from queen.core import inputs
 from queen.core.split import id_bounds
 from queen.errors import BindingError, LedgerError, ModelError, NotFiniteError, OptionError, RefusedError
 from queen.ledger import Ledger, MemoryLedger
+from queen.ledger.refusal import explain
 from queen.ledger.rows import check_client, make_rows
 from queen.ledger.words import Judgement
 from queen.options import Group
 from queen.perturber import MeasuredBatch, Perturber
 from queen.policy import Action, Policy, find_policy
-from queen.refusal import explain
 from queen.secret import (
     check_not_lost,
     check_secret,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from queen.ledger import Judgement
+from queen.ledger.refusal import MAX_LISTED, explain
 from queen.ledger.words import Denial
-from queen.refusal import MAX_LISTED, explain
 from queen.serve.refusal import refuse
 
 OWN, SHARED = Denial("alice", group=False, used=2000, limit=2000), Denial("tenant:7", group=True, used=31, limit=40)

@@ -2,8 +2,8 @@
 
 `base` is the protocol, `words` what it speaks of, `rows` what is judged, `decide` the arithmetic and `state` the memory
 that the stores in Python share; `memory`, `sqlite` and `redis` are the stores, `witness` remembers outside of them how
-far they had come, and `open` opens a ledger by its address. The guard, the server, operators' commands and users with a
-ledger of their own import this package.
+far they had come, `refusal` is what a client is told, and `open` opens a ledger by its address. The guard, the server,
+operators' commands and users with a ledger of their own import this package.
 """
 
 from queen.ledger.base import Ledger

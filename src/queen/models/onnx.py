@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.errors import DtypeError, OptionError
+from queen.extras import install
 from queen.models.graph import Graph, Head, add_outputs, embed_weights
 from queen.models.outside import Gives, StoredModel, check_columns
 from queen.recipe import Recipe
@@ -257,5 +258,5 @@ def import_runtime() -> Any:
     try:
         import onnxruntime  # noqa: PLC0415  (an extra)
     except ImportError as error:
-        raise OptionError("ONNX models need ONNX Runtime: pip install 'queen-guard[onnx]'") from error
+        raise OptionError(f"ONNX models need ONNX Runtime: {install('onnx')}") from error
     return onnxruntime

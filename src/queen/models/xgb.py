@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.errors import DtypeError, OptionError
+from queen.extras import install
 from queen.models.outside import StoredModel, check_columns
 from queen.recipe import Recipe
 from queen.types import Inputs
@@ -85,5 +86,5 @@ def import_xgboost() -> Any:
     try:
         import xgboost  # noqa: PLC0415  (an extra)
     except ImportError as error:
-        raise OptionError("xgboost models need xgboost: pip install 'queen-guard[xgboost]'") from error
+        raise OptionError(f"xgboost models need xgboost: {install('xgboost')}") from error
     return xgboost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from queen.refusal import Refusal, tell
+from queen.ledger.refusal import Refusal, tell
 from queen.serve.types import ServeError
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from starlette.requests import HTTPConnection
 
@@ -36,15 +37,15 @@ class Ask:
                 raise self._no_answer(error) from error
         return self._client
 
-    async def __call__(self, x: Asked) -> Reply:
-        """The answer to a batch (n, *input): (n, K) probabilities and verdicts."""
+    async def __call__(self, x: Asked) -> Reply[Any]:
+        """The answer to a batch (n, *input): verdicts, and probabilities (n, K), an array if x is one."""
         client = await self.client()
         try:
             return await self._guard.answer(x, client)
         except QueenError as error:
             raise self._no_answer(error) from error
 
-    def now(self, x: Asked) -> Reply:
+    def now(self, x: Asked) -> Reply[Any]:
         """The same for endpoints that are not `async`, which run in a thread and wait there."""
         try:
             asyncio.get_running_loop()

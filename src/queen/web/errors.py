@@ -21,7 +21,7 @@ from queen.errors import (
     RefusedError,
     ShapeError,
 )
-from queen.refusal import ACCUSED_MESSAGE, UNSAID_MESSAGE, Refusal, tell
+from queen.ledger.refusal import ACCUSED_MESSAGE, UNSAID_MESSAGE, Refusal, tell
 
 LOGGER = logging.getLogger("queen.web")
 NO_CLIENT = "no answer: this request does not say whose it is"

@@ -14,13 +14,12 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from queen.errors import CalibrationError, OptionError, ProtectionWarning
 from queen.guard import Guard, load
 from queen.ledger import Ledger, MemoryLedger, open_ledger
-from queen.types import Inputs, Reply
+from queen.types import Arrays, Inputs, Reply
 from queen.web.clients import Client
 
 CHECK_EVERY = 0.5  # seconds between two looks at whether the ledger has lost records or was taken over
@@ -29,7 +28,7 @@ FORGETFUL = (
     "ledger that all workers share: ledger='clients.sqlite' or ledger='redis://...'"
 )
 
-Asked = Inputs | NDArray[Any] | Mapping[str, NDArray[Any]]
+Asked = Inputs | Arrays
 """A batch (n, *input), a tensor or an array, or several of them by name."""
 LedgerSource = str | PathLike[str] | Callable[[], Ledger]
 """Where the clients are remembered: the address of a ledger, or a function that opens one."""
@@ -96,17 +95,19 @@ class ProcessGuard:
         if opened is not None and opened.is_ours:
             opened.guard.ledger.close()
 
-    async def answer(self, x: Asked, client: Client) -> Reply:
+    async def answer(self, x: Asked, client: Client) -> Reply[Any]:
         """The guard's answer to one batch of one client, from a thread, so that the event loop stays free.
 
         Whoever stops waiting gets no answer, but what a thread has begun goes on and stays on record.
         """
         return await asyncio.get_running_loop().run_in_executor(self._start_pool(), self._answer, x, client)
 
-    def _answer(self, x: Asked, client: Client) -> Reply:
+    def _answer(self, x: Asked, client: Client) -> Reply[Any]:
+        if not isinstance(x, Tensor | np.ndarray | Mapping):
+            raise TypeError(f"expected a tensor or an array to ask about, got {type(x).__name__}: torch.as_tensor(...)")
         guard = self.open()
         self._check(guard)
-        return guard.answer(_as_inputs(x), client=client.name, groups=client.groups)
+        return guard.answer(x, client=client.name, groups=client.groups)
 
     def _check(self, guard: Guard) -> None:
         """Raise where the ledger has lost records, or belongs to another bundle since it was opened."""
@@ -156,18 +157,3 @@ class ProcessGuard:
         self._inherited += [self._opened, self._pool]
         self._opened = self._pool = None
         self._pid = os.getpid()
-
-
-def _as_inputs(x: Asked) -> Inputs:
-    """Tensors as they are, arrays as tensors."""
-    if isinstance(x, Mapping):
-        return {name: _as_tensor(part) for name, part in x.items()}
-    return _as_tensor(x)
-
-
-def _as_tensor(x: torch.Tensor | NDArray[Any]) -> torch.Tensor:
-    if isinstance(x, np.ndarray):
-        return torch.from_numpy(np.array(x))  # a copy: it may be read-only, or change while the thread works
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"expected a tensor or an array to ask about, got {type(x).__name__}: use torch.as_tensor(...)")
-    return x

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from queen.core import inputs
+from queen.ledger.refusal import Refusal
 from queen.options import Group
-from queen.refusal import Refusal
 from queen.serve.queue.fair_queue import FairQueue
 from queen.serve.types import Caller, Query, ServeError
 

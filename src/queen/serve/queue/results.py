@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queen.ledger import Judgement
-from queen.refusal import explain
+from queen.ledger.refusal import explain
 from queen.serve.queue.request_queue import PendingRequest
 from queen.serve.refusal import refuse
 from queen.serve.types import ServeError

@@ -6,8 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from queen.ledger import Judgement
-from queen.ledger.words import Denial
+from queen.ledger.words import Denial, Judgement
 
 ACCUSED_MESSAGE = (
     "no answer: this client, or a group that it belongs to, stands accused of extraction; ask the operator"
