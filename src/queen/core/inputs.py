@@ -85,8 +85,8 @@ def check(x: object, like: Inputs, span: tuple[float, float] | None = None) -> I
     """`x` in the precision of `like`, or an error: it must have the same names, ranks, kinds and image sizes, be finite
     and not be empty.
 
-    Integer inputs are token ids, whose length may vary; all else, bytes (uint8) too, must have the shape of the training
-    data. Images must also keep to `span`, the smallest and the largest number in the training images.
+    Integer inputs are token ids, whose length may vary; all else, bytes (uint8) too, must have the shape of the
+    training data. Images must also keep to `span`, the smallest and the largest number in the training images.
     """
     if isinstance(like, Mapping):
         if not isinstance(x, Mapping) or set(x) != set(like):

@@ -85,5 +85,7 @@ def import_xgboost() -> Any:
     try:
         import xgboost  # noqa: PLC0415  (an extra)
     except ImportError as error:
-        raise OptionError("xgboost models need xgboost: pip install 'queen-guard[xgboost]'") from error
+        raise OptionError(
+            "xgboost models need xgboost: pip install 'queen-guard[xgboost]' (on Linux), or pip install xgboost"
+        ) from error
     return xgboost
