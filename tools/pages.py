@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from queen.bench.render.accused import digits_markdown, proof_markdown, read_back_markdown
 from queen.bench.render.markdown import markdown_table
+from queen.bench.render.models import lost_markdown
 from queen.bench.render.sentinel import (
     draw_threshold,
     evidence_markdown,
@@ -70,6 +71,7 @@ SERVE, CAPACITY, TIMING = RESULTS / "serve", RESULTS / "capacity/ledgers.json", 
 EVIDENCE, TOLERANCE, ODD, THRESHOLD, DIGITS = (
     RESULTS / f"sentinel/{name}.json" for name in ("evidence", "tolerance", "odd", "threshold", "digits")
 )
+LOST = RESULTS / "models/lost.json"
 SERVERS = {
     "none memory": "unprotected",
     "sentinel memory": "sentinel, `memory://`",
@@ -249,6 +251,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     },
     "docs/how-it-works.md": {"explained": explained_lines},
     "docs/reference/cli.md": {"commands": cli_reference},
+    "docs/models.md": {"lost": lambda: lost_markdown(_read(LOST))},
     "docs/reliability.md": {"goals": goals_table, "open goals": open_goals_table},
     "docs/honest-rerun.md": {
         "scope": rerun.scope_line,

@@ -1,4 +1,4 @@
-"""`queen protect`: from trained weights and data to a bundle."""
+"""`queen check` and `queen protect`: from trained weights and data to what is wrong with them, and to a bundle."""
 
 from __future__ import annotations
 
@@ -8,6 +8,44 @@ from typing import Annotated, Any
 import typer
 
 from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, epilog, err, jobs_on, out, print_json
+
+
+@app.command(
+    epilog=epilog(
+        "`queen check vgg16_bn --arg classes=10 --weights vgg.safetensors --data train.npz`, or `queen check model.onnx "
+        "--data train.npz`",
+        "findings",
+    )
+)
+def check(
+    factory: Annotated[str, typer.Argument(help="package.module:factory, a network of queen.zoo, or an .onnx file.")],
+    data: Annotated[Path, typer.Option(help="Training data, .npz with x and y.")],
+    weights: Annotated[Path | None, typer.Option(help="Trained weights, .safetensors; not for an .onnx file.")] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Held-out benign images, .npz with x (y is not needed) or .npy.")
+    ] = None,
+    arg: Annotated[list[str] | None, typer.Option(help="Factory argument, name=value (value in JSON).")] = None,
+    head: Annotated[str | None, typer.Option(help="Last layer, if not the last Linear.")] = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Say everything that is wrong with a model and its data, and what to do; exit code 1 if it cannot be protected."""
+    from dataclasses import asdict
+
+    import queen
+    from queen.core.inputs import find_device
+    from queen.fit.files import read_data, read_images, read_model
+
+    where = find_device(device)
+    model, _ = read_model(factory, arg or [], weights)
+    held_out = read_images(calibration) if calibration else None
+    found = queen.check(model.to(where), read_data(data), calibration=held_out, head=head)
+    if as_json:
+        print_json({"findings": [asdict(one) for one in found]})
+    else:
+        out.print(str(found), soft_wrap=True)
+    if found.stops:
+        raise typer.Exit(1)
 
 
 @app.command(

@@ -85,8 +85,8 @@ def check(x: object, like: Inputs, span: tuple[float, float] | None = None) -> I
     """`x` in the precision of `like`, or an error: it must have the same names, ranks, kinds and image sizes, be finite
     and not be empty.
 
-    Integer inputs are token ids, whose length may vary; everything else must have the shape of the training data.
-    Images must also keep to `span`, the smallest and the largest number in the training images.
+    Integer inputs are token ids, whose length may vary; all else, bytes (uint8) too, must have the shape of the
+    training data. Images must also keep to `span`, the smallest and the largest number in the training images.
     """
     if isinstance(like, Mapping):
         if not isinstance(x, Mapping) or set(x) != set(like):
@@ -102,7 +102,7 @@ def check(x: object, like: Inputs, span: tuple[float, float] | None = None) -> I
 def check_ids(x: Inputs, vocabulary: int | None, longest: int | None) -> None:
     """Refuse token ids (named `input_ids`, or the only tensor) that a model cannot look up: on a GPU that is fatal."""
     named = x.get("input_ids") if isinstance(x, Mapping) else x
-    if named is None or named.is_floating_point():
+    if named is None or not is_of_any_length(named):
         return
     low, high = (int(t) for t in named.aminmax())
     if low < 0 or (vocabulary is not None and high >= vocabulary):
@@ -110,6 +110,11 @@ def check_ids(x: Inputs, vocabulary: int | None, longest: int | None) -> None:
         raise RangeError(f"expected token ids from 0{upper}, got {low} to {high}")
     if longest is not None and named.ndim > 1 and named.shape[1] > longest:
         raise ShapeError(f"expected at most {longest} tokens, got {named.shape[1]}")
+
+
+def is_of_any_length(x: Tensor) -> bool:
+    """Whether these are token ids, of which a row may have any number; floats and bytes have a fixed shape."""
+    return not x.is_floating_point() and x.dtype != torch.uint8
 
 
 def is_image(x: object) -> bool:
@@ -133,11 +138,13 @@ def _check_one(x: object, like: Tensor, name: str, span: tuple[float, float] | N
         raise DtypeError(f"expected {name} to be a torch.Tensor, got {type(x).__name__}: use torch.as_tensor(...)")
     if _kind(x) != _kind(like):
         raise DtypeError(f"expected {name} of type {like.dtype}, got {x.dtype}: prepare it as the training data was")
-    same = x.ndim == like.ndim and (x.shape[1:] == like.shape[1:] or not like.is_floating_point())
+    same = x.ndim == like.ndim and (x.shape[1:] == like.shape[1:] or is_of_any_length(like))
     if not same:
         raise ShapeError(f"expected {name} of shape (n, {', '.join(map(str, like.shape[1:]))}), got {tuple(x.shape)}")
     if x.numel() == 0:
         raise EmptyBatchError(f"expected at least one row in {name}, got shape {tuple(x.shape)}")
+    if like.dtype == torch.uint8 and x.dtype != torch.uint8 and not 0 <= int(x.min()) <= int(x.max()) <= 255:
+        raise RangeError(f"expected {name} in bytes, from 0 to 255, got {int(x.min())} to {int(x.max())}")
     if x.dtype != like.dtype:
         x = x.to(like.dtype)  # before the next check: a float64 may overflow here
     if span is not None and _is_within(x, span):

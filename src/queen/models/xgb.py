@@ -86,5 +86,7 @@ def import_xgboost() -> Any:
     try:
         import xgboost  # noqa: PLC0415  (an extra)
     except ImportError as error:
-        raise OptionError(f"xgboost models need xgboost: {install('xgboost')}") from error
+        raise OptionError(
+            f"xgboost models need xgboost: {install('xgboost')} (on Linux), or pip install xgboost"
+        ) from error
     return xgboost

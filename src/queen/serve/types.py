@@ -69,14 +69,15 @@ class ModelSpec:
 
 
 def describe(bundle: Bundle, name: str, version: str = "1", *, digits: int | None = None) -> ModelSpec:
-    """The bundle's model as clients see it: floats as FP32, token ids as INT64 of any length; `digits` of answers."""
+    """The bundle's model as clients see it, by the type of its probe: floats as FP32, bytes (images in uint8) as UINT8,
+    token ids as INT64 of any length; `digits` of answers."""
     parts = inputs.tensors(bundle.probe.x)
     single = not isinstance(bundle.probe.x, Mapping)
     tensors = tuple(
         TensorSpec(
             INPUT if single else key,
-            "FP32" if t.is_floating_point() else "INT64",
-            (-1, *t.shape[1:]) if t.is_floating_point() else (-1,) * t.ndim,
+            "FP32" if t.is_floating_point() else "UINT8" if t.dtype == torch.uint8 else "INT64",
+            (-1,) * t.ndim if inputs.is_of_any_length(t) else (-1, *t.shape[1:]),
         )
         for key, t in parts.items()
     )

@@ -304,7 +304,9 @@ def test_metadata_names_the_tensors_and_nothing_fitted() -> None:
         "platform": "queen",
         "inputs": [{"name": "input", "datatype": "FP32", "shape": [-1, 1, 8, 8]}],
         "outputs": [{"name": "probabilities", "datatype": "FP32", "shape": [-1, 10]}],
+        "parameters": {"class_names": list(NAMED.class_names or ())},
     }
+    assert "parameters" not in model_metadata(replace(NAMED, class_names=None))
 
 
 def test_error_bodies_are_json_whatever_the_message() -> None:

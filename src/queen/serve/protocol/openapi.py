@@ -127,7 +127,8 @@ def _model(spec: ModelSpec) -> Schema:
     tensors = {"type": "array", "items": tensor, "minItems": 1}
     versions = {"type": "array", "items": {"const": spec.version}, "minItems": 1, "maxItems": 1}
     names = {"name": {"const": spec.name}, "versions": versions, "platform": TEXT}
-    return _object({**names, "inputs": tensors, "outputs": tensors})
+    classes = _object({"class_names": {"type": "array", "items": TEXT, "minItems": spec.classes}})
+    return _object({**names, "inputs": tensors, "outputs": tensors}, {"parameters": classes})
 
 
 def _get(summary: str, schema: Schema, *, key: bool = False) -> Schema:

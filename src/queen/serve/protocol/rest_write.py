@@ -171,13 +171,15 @@ def server_metadata(version: str) -> dict[str, object]:
 
 
 def model_metadata(spec: ModelSpec) -> dict[str, object]:
-    """What clients may know of the model."""
+    """What clients may know of the model; its classes by name, in their order, if they have names."""
+    names: dict[str, object] = {"parameters": {"class_names": list(spec.class_names)}} if spec.class_names else {}
     return {
         "name": spec.name,
         "versions": [spec.version],
         "platform": PLATFORM,
         "inputs": _tensors(spec.inputs),
         "outputs": _tensors([spec.output]),
+        **names,
     }
 
 

@@ -30,6 +30,7 @@ INTEGERS: Mapping[str, str] = {
     "UINT16": "<u2",
     "UINT8": "<u1",
 }
+MAX_BYTE = 255
 MAX_ID = np.iinfo(np.int64).max
 RAW_FACTOR = 16  # raw numbers for each one that is allowed in text
 SAFE = 1e38  # numbers whose Euclidean norm is below this are all finite in FP32
@@ -137,7 +138,8 @@ def find_dtype(tensor: TensorSpec, datatype: object) -> str:
     known = FLOATS if tensor.datatype in FLOATS else INTEGERS
     kind = known.get(datatype) if isinstance(datatype, str) else None
     if kind is None:
-        hint = ": send floats as the model was trained on" if known is FLOATS else ": send token ids"
+        whole = "bytes from 0 to 255" if tensor.datatype == "UINT8" else "token ids"
+        hint = ": send floats as the model was trained on" if known is FLOATS else f": send {whole}"
         raise ServeError(
             400, f"input '{tensor.name}': expected datatype {' or '.join(known)}, got {short(datatype)}{hint}"
         )
@@ -165,13 +167,17 @@ def _name_types(types: set[type]) -> str:
 
 
 def _as_tensor(tensor: TensorSpec, array: NDArray[Any], shape: tuple[int, ...]) -> Tensor:
-    """A copy in the model's precision: floats all finite, token ids all from 0 to 2^63 - 1."""
+    """A copy in the model's precision: floats all finite, bytes to 255, token ids all from 0 to 2^63 - 1."""
     if array.dtype.kind == "f":
         with np.errstate(all="ignore"):  # what overflows is infinite, and refused
             floats = array.astype(np.float32)
         if not np.isfinite(floats).all():
             raise ServeError(400, f"input '{tensor.name}': expected finite numbers within the range of FP32")
         return torch.from_numpy(floats.reshape(shape))
+    if tensor.datatype == "UINT8":
+        if array.min() < 0 or array.max() > MAX_BYTE:
+            raise ServeError(400, f"input '{tensor.name}': expected bytes from 0 to {MAX_BYTE}")
+        return torch.from_numpy(array.astype(np.uint8).reshape(shape))
     if array.min() < 0 or array.max() > MAX_ID:
         raise ServeError(400, f"input '{tensor.name}': expected token ids from 0 to 2^63 - 1")
     return torch.from_numpy(array.astype(np.int64).reshape(shape))
