@@ -53,16 +53,12 @@ def test_an_image_of_16_bits_is_the_same_image(tmp_path):
         ("L", (5, 9), "from 5 x 9 pixels in grey to 8 x 8 pixels in grey"),
         ("RGBA", (20, 8), "from 20 x 8 pixels in colour with transparency to 8 x 8 pixels in grey"),
         ("I;16", (8, 8), "from 8 x 8 pixels in grey of 16 bits to 8 x 8 pixels in grey"),
-        ("HSV", (8, 8), "from 8 x 8 pixels of mode HSV to 8 x 8 pixels in grey"),
     ],
 )
 def test_whoever_asks_with_a_picture_is_told_how_it_was_converted(tmp_path, mode, size, told):
     said: list[str] = []
-    path = tmp_path / ("image.tif" if mode == "HSV" else "image.png")
-    try:
-        Image.new(mode, size).save(path)
-    except OSError:
-        pytest.skip("this mode cannot be stored")
+    path = tmp_path / "image.png"
+    Image.new(mode, size).save(path)
     read_query(path, like(), on_convert=said.append)
     assert said == ([] if told is None else [f"'{path}' was converted {told}, which the model takes"])
 

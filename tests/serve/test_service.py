@@ -55,10 +55,8 @@ def test_a_pending_budget_means_503_and_a_failing_key_store_red_health(tmp_path)
 )
 def test_operators_hear_at_the_start_that_a_server_protects_less_than_usual(tmp_path, settings, told):
     async def check():
-        async with running_service(tmp_path, **{"ledger": f"sqlite:///{tmp_path / 'a.sqlite'}", **settings}) as (
-            one,
-            _,
-        ):
+        given = {"ledger": f"sqlite:///{tmp_path / 'a.sqlite'}", **settings}
+        async with running_service(tmp_path, **given) as (one, _):
             warnings = start_warnings(one)
             assert len(warnings) == len(told)
             assert all(warning.startswith(start) for warning, start in zip(warnings, told, strict=True))
