@@ -585,7 +585,7 @@ def grouped(budget: Limits = WIDE, *, enforce: bool = False, **options) -> Guard
     ("groups", "error", "match"),
     [
         (["club:1"], OptionError, "kinds with limits: tenant, net"),
-        (["tenant:1", "tenant:2"], OptionError, "at most one group of a kind"),
+        (["tenant:1", "tenant:2"], OptionError, "at most one group of each kind"),
         ("tenant:1", OptionError, "list of names"),
         (["tenant:1", "tenant:1"], OptionError, "at most one"),
         ([""], ClientError, "1 to 256 bytes"),

@@ -44,6 +44,17 @@ def test_shown_on_standard_error_only(capsys, monkeypatch):
     assert "3/3" in err  # a bar without a total knows it in the end
 
 
+def test_a_bar_knows_its_end_where_the_items_have_a_number(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    show = Progress(shown=True)
+    with show:
+        for expected, items in ((3, ["a", "b", "c"]), (None, iter("abc"))):
+            each = show.each("items", items)
+            next(each)
+            assert show._progress.tasks[-1].total == expected
+            list(each)
+
+
 def test_lines_are_said_one_by_one_and_never_broken(capsys):
     Progress(shown=True).say(["short: 12.5%", "x" * 300])
     assert tuple(capsys.readouterr()) == ("", "short: 12.5%\n" + "x" * 300 + "\n")

@@ -29,7 +29,7 @@ from tests.support.waiting import wait_for
 SECONDS = 20.0  # until a loss must be noticed that no request meets; half a second on an idle machine
 ROWS = 20  # of a thief's request before the alarm
 LOG_LOST, VOLATILE = r"-wal\) was deleted while in use", "is not durable: appendonly is 'no'"
-BACK = "went back in time|is empty|another one than before"
+BACK = "went back in time|is empty|is not the same ledger as before"
 
 
 def run(folder: Path, quick: bool) -> list[Check]:

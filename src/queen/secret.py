@@ -153,7 +153,7 @@ def check_not_lost(bundle: str | os.PathLike[str], ledger: Ledger, identity: str
     if path.exists():
         return
     if ledger.fact(f"{FACT} {identity}") is not None or next(iter(ledger.each_standing()), None) is not None:
-        raise SecretError(f"no secret '{path}', and this ledger has been used with one: {WAYS_OUT}")
+        raise SecretError(f"there is no secret '{path}', but this ledger was used with a secret: {WAYS_OUT}")
 
 
 def remember_secret(ledger: Ledger, identity: str, secret: bytes, *, replace: bool = False) -> None:

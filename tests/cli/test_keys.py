@@ -163,7 +163,7 @@ def test_with_a_redis_ledger_they_live_there(here, redis_url, monkeypatch):
         (["new", "anonymous"], "must not begin with"),
         (["new", "alice", "--group", "tenant"], "kind:name"),
         (["new", "alice", "--group", "net:1"], "net group"),
-        (["new", "alice", "--group", "t:1", "--group", "t:2"], "one group of a kind"),
+        (["new", "alice", "--group", "t:1", "--group", "t:2"], "one group of each kind"),
         (["new", "alice", "--extra-answers", "-1"], "extra_answers"),
         (["new", "alice", "--threshold", "nan"], "threshold"),
         (["new", "alice", "--ledger", "redis://127.0.0.1:1"], "127.0.0.1:1"),

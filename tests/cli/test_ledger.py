@@ -62,10 +62,10 @@ def test_the_environment_may_name_the_ledger(ledger, monkeypatch):
 
 def test_a_loss_is_accepted_and_the_log_says_who_did_it(ledger):
     text = run("ledger", "accept", "0" * 16, "--ledger", ledger, "--actor", "olga", "--force").output
-    assert "what was 0000000000000000 is" in text
+    assert "the ledger 0000000000000000 has the id" in text
     assert "no file" not in text
     with closing(open_ledger(ledger)) as opened:
-        assert f"is {opened.fact('id')} from now on" in text
+        assert f"has the id {opened.fact('id')} from now on" in text
         assert [(event.what, event.actor) for event in opened.events()] == [("accept", "olga")]
     assert "the id that the error names" in mistake("ledger", "accept", "x", "--ledger", ledger, "--force")
     assert "no option 'prefix'" in mistake(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from typer.main import get_command
 from queen.cli import app
 from queen.demo.run import demo_spec
 from queen.serve.settings import Settings
-from tests.support.paths import ROOT
+from tests.support.paths import ROOT, tracked
 from tests.support.references import find_reference, references_in
 from tools.reliability import read_goals
 
@@ -152,13 +151,6 @@ def test_every_goal_that_the_threat_model_names_has_a_row():
     numbers = {goal.number for goal in read_goals()}
     named = re.findall(r"[Gg]oals? ([\d, and]+)", THREATS.read_text())
     assert {int(number) for part in named for number in re.findall(r"\d+", part)} <= numbers
-
-
-def tracked() -> list[Path]:
-    """Files git knows or would take in."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
-    return [ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()]
 
 
 def test_no_file_names_a_folder_of_the_machine_it_was_made_on():

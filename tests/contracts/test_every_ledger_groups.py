@@ -101,7 +101,7 @@ def test_accounts_are_asked_in_the_order_of_their_kinds_and_what_one_denies_the_
 
 def test_two_groups_of_one_kind_are_refused_and_nothing_changes(ledger):
     rules = Rules(PLENTY, groups={"a": dict.fromkeys(["tenant:7", "tenant:8"], Group(limits=PLENTY))})
-    with pytest.raises(OptionError, match="one group of a kind"):
+    with pytest.raises(OptionError, match="one group of each kind"):
         judge(ledger, rules, picture(0))
     assert ledger.standings() == []
 

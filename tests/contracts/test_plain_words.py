@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.contracts.test_docs import ROOT, tracked
+from tests.support.paths import ROOT, tracked
 
 PUZZLES = (
     "every benign client is ever accused with probability at most",

@@ -4,7 +4,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from queen.errors import DtypeError, ShapeError
-from queen.fit.data import BATCH, batches, image_batches
+from queen.fit.data import BATCH, batches, count_batches, image_batches
 
 X = torch.arange(600 * 3.0).view(600, 3)
 Y = torch.arange(600) % 4
@@ -128,3 +128,20 @@ def test_named_tensors_may_come_without_labels():
 def test_what_holds_no_images_is_refused(data):
     with pytest.raises(DtypeError):
         list(image_batches(data))
+
+
+@pytest.mark.parametrize("data", KINDS.values(), ids=KINDS)
+def test_data_say_how_many_batches_they_will_give(data):
+    assert count_batches(data) == len(list(batches(data)))
+
+
+def test_images_alone_say_it_too_and_streams_do_not():
+    for data in (X, X.numpy(), {"a": X, "b": X}, [X[:3], X[3:5]], X[:0], X[:BATCH], X[: BATCH + 1]):
+        assert count_batches(data) == len(list(image_batches(data)))
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield X[0], Y[0]
+
+    assert count_batches(DataLoader(Stream())) is None
+    assert count_batches(("no labels",)) is None

@@ -45,6 +45,24 @@ def test_an_image_of_16_bits_is_the_same_image(tmp_path):
     assert torch.allclose(deep, read(PIXELS, like(), tmp_path), atol=1 / 255)
 
 
+@pytest.mark.parametrize(
+    ("mode", "size", "told"),
+    [
+        ("L", (8, 8), None),
+        ("RGB", (8, 8), "from 8 x 8 pixels in colour to 8 x 8 pixels in grey"),
+        ("L", (5, 9), "from 5 x 9 pixels in grey to 8 x 8 pixels in grey"),
+        ("RGBA", (20, 8), "from 20 x 8 pixels in colour with transparency to 8 x 8 pixels in grey"),
+        ("I;16", (8, 8), "from 8 x 8 pixels in grey of 16 bits to 8 x 8 pixels in grey"),
+    ],
+)
+def test_whoever_asks_with_a_picture_is_told_how_it_was_converted(tmp_path, mode, size, told):
+    said: list[str] = []
+    path = tmp_path / "image.png"
+    Image.new(mode, size).save(path)
+    read_query(path, like(), on_convert=said.append)
+    assert said == ([] if told is None else [f"'{path}' was converted {told}, which the model takes"])
+
+
 def test_channels_of_a_colour_image_stay_in_order(tmp_path):
     colour = np.zeros((8, 8, 3), np.uint8)
     colour[..., 0], colour[0, :, 2] = 255, 51

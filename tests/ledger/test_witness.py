@@ -197,7 +197,7 @@ def test_an_older_copy_is_refused_until_it_is_accepted(reopen, file: Path) -> No
         assert ledger.standing("alice").queries == 1
         assert [(event.what, event.actor) for event in ledger.events()] == [("accept", "boss")]
     shutil.copy(file.with_name("newer"), file)
-    with pytest.raises(LostStateError, match="another one than before"):  # what was given up stays so
+    with pytest.raises(LostStateError, match="is not the same ledger as before"):  # what was given up stays so
         reopen()
 
 
@@ -210,7 +210,7 @@ def test_a_file_that_is_gone_is_refused_and_not_made_anew(reopen, file: Path) ->
     assert not file.exists()
     with closing(SqliteLedger(file)) as ledger:  # another one
         judge(ledger)
-    with pytest.raises(LostStateError, match="another one than before"):
+    with pytest.raises(LostStateError, match="is not the same ledger as before"):
         reopen()
 
 

@@ -15,6 +15,7 @@ from queen.errors import OptionError, SecretError
 from queen.ledger import Budget
 from queen.serve.access.key_store import FileKeys
 from queen.serve.queue.admission import MAX_PARSES
+from queen.serve.run import start_warnings
 from queen.serve.settings import read_settings
 from queen.serve.types import Caller, Query, ServeError
 from tests.support.failing_ledger import FailingFor
@@ -39,6 +40,26 @@ def test_a_pending_budget_means_503_and_a_failing_key_store_red_health(tmp_path)
             (tmp_path / "keys.json").write_text("{")
             await one.key_watcher.refresh()
             assert not one.ready
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, []),
+        ({"observe": True}, ["observe is on"]),
+        ({"policy": "none"}, ["policy none protects nothing"]),
+        ({"observe": True, "ledger": "memory://"}, ["observe is on", "the ledger is in memory"]),
+    ],
+)
+def test_operators_hear_at_the_start_that_a_server_protects_less_than_usual(tmp_path, settings, told):
+    async def check():
+        given = {"ledger": f"sqlite:///{tmp_path / 'a.sqlite'}", **settings}
+        async with running_service(tmp_path, **given) as (one, _):
+            warnings = start_warnings(one)
+            assert len(warnings) == len(told)
+            assert all(warning.startswith(start) for warning, start in zip(warnings, told, strict=True))
 
     asyncio.run(check())
 

@@ -144,7 +144,7 @@ def _from_text(text: str) -> list[Binding]:
         taker = _from_text(text.removeprefix(UNFINISHED))[-1]
         raise BindingError(
             f"the ledger is being taken over by {taker}, or that was interrupted: wait, or run queen ledger rebind "
-            "BUNDLE --ledger LEDGER again, with that bundle or with the one that shall have it"
+            "BUNDLE --ledger LEDGER again, with that bundle or with the bundle that shall use the ledger"
         )
     try:
         return [Binding(**(stored | {"radius": _plain_radius(stored["radius"])})) for stored in json.loads(text)]

@@ -145,7 +145,7 @@ def _honest_answers(bundle: Bundle) -> str:
     parts = (
         f"{sum(report['records_per_class'])}{records.per} recorded in the discs and {extra.amount}{extra.per} others"
     )
-    total = f"{report['honest_answers']} distinct ones, " if records.per == extra.per == "" else ""
+    total = f"{report['honest_answers']} distinct answers: " if records.per == extra.per == "" else ""
     return f"Honest answers per client under the sentinel: at most {total}{parts}."
 
 
@@ -178,7 +178,7 @@ def _sentinel_statements(bundle: Bundle, account: dict[str, Any], alarm_after: A
     if bundle.sentinel.on_spent == "label-only":
         yield "Labels are NOT bounded: clients without budget still get them (on_spent label-only)."
     refused = report["calibration_first_refused"]
-    when = f"a client is first refused after {refused} of them" if refused is not None else "none is refused"
+    when = f"a client is first refused after {refused} of them" if refused is not None else "no query is refused"
     yield f"Replaying {report['calibration_images']} held-out images: {when}."
     yield (
         "Not caught: thieves with many accounts outside any group, thieves whose queries look like benign ones "

@@ -61,16 +61,15 @@ def image_batches(data: Images) -> Iterable[tuple[Inputs, Tensor | None]]:
 
 def count_batches(data: Images) -> int | None:
     """How many batches `batches` or `image_batches` will give; None where the data does not say."""
-    if isinstance(data, tuple) and len(data) == 2:
-        return count_batches(data[0])
-    if isinstance(data, Mapping | Tensor | np.ndarray):
-        x = _tensor(data, "x")
-        return -(-inputs.count(x) // BATCH)
     if isinstance(data, Dataset):
         data = _load(data)
     try:
-        return len(data)  # a loader or a list; those of streams raise
-    except TypeError:
+        if isinstance(data, tuple):
+            return -(-len(data[1]) // BATCH)
+        if isinstance(data, Mapping):
+            return -(-len(next(iter(data.values()))) // BATCH)
+        return -(-len(data) // BATCH) if isinstance(data, Tensor | np.ndarray) else len(data)
+    except (TypeError, IndexError, StopIteration):  # a stream has no length; wrong data is named where it is read
         return None
 
 

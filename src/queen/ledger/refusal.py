@@ -11,7 +11,7 @@ from queen.ledger.words import Denial, Judgement
 ACCUSED_MESSAGE = (
     "no answer: this client, or a group that it belongs to, stands accused of extraction; ask the operator"
 )
-UNSAID_MESSAGE = "no answer: this client gets none to this request; ask the operator"
+UNSAID_MESSAGE = "no answer: this request is refused; ask the operator"
 SEND_AGAIN = (
     "The other rows are on record, and sending them again costs nothing; with the parameter partial they are answered"
 )

@@ -145,7 +145,7 @@ def _scopes(
         return (own,)
     kinds = [check_client(name).partition(":")[0] for name in groups]
     if len(set(kinds)) != len(kinds):
-        raise OptionError(f"expected at most one group of a kind, got {sorted(groups)}")
+        raise OptionError(f"expected at most one group of each kind, got {sorted(groups)}")
     shared = [
         Scope(name, group=True, limits=group.limits, enforce=enforce and group.enforce_alarm)
         for _, (name, group) in sorted(zip(kinds, groups.items(), strict=True), key=itemgetter(0))

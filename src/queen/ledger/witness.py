@@ -80,7 +80,7 @@ class Witness:
         if ledger_id is not None and self.id in (accepted or "").split():
             self.id, self._epochs, self.problem, self.is_new = ledger_id, {}, None, True
             return
-        raise self._lost("is empty" if ledger_id is None else "is another one than before")
+        raise self._lost("is empty" if ledger_id is None else "is not the same ledger as before")
 
     def compare(self, part: str, epoch: int, before: int) -> None:
         """Raise `LostStateError` if a part is at a lower epoch than it was `before` it was asked.

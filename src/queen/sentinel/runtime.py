@@ -52,7 +52,7 @@ class SentinelRuntime:
                 listed = ", ".join(known) or "none"
                 raise OptionError(f"no limits for group '{name}'; kinds with limits: {listed} (option groups=...)")
         if len(set(kinds)) != len(kinds):
-            raise OptionError(f"expected at most one group of a kind, got {list(names)}")
+            raise OptionError(f"expected at most one group of each kind, got {list(names)}")
         return {name: known[kind] for name, kind in zip(names, kinds, strict=True)}
 
     def bets(

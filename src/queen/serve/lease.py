@@ -35,8 +35,8 @@ def acquire(ledger: str, address: str) -> Iterator[None]:
         if not _lock(handle):
             other = _read_address(handle)
             raise OptionError(
-                f"ledger '{path.with_suffix('')}' is served already, at {other}: one server a file; several servers "
-                "share a redis:// ledger"
+                f"ledger '{path.with_suffix('')}' is served already, at {other}: a file is for one server, "
+                "and several servers share a redis:// ledger"
             )
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps({"address": address, "pid": os.getpid()}).encode(), 0)

@@ -16,8 +16,7 @@ from queen.errors import OptionError
 from queen.ledger.open import SERVERS
 from queen.ledger.redis.script import parse_address
 from queen.options import MAX_DIGITS
-from queen.serve.group_limits import Amount, GroupLimits
-from queen.serve.sources import Environment, SettingsFile, explain, explain_variable
+from queen.serve.sources import Amount, Environment, GroupLimits, SettingsFile, explain, explain_variable
 
 MIB = 1 << 20
 AUTO: Final = "auto"

@@ -1,12 +1,17 @@
-"""Where settings come from behind the flags: environment variables, then a file. What a flag gives is final."""
+"""Where settings come from behind the flags, which are final: environment variables, then a file; and their values."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic_settings import EnvSettingsSource, SettingsError, YamlConfigSettingsSource
+
+from queen.allowance import read_amount
+from queen.options import Group, Limits
 
 EXAMPLES = '["10.0.0.0/8"] or {"tenant": {"extra_answers": 20000}}'
 ONE_OF = ({"webhook_secret", "webhook_secret_file"},)  # whoever gives one setting of a set gives none of the others
@@ -51,3 +56,27 @@ def explain(error: Any, known: Iterable[str]) -> str:
         return "must be given"
     why = error["msg"].removeprefix("Value error, ")
     return f"{why}, got {error['input']!r}"[:300] if error["loc"] else why
+
+
+def _read(value: object) -> object:
+    """Numbers in text, as they come from the environment, as numbers; whether they are right is said by `Limits`."""
+    return read_amount(value) if isinstance(value, str) else value
+
+
+Amount = Annotated[int | float | str | None, BeforeValidator(_read)]
+
+
+class GroupLimits(BaseModel):
+    """Limits of one kind of group; see `queen.options.Group`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    radius: float | None = None
+    threshold: Amount = None
+    extra_answers: Amount = None
+    enforce_alarm: bool = False
+
+    def with_defaults(self, limits: Limits) -> Group:
+        """A group with these limits, and those of the guard where none is set."""
+        own = self.model_dump(exclude={"enforce_alarm"}, exclude_none=True)
+        return Group(limits=replace(limits, **own), enforce_alarm=self.enforce_alarm)

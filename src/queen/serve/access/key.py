@@ -130,4 +130,4 @@ def _check_groups(groups: tuple[str, ...]) -> None:
             raise OptionError(f"the caller's address decides its {NETWORK} group, got '{group}': choose another kind")
         kinds.append(kind)
     if len(set(kinds)) != len(kinds):
-        raise OptionError(f"expected at most one group of a kind, got {list(groups)}")
+        raise OptionError(f"expected at most one group of each kind, got {list(groups)}")

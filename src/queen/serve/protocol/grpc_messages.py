@@ -127,7 +127,7 @@ def _match_raw_parts(message: oip.ModelInferRequest, raw: list[memoryview]) -> l
     if any(entry.HasField("contents") for entry in message.inputs):
         raise ServeError(400, "expected raw_input_contents or contents, got both")
     if len(raw) != count:
-        raise ServeError(400, f"expected {count} raw_input_contents, one an input, got {len(raw)}")
+        raise ServeError(400, f"expected {count} raw_input_contents, one for each input, got {len(raw)}")
     return raw
 
 

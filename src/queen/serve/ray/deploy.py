@@ -77,7 +77,7 @@ def _find_serve() -> Any:
 def _for_replicas(settings: Settings) -> Settings:
     """The settings for replicas, which run in folders of their own, behind proxies that speak only HTTP."""
     if settings.metrics_port >= 0:
-        raise OptionError("replicas may share a machine, so none has a metrics port: ask /metrics with an admin key")
+        raise OptionError("replicas may share a machine, so they have no metrics port: ask /metrics with an admin key")
     log.log("REST only: there is no gRPC on Ray")
     return settings.model_copy(
         update={

@@ -50,9 +50,13 @@ class Replica:
         log.setup(settings.log_level, json=settings.log_format == "json")
         own = take_fingerprint(settings.bundle)
         if own.bundle != fingerprint.bundle:
-            raise BundleError(f"the bundle '{settings.bundle}' on {process_name()} is another one: copy it anew")
+            raise BundleError(
+                f"the bundle '{settings.bundle}' on {process_name()} is not the one that was deployed: copy it again"
+            )
         if own.secret != fingerprint.secret:
-            raise SecretError(f"the secret beside '{settings.bundle}' on {process_name()} is another one: copy it anew")
+            raise SecretError(
+                f"the secret beside '{settings.bundle}' on {process_name()} is not the deployed one: copy it again"
+            )
         self.service = Service.open(settings)
         self.service.metrics.label(replica=name)
         self._name = name
