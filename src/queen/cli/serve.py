@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from queen.errors import OptionError
 if TYPE_CHECKING:
     from queen.serve.run import Ports
     from queen.serve.service import Service
+    from queen.serve.settings import Settings
 
 EPILOG = """Example: `queen serve build/demo/bundle --ledger redis://localhost:6379 --policy sentinel`
 
@@ -22,8 +24,11 @@ Clients need a key: `queen keys new alice`. Settings also come from the environm
 (`--config serve.yaml`)."""
 
 
-def serve(config: Path | None, **given: Any) -> None:
-    """Serve a bundle to clients of the Open Inference Protocol, over REST and gRPC."""
+SUMMARY = "Serve a bundle to clients of the Open Inference Protocol, over REST and gRPC."
+
+
+def serve(kind: type[Settings], config: Path | None, **given: Any) -> None:
+    """Serve with settings of this kind, from flags, the environment and a file."""
     import json
 
     from queen.serve.settings import read_settings
@@ -34,8 +39,8 @@ def serve(config: Path | None, **given: Any) -> None:
             given["groups"] = json.loads(groups)
         except ValueError as error:
             raise OptionError(f"--groups must be JSON, got {groups!r}") from error
-    given["trusted_proxy"] = tuple(given["trusted_proxy"]) if given["trusted_proxy"] else None
-    settings = read_settings(given, config)
+    given |= {name: tuple(value) or None for name, value in given.items() if isinstance(value, list)}
+    settings = read_settings(given, config, kind)
     if settings.policy == "none":
         err.print("warning: policy none protects nothing; every answer is the model's own", style="yellow")
     if settings.ray:
@@ -55,6 +60,8 @@ def _print_addresses(service: Service, ports: Ports) -> None:
     settings = service.settings
     scheme = "https" if settings.tls_cert else "http"
     err.print(f"model      {service.spec.name}")
+    if service.upstream_health is not None:
+        err.print(f"upstream   {service.upstream_health.address}")
     err.print(f"REST       {scheme}://{settings.host}:{ports.rest}/v2/models/{service.spec.name}/infer")
     if ports.grpc:
         err.print(f"gRPC       {settings.host}:{ports.grpc}")
@@ -66,14 +73,12 @@ def _print_addresses(service: Service, ports: Ports) -> None:
         err.print("no keys yet: queen keys new NAME", style="yellow")
 
 
-def _parameters() -> list[inspect.Parameter]:
+def _parameters(kind_of_settings: type[Settings]) -> list[inspect.Parameter]:
     """The settings as parameters that typer understands; unset ones are left to environment and file."""
-    from queen.serve.settings import Settings
-
-    texts = ("extra_answers", "groups", "release_every", "threshold")
-    annotations: dict[str, Any] = {"trusted_proxy": list[str] | None, **dict.fromkeys(texts, str | None)}
+    lists, texts = ("trusted_proxy", "upstream_header"), ("extra_answers", "groups", "release_every", "threshold")
+    annotations: dict[str, Any] = {**dict.fromkeys(lists, list[str] | None), **dict.fromkeys(texts, str | None)}
     parameters = []
-    for name, field in Settings.model_fields.items():
+    for name, field in kind_of_settings.model_fields.items():
         own: Any = field.annotation
         kind: Any = annotations.get(name) or own | None
         flag = f"--{name.replace('_', '-')}"
@@ -99,26 +104,33 @@ def _default_text(field: Any) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
-def register() -> None:
-    """Add the command, if its extra is installed."""
+def register(name: str, find_settings: Callable[[], type[Settings]], summary: str, epilog: str) -> None:
+    """Add a command that serves with these settings, if its extra is installed."""
     try:
-        parameters = _parameters()
+        kind = find_settings()
     except ModuleNotFoundError:
 
         def missing(bundle: str) -> None:
-            """Serve a bundle to clients (needs the extra: pip install 'queen[serve]')."""
             raise OptionError("this command needs the extra 'serve': pip install 'queen[serve]'")
 
-        app.command(name="serve")(missing)
+        missing.__doc__ = f"{summary.rstrip('.')} (needs the extra: pip install 'queen[serve]')."
+        app.command(name=name)(missing)
         return
 
     def command(**given: Any) -> None:
-        serve(**given)
+        serve(kind, **given)
 
-    command.__doc__ = serve.__doc__
+    parameters = _parameters(kind)
+    command.__doc__ = summary
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    app.command(name="serve", epilog=EPILOG)(command)
+    app.command(name=name, epilog=epilog)(command)
 
 
-register()
+def _find_settings() -> type[Settings]:
+    from queen.serve.settings import Settings
+
+    return Settings
+
+
+register("serve", _find_settings, SUMMARY, EPILOG)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.bundle.bundle import NO_CALIBRATION, Bundle, Probe
+from queen.bundle.model import RemoteModel
 from queen.bundle.report import Benign, Report, mean_square_sensitivity
 from queen.core import inputs
 from queen.core.geometry import Geometry, check_labels, measure, nearest_centre
@@ -106,6 +107,8 @@ def protect(
     recipe = shadow_recipe(shadows)
     generator = torch.Generator().manual_seed(seed)
     with Progress(progress) as show:
+        if isinstance(model, RemoteModel):
+            model.learn_head(x for x, _ in batches(train_data))
         sample = _sample(train_data, model)
         split = find_split(model, sample, head)
         outputs = _extract(split, train_data, sample, show, keep_inputs=recipe.kind == "network")
