@@ -88,9 +88,9 @@ def recognise_model(bundle: Bundle) -> None:
     try:
         with torch.inference_mode():
             features, logits = bundle.split(probe.x)
-    except UpstreamError:  # which says nothing about the model
-        raise
     except Exception as error:  # whatever a stranger's forward pass may raise
+        if isinstance(error, UpstreamError) and error.kind != "unusable":  # which says nothing about the model
+            raise
         raise BundleModelError(f"the bundle belongs to another model: {error}") from error
     if (name := difference(probe, features, logits)) is not None:
         raise BundleModelError(f"the bundle belongs to another model: its {name} differ on the stored probe")

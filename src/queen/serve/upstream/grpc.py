@@ -13,8 +13,7 @@ from google.protobuf.message import DecodeError
 from queen.errors import UpstreamError, UpstreamFailure
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.upstream.client import MAX_BYTES, Asking, UpstreamClient
-from queen.serve.upstream.rest import check_found
-from queen.serve.upstream.tensors import SentTensor, UpstreamMetadata, UpstreamReply, unpack
+from queen.serve.upstream.tensors import SentTensor, UpstreamMetadata, UpstreamReply, check_reply, new_id, unpack
 
 SERVICE = "/inference.GRPCInferenceService"
 CONTENTS = {"FP32": "fp32_contents", "FP64": "fp64_contents"}  # where numbers do not come as raw bytes
@@ -90,13 +89,14 @@ class GrpcClient(UpstreamClient):
         make, wanted = oip.ModelInferRequest, self.asking.outputs
         request = make(
             model_name=self.asking.model,
+            id=new_id(),
             inputs=[
                 make.InferInputTensor(name=one.name, datatype=one.datatype, shape=one.array.shape) for one in tensors
             ],
             outputs=[make.InferRequestedOutputTensor(name=name) for name in wanted],
             raw_input_contents=[one.array.tobytes() for one in tensors],
         )
-        return _read(self._call("ModelInfer", request, oip.ModelInferResponse, deadline), wanted)
+        return _read(request.id, self._call("ModelInfer", request, oip.ModelInferResponse, deadline), wanted)
 
     def _call(self, method: str, request: Any, kind: Any, deadline: float) -> Any:
         """The answer to a call; one whose connection broke is tried once more, once there is a new one."""
@@ -123,7 +123,7 @@ class GrpcClient(UpstreamClient):
         raise AssertionError  # never
 
 
-def _read(message: Any, wanted: Sequence[str]) -> UpstreamReply:
+def _read(asked: str, message: Any, wanted: Sequence[str]) -> UpstreamReply:
     raw, found = list(message.raw_output_contents), dict[str, Any]()
     if raw and len(raw) != len(message.outputs):
         raise UpstreamError(f"{len(message.outputs)} outputs came with {len(raw)} raw contents", "unusable")
@@ -134,5 +134,5 @@ def _read(message: Any, wanted: Sequence[str]) -> UpstreamReply:
             field = CONTENTS.get(entry.datatype)
             values = raw[i] if raw else list(getattr(entry.contents, field)) if field else None
             found[entry.name] = unpack(entry.name, entry.datatype, list(entry.shape), values)
-    check_found(found, wanted)
+    check_reply(asked, message.id, found, wanted)
     return UpstreamReply(found, message.model_version)

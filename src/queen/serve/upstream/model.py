@@ -6,7 +6,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from queen.bundle.bundle import Probe
@@ -26,14 +28,16 @@ from queen.types import Inputs
 MAX_BATCH = 64  # rows of one question upstream, unless somebody says
 FACTORY = f"{__name__}:UpstreamModel"
 LOGITS_ALONE = "none"
-MOST_PROBES = 16  # versions of the upstream's model that have passed the probe and are remembered
+LEAST, ROUNDING = 1e-6, 0.1  # the least probability, and how far the sum of rounded ones may be from 1
+MOST_VERSIONS = 16  # versions of the upstream's model that have passed the probe and are remembered
 
 
 class UpstreamModel(RemoteModel):
     """Asks the model `model` of the server at `url` (http, https, grpc, grpcs); `forward` gives its logits (n, K).
 
     `features` and `logits` name two outputs of that model; `features` None or "none": there are logits alone, which
-    then are the features, too. `input` names the input, where the server does not say. `headers` are lines such as
+    then are the features, too. Where not even these are, `probabilities` names an output whose logarithms stand in for
+    them. `input` names the input, where the server does not say. `headers` are lines such as
     "Authorization: Bearer ...", never stored. Questions have at most `max_batch` rows and must be answered within
     `timeout` seconds each. `binary` sends raw tensors over REST, or JSON; None: as the server says it takes them.
     `width` and `classes` are those of the head, in a bundle.
@@ -51,6 +55,7 @@ class UpstreamModel(RemoteModel):
         model: str | None = None,
         features: str | None = "features",
         logits: str = "logits",
+        probabilities: str | None = None,
         input: str | None = None,
         headers: Sequence[str] = (),
         timeout: float = 5.0,
@@ -61,14 +66,15 @@ class UpstreamModel(RemoteModel):
     ) -> None:
         super().__init__()
         self.address = read_address(url)
-        self.features = None if features in (None, "", LOGITS_ALONE) else features
-        if not logits or self.features == logits:
+        self.features = None if probabilities or features in (None, "", LOGITS_ALONE) else features
+        self.logits, self.probabilities = probabilities or logits, probabilities
+        if not logits or self.features == self.logits:
             raise OptionError(
                 f"expected the names of two outputs, got '{features}' for features and '{logits}' for logits"
             )
         if timeout <= 0 or max_batch < 1:
             raise OptionError(f"expected a timeout above 0 and at least 1 row, got {timeout} s and {max_batch}")
-        self.logits, self.input, self.max_batch = logits, input, max_batch
+        self.input, self.max_batch = input, max_batch
         self._model, self._timeout, self._binary = model, timeout, binary
         self._headers = read_headers(headers)
         self._knows_head = False
@@ -88,7 +94,8 @@ class UpstreamModel(RemoteModel):
     @property
     def recipe(self) -> Recipe:
         """How a bundle makes this again: where to ask for what, without headers."""
-        options = {"model": self._model, "features": self.features, "logits": self.logits, "input": self.input}
+        names = {"features": self.features, "logits": self.logits, "probabilities": self.probabilities}
+        options = {"model": self._model, "input": self.input, **names}
         limits = {"timeout": self._timeout, "max_batch": self.max_batch, "binary": self._binary}
         sizes = {"width": self.head.in_features, "classes": self.head.out_features}
         return Recipe(FACTORY, {"url": str(self.address), **options, **limits, **sizes})
@@ -100,7 +107,10 @@ class UpstreamModel(RemoteModel):
         if self.is_closed:
             raise UpstreamError("the upstream is not asked until it has passed its check", "closed")
         try:
-            return self._judge(*self._ask(named if x is None else x))
+            features, logits = self._ask(named if x is None else x)
+            made: Tensor = self.head(features.to(self.head.weight.device))
+            self._judge(made, logits)
+            return made
         except UpstreamError as error:
             self.on_error(error)
             raise
@@ -113,9 +123,7 @@ class UpstreamModel(RemoteModel):
 
     def check(self) -> None:
         """Ask the probe, whether closed or not; `UpstreamError` unless the network answers as it should."""
-        assert self._probe is not None  # noqa: S101
-        features, logits = self._ask(self._probe.x)
-        self._compare(features, self._judge(features, logits))
+        self._ask_probe(self._connected().ask)
 
     def take_head(self, weights: dict[str, Tensor], name: str) -> None:
         """Take the layer of this name from a state dict: a bundle's, or a network's."""
@@ -207,7 +215,7 @@ class UpstreamModel(RemoteModel):
             )
         if self._knows_head:
             client.most = self._most_bytes()
-        client.verify = self._verify if self._probe is not None else None
+        client.verify = self._ask_probe if self._probe is not None else None
         return client
 
     def _new_client(self, asking: Asking) -> UpstreamClient:
@@ -240,23 +248,15 @@ class UpstreamModel(RemoteModel):
 
     def _meet(self, client: UpstreamClient, version: str) -> None:
         """Ask the probe of a version of the model that nobody has tried; `UpstreamError` unless that answers it."""
-        self._verify(client.ask)
+        self._ask_probe(client.ask)
         if version not in self._versions:
             raise UpstreamError(f"version '{version[:60]}' of the model has not passed its check", "other_model")
-
-    def _verify(self, ask: Callable[[Sequence[SentTensor]], UpstreamReply]) -> None:
-        """Ask the probe over one connection."""
-        assert self._probe is not None  # noqa: S101
-        reply = ask(self._pack(self._probe.x))
-        features, logits = self._read(reply, inputs.count(self._probe.x))
-        self._compare(features, self._judge(features, logits))
-        if len(self._versions) >= MOST_PROBES:
-            self._versions.clear()
-        self._versions.add(reply.version)
 
     def _read(self, reply: UpstreamReply, rows: int) -> tuple[Tensor, Tensor]:
         """The answer's features and logits, of the right sizes."""
         logits = reply.outputs[self.logits]
+        if self.probabilities is not None:
+            logits = log_of(logits)
         features = logits if self.features is None else reply.outputs[self.features]
         width, classes = self.head.in_features, self.head.out_features
         for name, output, size in ((self.features, features, width), (self.logits, logits, classes)):
@@ -265,19 +265,29 @@ class UpstreamModel(RemoteModel):
                 raise UpstreamError(f"expected output '{name}' of shape {expected}, got {output.shape}", "unusable")
         return torch.from_numpy(features.copy()), torch.from_numpy(logits.copy())
 
-    def _judge(self, features: Tensor, logits: Tensor) -> Tensor:
-        """The logits that the head makes of the features; the upstream's own must be the same."""
-        with torch.no_grad():
-            made: Tensor = self.head(features.to(self.head.weight.device))
+    def _judge(self, made: Tensor, logits: Tensor) -> None:
+        """Raise `UpstreamError` unless the upstream's logits are those that the head made of its features."""
         if not is_same(made.cpu(), logits):
             raise UpstreamError("its logits are not what the head makes of its features", "unusable")
-        return made
 
-    def _compare(self, features: Tensor, logits: Tensor) -> None:
+    def _ask_probe(self, ask: Callable[[Sequence[SentTensor]], UpstreamReply]) -> None:
+        """Ask the probe; `UpstreamError` unless the network answers as it did when the bundle was made."""
         assert self._probe is not None  # noqa: S101
+        try:
+            reply = ask(self._pack(self._probe.x))
+            features, logits = self._read(reply, inputs.count(self._probe.x))
+        except UpstreamError as error:
+            if error.kind == "unusable":
+                raise UpstreamError(f"it runs another model, or a broken one: {error}", "other_model") from error
+            if error.kind == "rejected":  # no client's request is at fault
+                raise UpstreamError(f"it does not take the probe: {error}", "unready") from error
+            raise
         device = self._probe.logits.device
         if (name := difference(self._probe, features.to(device), logits.to(device))) is not None:
             raise UpstreamError(f"it runs another model: its {name} differ on the stored probe", "other_model")
+        if len(self._versions) >= MOST_VERSIONS:
+            self._versions.clear()
+        self._versions.add(reply.version)
 
     def _pack(self, x: Inputs) -> list[SentTensor]:
         if isinstance(x, Mapping):
@@ -285,6 +295,13 @@ class UpstreamModel(RemoteModel):
         said = self._metadata.inputs
         name = self.input or (next(iter(said)) if len(said) == 1 else INPUT)
         return [pack(name, x, said.get(name))]
+
+
+def log_of(probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Logits that give these probabilities (n, K); `UpstreamError` if they are none."""
+    if probabilities.min() < 0 or np.abs(probabilities.sum(1) - 1).max() > ROUNDING:
+        raise UpstreamError("what it calls probabilities are none", "unusable")
+    return np.log(np.maximum(probabilities, LEAST))
 
 
 def _as_floats(x: Inputs) -> Inputs:

@@ -24,6 +24,9 @@ class GuardSettings(Settings):
         None, description="Name of its output with features, or none for logits alone; the bundle's, or features."
     )
     upstream_logits: str | None = Field(None, description="Name of its output with logits; the bundle's, or logits.")
+    upstream_probabilities: str | None = Field(
+        None, description="Name of its output with probabilities, if it gives no logits: their logarithms stand in."
+    )
     upstream_input: str | None = Field(None, description="Name of its input, if it does not say.")
     upstream_header: tuple[str, ...] = Field(
         (), description="Header of every request upstream, 'Name: value'.", repr=False
@@ -61,6 +64,7 @@ class GuardSettings(Settings):
             "model": self.upstream_model,
             "features": self.upstream_features,
             "logits": self.upstream_logits,
+            "probabilities": self.upstream_probabilities,
             "input": self.upstream_input,
             "timeout": self.upstream_timeout,
             "max_batch": self.upstream_max_batch,

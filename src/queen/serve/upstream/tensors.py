@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,19 @@ class UpstreamReply:
 
     outputs: Mapping[str, NDArray[np.float32]]
     version: str
+
+
+def new_id() -> str:
+    """A name for a request, by which its answer is known; KServe answers none without one."""
+    return secrets.token_hex(8)
+
+
+def check_reply(asked: str, answered: object, found: Mapping[str, Any], wanted: Sequence[str]) -> None:
+    """Raise `UpstreamError` unless this answers the request of this name, and every wanted output came."""
+    if answered not in (None, "", asked):
+        raise _wrong("it answers another question")
+    if missing := [name for name in wanted if name not in found]:
+        raise _wrong(f"expected outputs {', '.join(wanted)}; {', '.join(missing)} did not come")
 
 
 @dataclass(frozen=True)
