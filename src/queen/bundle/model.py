@@ -89,8 +89,8 @@ def recognise_model(bundle: Bundle) -> None:
         with torch.inference_mode():
             features, logits = bundle.split(probe.x)
     except Exception as error:  # whatever a stranger's forward pass may raise
-        if isinstance(error, UpstreamError) and error.kind != "unusable":  # which says nothing about the model
-            raise
+        if isinstance(error, OptionError) or (isinstance(error, UpstreamError) and error.kind != "unusable"):
+            raise  # it is about how a network elsewhere is asked, and says nothing about which it is
         raise BundleModelError(f"the bundle belongs to another model: {error}") from error
     if (name := difference(probe, features, logits)) is not None:
         raise BundleModelError(f"the bundle belongs to another model: its {name} differ on the stored probe")

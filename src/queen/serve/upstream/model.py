@@ -157,10 +157,6 @@ class UpstreamModel(RemoteModel):
         self._probe = probe
         self.close()  # connections that nobody has tried
 
-    def connect(self) -> None:
-        """Ask which model there is, and what it takes and gives, unless that is known; `UpstreamError`."""
-        self._connected()
-
     def close(self) -> None:
         """Close all connections; the next question opens one."""
         with self._lock:
