@@ -207,7 +207,9 @@ def served_in_thread(home: Path, **settings: Any) -> Iterator[ThreadServer]:
     thread = threading.Thread(target=lambda: asyncio.Runner(loop_factory=loop_factory).run(serve()))
     thread.start()
     assert ready.wait(PATIENCE)
-    yield server[0]
-    server[0].loop.call_soon_threadsafe(stop.set)
-    thread.join(PATIENCE)
+    try:
+        yield server[0]
+    finally:
+        server[0].loop.call_soon_threadsafe(stop.set)
+        thread.join(PATIENCE)
     assert not thread.is_alive()

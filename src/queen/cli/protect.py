@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, err, jobs_on, out, print_json
+from queen.cli.upstream import (
+    UpstreamFeatures,
+    UpstreamHeaderFile,
+    UpstreamLogits,
+    UpstreamName,
+    UpstreamUrl,
+    upstream_model,
+)
+from queen.errors import OptionError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from queen.recipe import Recipe
 
 
 @app.command(
@@ -15,8 +29,11 @@ from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, err, 
     "--calibration held_out.npz --out bundle`"
 )
 def protect(
-    factory: Annotated[str, typer.Argument(help="package.module:factory, or a network of queen.zoo.")],
-    weights: Annotated[Path, typer.Option(help="Trained weights, .safetensors.")],
+    *,
+    factory: Annotated[
+        str | None, typer.Argument(help="package.module:factory, or a network of queen.zoo.", show_default=False)
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="Trained weights, .safetensors.", show_default=False)] = None,
     data: Annotated[Path, typer.Option(help="Training data, .npz with x and y.")],
     folder: Annotated[Path, typer.Option("--out", help="Bundle folder to write.")],
     calibration: Annotated[
@@ -69,9 +86,17 @@ def protect(
     shadows: Annotated[str, typer.Option(help="head or network.")] = "head",
     seed: Annotated[int, typer.Option(help="Seed of map and shadows.")] = 0,
     device: Device = "cpu",
+    upstream: UpstreamUrl = None,
+    upstream_name: UpstreamName = None,
+    upstream_features: UpstreamFeatures = "features",
+    upstream_logits: UpstreamLogits = "logits",
+    upstream_header_file: UpstreamHeaderFile = None,
     as_json: Json = False,
 ) -> None:
-    """Fit a defense around a trained model and write it as a bundle."""
+    """Fit a defense around a trained model and write it as a bundle.
+
+    With --upstream the network stays on another server, and the bundle holds its last layer alone (see `queen guard`).
+    """
     import shutil
     import warnings
     from dataclasses import replace
@@ -80,13 +105,11 @@ def protect(
     from queen.allowance import read_amount
     from queen.core.inputs import find_device
     from queen.errors import ProtectionWarning
-    from queen.fit.files import Prepared, attempt, check_folder, factory_args, read_data, read_images, read_weights
+    from queen.fit.files import Prepared, check_folder, factory_args, read_data, read_images
     from queen.fit.price import UNFINISHED
     from queen.fit.shadows import ShadowRecipe
     from queen.options import Sentinel, default_limits
     from queen.price.measure import Pricing
-    from queen.recipe import Recipe
-    from queen.zoo import NETWORKS
 
     given: dict[str, Any] = {} if radius is None else {"radius": radius}
     texts = {"threshold": threshold, "extra_answers": extra_answers}
@@ -94,10 +117,16 @@ def protect(
     usual = default_limits(policy or ("sentinel" if calibration else "paper"))
     where = find_device(device)
     args = factory_args(arg or [])
-    recipe = Recipe("queen.zoo:build", {"name": factory, **args}) if factory in NETWORKS else Recipe(factory, args)
-    model = attempt(recipe.build, f"cannot build '{factory}'", TypeError, ValueError, RuntimeError)
-    state = read_weights(weights)
-    attempt(lambda: model.load_state_dict(state), f"'{weights}' does not fit '{factory}'", RuntimeError)
+    model: nn.Module
+    recipe: Recipe | None = None
+    if upstream is not None and factory is None:
+        names = {"model": upstream_name, "features": upstream_features, "logits": upstream_logits}
+        model = upstream_model(upstream, weights, head, upstream_header_file, **{**names, **args})
+        head = None
+    elif upstream is None and factory is not None and weights is not None:
+        model, recipe = _read_model(factory, args, weights)
+    else:
+        raise OptionError("expected FACTORY and --weights, or --upstream URL for a network that another server runs")
     check_folder(folder)  # before the work, not after it
     held_out: Any = "train" if calibration == Path("train") else read_images(calibration) if calibration else None
     train = read_data(data)
@@ -125,8 +154,8 @@ def protect(
             max_copy=max_copy,
             price=pricing,
             shadows=ShadowRecipe(kind=shadows),  # type: ignore[arg-type]  # protect() says which kinds there are
-            factory=recipe.factory,
-            factory_args=recipe.args,
+            factory=recipe.factory if recipe else None,
+            factory_args=recipe.args if recipe else None,
             seed=seed,
             progress=None if as_json else True,
         )
@@ -142,3 +171,16 @@ def protect(
         print_json({"bundle": str(folder), "identity": guard.bundle.identity, "report": guard.report})
     else:
         out.print(f"bundle {folder} written, identity {guard.bundle.identity[:16]}")
+
+
+def _read_model(factory: str, args: dict[str, Any], weights: Path) -> tuple[nn.Module, Recipe]:
+    """The trained network, and how to build it again."""
+    from queen.fit.files import attempt, read_weights
+    from queen.recipe import Recipe
+    from queen.zoo import NETWORKS
+
+    recipe = Recipe("queen.zoo:build", {"name": factory, **args}) if factory in NETWORKS else Recipe(factory, args)
+    model = attempt(recipe.build, f"cannot build '{factory}'", TypeError, ValueError, RuntimeError)
+    state = read_weights(weights)
+    attempt(lambda: model.load_state_dict(state), f"'{weights}' does not fit '{factory}'", RuntimeError)
+    return model, recipe

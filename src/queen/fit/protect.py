@@ -131,7 +131,7 @@ def protect(
             mapping=map_net,
             geometry=geometry,
             shadows=shadow_models,
-            probe=_probe(split, sample, generator),
+            probe=_probe(split, sample, generator, outputs.span if isinstance(model, RemoteModel) else None),
             reference=_reference(outputs, generator),
             limits=limits,
             observe=observe,
@@ -270,8 +270,11 @@ def _report(
 
 
 @torch.inference_mode()
-def _probe(split: Split, sample: Inputs, generator: torch.Generator) -> Probe:
-    """Random rows shaped like the data (no training image is stored) and the model's features and logits for them."""
+def _probe(split: Split, sample: Inputs, generator: torch.Generator, span: tuple[float, float] | None = None) -> Probe:
+    """Random rows shaped like the data (no training image is stored) and the model's features and logits for them.
+
+    They keep to the span, if there is one: another server may refuse other images.
+    """
     device = next(split.model.parameters()).device
 
     def noise(t: Tensor) -> Tensor:
@@ -284,6 +287,8 @@ def _probe(split: Split, sample: Inputs, generator: torch.Generator) -> Probe:
         return (scaled + t.float().mean()).to(t.dtype)
 
     x = {k: noise(t.cpu()) for k, t in sample.items()} if isinstance(sample, Mapping) else noise(sample.cpu())
+    if span is not None and isinstance(x, Tensor):
+        x = x.clamp(*span)
     placed = inputs.to(x, device)
     features, logits = split(placed)
     return Probe(placed, features.float(), logits.float())

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from queen.errors import UpstreamError, UpstreamFailure
 from queen.serve.protocol import oip_pb2 as oip
 from queen.serve.upstream.client import MAX_BYTES, Asking, UpstreamClient
+from queen.serve.upstream.rest import MAX_SAID
 from queen.serve.upstream.tensors import SentTensor, UpstreamMetadata, UpstreamReply, check_reply, new_id, unpack
 
 SERVICE = "/inference.GRPCInferenceService"
@@ -25,6 +26,7 @@ FAILURES: dict[grpc.StatusCode, UpstreamFailure] = {
     grpc.StatusCode.NOT_FOUND: "unready",
     grpc.StatusCode.UNIMPLEMENTED: "unready",
 }
+CLOSE_AFTER = 1.0  # seconds
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_BYTES),
     ("grpc.max_send_message_length", -1),
@@ -77,8 +79,11 @@ class GrpcClient(UpstreamClient):
         return None
 
     def close(self) -> None:
-        """Close the channel."""
-        self._channel.close()
+        """Close the channel, a moment after gRPC's thread has heard that nobody watches it any more, or it would crash."""
+        self._channel.unsubscribe(self._note_state)
+        later = threading.Timer(CLOSE_AFTER, self._channel.close)
+        later.daemon = True
+        later.start()
 
     def _note_state(self, state: grpc.ChannelConnectivity) -> None:
         if state is grpc.ChannelConnectivity.READY:
@@ -113,7 +118,8 @@ class GrpcClient(UpstreamClient):
                 if code is grpc.StatusCode.UNAVAILABLE and connected and not is_last:
                     continue
                 failure = FAILURES.get(code, "rejected")
-                raise UpstreamError(f"gRPC status {code.name} from {method}", failure) from error
+                said = " ".join((error.details() or "").split())[:MAX_SAID]
+                raise UpstreamError(f"gRPC status {code.name} from {method}: {said}", failure) from error
             if method == "ModelInfer" and len(raw) > self.most:
                 raise UpstreamError(f"expected at most {self.most} bytes", "unusable")
             try:

@@ -21,6 +21,7 @@ from queen.serve.upstream.wire import WireConnection
 
 BINARY = "binary_tensor_data"
 LENGTH = "Inference-Header-Content-Length"
+MAX_SAID = 300  # bytes of an error, for the operator
 MAX_IDLE = 8  # connections kept open
 CANNOT_NOW = (401, 403, 404, 429, 502, 503)
 TOO_LATE = (408, 504)
@@ -169,7 +170,8 @@ class RestClient(UpstreamClient):
         except (OSError, HTTPException, ValueError) as error:  # the last for headers that are no text
             raise UpstreamError(f"the connection broke: {_short(error)}", "unreachable") from error
         if status != 200:
-            raise UpstreamError(f"HTTP status {status} from {request.path}", _failure(status))
+            said = " ".join(body[:MAX_SAID].decode("utf-8", "replace").split())
+            raise UpstreamError(f"HTTP status {status} from {request.path}: {said}", _failure(status))
         if (received.get("Content-Encoding") or "identity").strip().lower() != "identity":
             raise UpstreamError("it packs its answers though it was asked not to", "unusable")
         return _header_length(received.get(LENGTH), len(body)), body
