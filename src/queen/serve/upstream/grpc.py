@@ -79,7 +79,7 @@ class GrpcClient(UpstreamClient):
         return None
 
     def close(self) -> None:
-        """Close the channel, a moment after gRPC's thread has heard that nobody watches it any more, or it would crash."""
+        """Close the channel, a moment after gRPC's own thread has heard that nobody watches it: else that crashes."""
         self._channel.unsubscribe(self._note_state)
         later = threading.Timer(CLOSE_AFTER, self._channel.close)
         later.daemon = True

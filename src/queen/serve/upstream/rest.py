@@ -67,9 +67,8 @@ class RestClient(UpstreamClient):
             except BaseException:
                 connection.close()
                 raise
-            else:
-                self._keep(connection)
-                return reply
+            self._keep(connection)
+            return reply
         raise AssertionError  # never
 
     def metadata(self) -> UpstreamMetadata:
@@ -137,6 +136,7 @@ class RestClient(UpstreamClient):
             raise UpstreamError(f"cannot connect: {_short(error)}", "unreachable") from error
 
     def _verified_connection(self, deadline: float) -> WireConnection:
+        """A new one; where the server closes each after one answer, one more that was opened just afterwards."""
         connection = self._new_connection(deadline)
         try:
             if self.verify is not None:
@@ -144,7 +144,10 @@ class RestClient(UpstreamClient):
         except BaseException:
             connection.close()
             raise
-        return connection
+        if connection.is_usable:
+            return connection
+        connection.close()
+        return self._new_connection(deadline)
 
     def _keep(self, connection: WireConnection) -> None:
         with self._lock:
