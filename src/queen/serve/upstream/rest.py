@@ -64,6 +64,7 @@ class RestClient(UpstreamClient):
                 connection.close()
                 if is_last or error.kind != "unreachable":
                     raise
+                continue
             except BaseException:
                 connection.close()
                 raise
