@@ -34,6 +34,7 @@ from queen.bench.studies.run import read_study_result
 from queen.demo.plot import draw_cost
 from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
+from queen.serve.upstream.settings import GuardSettings
 from tools import rerun
 from tools.prices import (
     lengths_markdown,
@@ -55,6 +56,7 @@ from tools.strength import (
 )
 from tools.studies import cifar_detectors
 from tools.threats import remaining_markdown
+from tools.upstream import upstream_markdown
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -105,9 +107,9 @@ def study_figures(name: str) -> str:
     return STUDIES[name].to_markdown(read_study_result(name, RESULTS / "studies"))
 
 
-def settings_table() -> str:
+def settings_table(fields: Mapping[str, FieldInfo] = Settings.model_fields) -> str:
     """Every setting of the server with its flag, default and meaning."""
-    rows = [(_flag(name), _default(field), field.description or "") for name, field in Settings.model_fields.items()]
+    rows = [(_flag(name), _default(field), field.description or "") for name, field in fields.items()]
     return markdown_table(("setting", "default", "meaning"), rows)
 
 
@@ -269,6 +271,12 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "speed": server_speed,
         "timing": answer_times,
         "settings": settings_table,
+    },
+    "docs/upstream.md": {
+        "upstream": upstream_markdown,
+        "guard settings": lambda: settings_table(
+            {name: field for name, field in GuardSettings.model_fields.items() if name not in Settings.model_fields}
+        ),
     },
     "docs/threat-model.md": {"what remains": lambda: remaining_markdown(_read(DEMO), read_results(ACCUSED))},
     "docs/studies.md": {f"study {name}": partial(study_figures, name) for name in STUDIES}
