@@ -26,12 +26,13 @@ OUT = oip.ModelInferResponse.InferOutputTensor
 FEATURES, LOGITS = np.array([[1, 2], [3, 4]], np.float32), np.array([[0.5], [-0.5]], np.float32)
 
 
+def named(first: str, second: str) -> list[OUT]:
+    return [OUT(name=first, datatype="FP32", shape=[2, 2]), OUT(name=second, datatype="FP32", shape=[2, 1])]
+
+
 def answer(**changes: Any) -> bytes:
     fields: dict[str, Any] = {
-        "outputs": [
-            OUT(name="features", datatype="FP32", shape=[2, 2]),
-            OUT(name="logits", datatype="FP32", shape=[2, 1]),
-        ],
+        "outputs": named("features", "logits"),
         "raw_output_contents": [FEATURES.tobytes(), LOGITS.tobytes()],
     }
     return oip.ModelInferResponse(**(fields | changes)).SerializeToString()
