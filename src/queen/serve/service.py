@@ -152,7 +152,8 @@ class Service:
     @property
     def advice(self) -> list[str]:
         """What operators should know, a sentence each."""
-        return [*self._advice, *self.auth.unnamed_proxies.advice]
+        upstream = self.upstream_health.advice if self.upstream_health else []
+        return [*self._advice, *self.auth.unnamed_proxies.advice, *upstream]
 
     @property
     def ready(self) -> bool:

@@ -59,8 +59,11 @@ def test_answers_are_the_models_own_and_nothing_else_is_shown(guarded):
     assert on_record(guarded) == 40
 
 
-@pytest.mark.parametrize("guarded", ["http", "grpc"], indirect=True)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("guarded", "fault"),
+    [*(("http", fault) for fault in FAULTS), *(("grpc", fault) for fault in ("slow 2", "error", "fewer"))],
+    indirect=["guarded"],
+)
 def test_without_a_usable_answer_there_is_none_and_nothing_is_recorded(guarded, upstream, fault):
     assert guarded.infer(digits()[:1])[0] == 200
     upstream.behave(fault)
@@ -166,7 +169,7 @@ def served(tmp_path, **options):
     return start()
 
 
-@pytest.mark.parametrize("scheme", ["http", "grpc"])
+@pytest.mark.parametrize("scheme", ["http", pytest.param("grpc", marks=pytest.mark.long)])
 def test_an_upstream_that_dies_under_load_and_comes_back_costs_nobody_anything(tmp_path, scheme):
     with kserve_upstream(tmp_path) as upstream:
         options = {"upstream": upstream.url(scheme), "upstream_model": "digits", "upstream_timeout": 1}

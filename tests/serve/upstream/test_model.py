@@ -18,9 +18,8 @@ from queen.serve.upstream.model import UpstreamModel
 from tests.support.guards import QUICK, images
 from tests.support.guards import digits as flat_digits
 from tests.support.server import served_in_thread
-from tests.support.serving import KNOWN, TRAIN, digits, honest, small_bundle, trained
+from tests.support.serving import TRAIN, digits, honest, small_bundle, trained
 
-kserve_tests = [pytest.mark.slow, pytest.mark.real]
 QUIET = {"mapping": QUICK, "progress": False, "policy": "strict"}
 
 
@@ -108,7 +107,7 @@ class TestWithKServe:
 
     @pytest.mark.parametrize("binary", [True, False])
     def test_raw_tensors_and_json_say_the_same_and_large_batches_go_in_parts(self, upstream, binary):
-        model = UpstreamModel(upstream.rest, model="digits", binary=binary, max_batch=17)
+        model = UpstreamModel(upstream.rest, model="digits", binary=binary, max_batch=3)
         guard = queen.load(small_bundle(), lambda: model)
         assert torch.allclose(guard.measure(digits()).honest, honest(digits()), atol=1e-5)
 
@@ -117,11 +116,9 @@ class TestWithKServe:
         other = copy.deepcopy(guard.bundle.split.model)
         assert torch.equal(other(digits()), guard.bundle.split.model(digits()))
 
-    @pytest.mark.parametrize("scheme", ["http", "grpc"])
-    def test_logits_alone_are_features_too(self, upstream, tmp_path, scheme):
-        model = UpstreamModel(upstream.url(scheme), model="digits", features=None)
-        held_out = images(flat_digits()[0][KNOWN])
-        guard = queen.protect(model, data(), calibration=held_out, mapping=QUICK, progress=False)
+    def test_logits_alone_are_features_too(self, upstream, tmp_path):
+        model = UpstreamModel(upstream.grpc, model="digits", features=None)
+        guard = queen.protect(model, data(), **QUIET)
         guard.save(tmp_path / "bundle")
         loaded = queen.load(tmp_path / "bundle")
         assert loaded.bundle.probe.features.shape[1] == 10

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from queen.serve.upstream.address import Address, Headers
 from queen.serve.upstream.tensors import SentTensor, UpstreamMetadata, UpstreamReply
 
-Verify = Callable[[Callable[[Sequence[SentTensor]], UpstreamReply]], None]
+Ask = Callable[[Sequence[SentTensor]], UpstreamReply]
+Verify = Callable[[Ask], None]
 """Asks with the function that it is given, over one connection, and raises unless the right network answers."""
 
 MAX_BYTES = 1 << 28  # of an answer whose size is not known beforehand

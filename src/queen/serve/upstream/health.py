@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -15,6 +16,7 @@ from queen.serve.upstream.model import UpstreamModel
 from queen.serve.upstream.settings import GuardSettings
 
 CHECK_EVERY = 5.0  # seconds between two looks at an upstream that works
+SHORTEST = 0.05  # seconds between two looks in any case
 RETRY_EVERY = 0.5  # seconds between two looks at an upstream that failed
 CLOSING = ("unreachable", "late", "other_model")  # what says at once that others would not be answered either
 
@@ -52,9 +54,18 @@ class UpstreamHealth:
         """Whether the upstream may be asked."""
         return not self._model.is_closed
 
+    @property
+    def advice(self) -> list[str]:
+        """What operators should know, a sentence each."""
+        if self.works:
+            return []
+        return [f"nobody is answered: the upstream {self.address} is not asked until it passes its check (see the log)"]
+
     def report(self, error: UpstreamError) -> None:
         """Note that a question failed; called in the model's thread."""
         self._metrics.upstream_error(error.kind)
+        if error.kind == "closed":  # which is known
+            return
         if error.kind in CLOSING:
             self._set(error)
         if self._loop is not None:
@@ -64,15 +75,17 @@ class UpstreamHealth:
         """Look at the upstream for ever."""
         self._loop = asyncio.get_running_loop()
         while True:
-            try:
-                async with asyncio.timeout(self._every if self.works else RETRY_EVERY):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await self._wait()
             self._wake.clear()
             await self._loop.run_in_executor(self._pool, self._check)
-            if not self.works:  # however many questions fail meanwhile
-                await asyncio.sleep(RETRY_EVERY)
+
+    async def _wait(self) -> None:
+        """Until it is time to look again; never so short that requests which fail make it look all the time."""
+        await asyncio.sleep(SHORTEST if self.works else RETRY_EVERY)
+        if self.works:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._every):
+                    await self._wake.wait()
 
     def _check(self) -> None:
         try:

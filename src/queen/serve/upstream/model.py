@@ -6,9 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from queen.bundle.bundle import Probe
@@ -18,17 +16,16 @@ from queen.errors import BundleModelError, OptionError, UpstreamError
 from queen.recipe import Recipe
 from queen.serve.types import INPUT
 from queen.serve.upstream.address import read_address, read_headers
-from queen.serve.upstream.client import BYTES_PER_NUMBER, MAX_SMALL, Asking, UpstreamClient
+from queen.serve.upstream.client import BYTES_PER_NUMBER, MAX_SMALL, Ask, Asking, UpstreamClient
 from queen.serve.upstream.grpc import GrpcClient
 from queen.serve.upstream.head import identity, make_linear, solve_head
 from queen.serve.upstream.rest import RestClient
-from queen.serve.upstream.tensors import SentTensor, UpstreamMetadata, UpstreamReply, pack
+from queen.serve.upstream.tensors import SentTensor, UpstreamMetadata, UpstreamReply, log_of, pack
 from queen.types import Inputs
 
 MAX_BATCH = 64  # rows of one question upstream, unless somebody says
 FACTORY = f"{__name__}:UpstreamModel"
 LOGITS_ALONE = "none"
-LEAST, ROUNDING = 1e-6, 0.1  # the least probability, and how far the sum of rounded ones may be from 1
 MOST_VERSIONS = 16  # versions of the upstream's model that have passed the probe and are remembered
 
 
@@ -104,9 +101,9 @@ class UpstreamModel(RemoteModel):
         """Logits (n, K) of one batch."""
         if not self._knows_head:
             raise OptionError("the head of this upstream is not known yet: queen.protect(model, data) learns it")
-        if self.is_closed:
-            raise UpstreamError("the upstream is not asked until it has passed its check", "closed")
         try:
+            if self.is_closed:
+                raise UpstreamError("the upstream is not asked until it has passed its check", "closed")
             features, logits = self._ask(named if x is None else x)
             made: Tensor = self.head(features.to(self.head.weight.device))
             self._judge(made, logits)
@@ -232,21 +229,23 @@ class UpstreamModel(RemoteModel):
     def _ask(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """Features (n, D) and logits (n, K), as the upstream gives them."""
         client = self._connected()
-        parts = []
-        for start in range(0, inputs.count(x), self.max_batch):
-            part = inputs.take(x, slice(start, start + self.max_batch))
-            reply = client.ask(self._pack(part))
-            if self._probe is not None and reply.version not in self._versions:
-                self._meet(client, reply.version)
-            parts.append(self._read(reply, inputs.count(part)))
-        features, logits = (torch.cat(column) for column in zip(*parts, strict=True))
+        features, logits, versions = self._collect(client.ask, x)
+        if self._probe is not None and not versions <= self._versions:
+            self._ask_probe(client.ask)
+            if new := versions - self._versions:
+                raise UpstreamError(f"version '{min(new)[:60]}' of the model has not passed its check", "other_model")
         return features, logits
 
-    def _meet(self, client: UpstreamClient, version: str) -> None:
-        """Ask the probe of a version of the model that nobody has tried; `UpstreamError` unless that answers it."""
-        self._ask_probe(client.ask)
-        if version not in self._versions:
-            raise UpstreamError(f"version '{version[:60]}' of the model has not passed its check", "other_model")
+    def _collect(self, ask: Ask, x: Inputs) -> tuple[Tensor, Tensor, set[str]]:
+        """Features, logits, and the versions of the model that gave them, asked for in parts if there are many rows."""
+        parts, versions = [], set()
+        for start in range(0, inputs.count(x), self.max_batch):
+            part = inputs.take(x, slice(start, start + self.max_batch))
+            reply = ask(self._pack(part))
+            parts.append(self._read(reply, inputs.count(part)))
+            versions.add(reply.version)
+        features, logits = (torch.cat(column) for column in zip(*parts, strict=True))
+        return features, logits, versions
 
     def _read(self, reply: UpstreamReply, rows: int) -> tuple[Tensor, Tensor]:
         """The answer's features and logits, of the right sizes."""
@@ -266,12 +265,11 @@ class UpstreamModel(RemoteModel):
         if not is_same(made.cpu(), logits):
             raise UpstreamError("its logits are not what the head makes of its features", "unusable")
 
-    def _ask_probe(self, ask: Callable[[Sequence[SentTensor]], UpstreamReply]) -> None:
+    def _ask_probe(self, ask: Ask) -> None:
         """Ask the probe; `UpstreamError` unless the network answers as it did when the bundle was made."""
         assert self._probe is not None  # noqa: S101
         try:
-            reply = ask(self._pack(self._probe.x))
-            features, logits = self._read(reply, inputs.count(self._probe.x))
+            features, logits, versions = self._collect(ask, self._probe.x)
         except UpstreamError as error:
             if error.kind == "unusable":
                 raise UpstreamError(f"it runs another model, or a broken one: {error}", "other_model") from error
@@ -283,7 +281,7 @@ class UpstreamModel(RemoteModel):
             raise UpstreamError(f"it runs another model: its {name} differ on the stored probe", "other_model")
         if len(self._versions) >= MOST_VERSIONS:
             self._versions.clear()
-        self._versions.add(reply.version)
+        self._versions |= versions
 
     def _pack(self, x: Inputs) -> list[SentTensor]:
         if isinstance(x, Mapping):
@@ -291,13 +289,6 @@ class UpstreamModel(RemoteModel):
         said = self._metadata.inputs
         name = self.input or (next(iter(said)) if len(said) == 1 else INPUT)
         return [pack(name, x, said.get(name))]
-
-
-def log_of(probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Logits that give these probabilities (n, K); `UpstreamError` if they are none."""
-    if probabilities.min() < 0 or np.abs(probabilities.sum(1) - 1).max() > ROUNDING:
-        raise UpstreamError("what it calls probabilities are none", "unusable")
-    return np.log(np.maximum(probabilities, LEAST))
 
 
 def _as_floats(x: Inputs) -> Inputs:

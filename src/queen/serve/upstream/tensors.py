@@ -24,6 +24,7 @@ KINDS: Mapping[str, str] = {
     "FP32": "<f4",
     "FP64": "<f8",
 }
+LEAST, ROUNDING = 1e-6, 0.1  # the least probability, and how far the sum of rounded ones may be from 1
 ANSWERED = ("FP32", "FP64", "FP16")  # datatypes of features and logits
 
 
@@ -104,6 +105,13 @@ def unpack(name: Any, datatype: Any, shape: Any, values: Any) -> NDArray[np.floa
     if not np.isfinite(floats).all():
         raise _wrong(f"output '{name:.60}' holds NaN or infinity")
     return floats
+
+
+def log_of(probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Logits that give these probabilities (n, K); `UpstreamError` if they are none."""
+    if probabilities.min() < 0 or np.abs(probabilities.sum(1) - 1).max() > ROUNDING:
+        raise _wrong("what it calls probabilities are none")
+    return np.log(np.maximum(probabilities, LEAST))
 
 
 def _from_numbers(name: str, values: object) -> NDArray[Any]:
