@@ -14,7 +14,7 @@ from types import TracebackType
 # `queen --help` lists the commands in the order in which their modules are imported, and groups last.
 # isort: off
 from queen.cli import audit, demo, protect, ask, inspect, certify, price, calibrate, speed, operate, migrate, serve  # noqa: F401
-from queen.cli import guard, bench, keys, ledger  # noqa: F401
+from queen.cli import bench, keys, ledger  # noqa: F401
 # isort: on
 
 from queen.cli.shared import app, err, secret_warnings, visible

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, err, jobs_on, out, print_json
-from queen.cli.upstream import (
+from queen.cli.guard import (
     UpstreamFeatures,
     UpstreamHeaderFile,
     UpstreamLogits,
@@ -16,6 +15,7 @@ from queen.cli.upstream import (
     UpstreamUrl,
     upstream_model,
 )
+from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, err, jobs_on, out, print_json
 from queen.errors import OptionError
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queen.cli import guard
 from queen.cli.shared import app, err
 from queen.errors import OptionError
 
@@ -134,3 +135,4 @@ def _find_settings() -> type[Settings]:
 
 
 register("serve", _find_settings, SUMMARY, EPILOG)
+register("guard", guard.find_guard_settings, guard.SUMMARY, guard.EPILOG)
