@@ -36,6 +36,9 @@ from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
 from queen.serve.upstream.settings import GuardSettings
 from tools import rerun
+from tools.cli_reference import cli_reference
+from tools.explain import draw as draw_explained
+from tools.explain import explained_lines
 from tools.prices import (
     lengths_markdown,
     limits_markdown,
@@ -48,7 +51,9 @@ from tools.reliability import goals_table, open_goals_table
 from tools.strength import (
     ablation_table,
     data_free_line,
+    few_table,
     labels_table,
+    plan_line,
     radius_table,
     release_line,
     shadows_line,
@@ -223,6 +228,8 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "CONTRIBUTING.md": {"submit": submit_markdown},
     "docs/attacks.md": {
         "training speed": speed_table,
+        "plan": plan_line,
+        "few answers": few_table,
         "labels": labels_table,
         "ablation": ablation_table,
         "radius": radius_table,
@@ -242,6 +249,8 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "sold": sold_markdown,
         "proof": lambda: proof_markdown(read_back_reports()),
     },
+    "docs/how-it-works.md": {"explained": explained_lines},
+    "docs/reference/cli.md": {"commands": cli_reference},
     "docs/reliability.md": {"goals": goals_table, "open goals": open_goals_table},
     "docs/honest-rerun.md": {
         "scope": rerun.scope_line,
@@ -314,6 +323,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     (root / "docs" / "cost.png").write_bytes(draw_cost(_read(DEMO)["sentinel"]["cost"]))
     (root / "docs" / "price.png").write_bytes(price_picture())
     (root / "docs" / "threshold.png").write_bytes(draw_threshold(_read(THRESHOLD)))
+    draw_explained(root / "docs")
     (root / "docs" / "leaderboard.png").write_bytes(rerun.leaderboard_picture())
     return 0
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # MLServer in an environment of its own, with a small network, and a guard in front of it: examples/mlserver/run.sh
-# Needs `queen` (pip install 'queen[serve,bench]') on the PATH and a package index that is reachable; writes to build/mlserver.
+# Needs `queen` (pip install 'queen-guard[serve,bench]') on the PATH and a package index that is reachable; writes to build/mlserver.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)

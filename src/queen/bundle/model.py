@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from queen.bundle.bundle import Bundle, Probe
 from queen.core.split import TOLERANCE
 from queen.errors import BundleModelError, OptionError, UpstreamError
+from queen.models import as_module
 from queen.recipe import Recipe
 from queen.types import Inputs
 
-Model = nn.Module | Callable[[], nn.Module] | str
-"""How a caller may give the model: a module, a function that returns one, or "package.module:factory"."""
+Model = Any
+"""How a caller may give the model: a module, or what `queen.models.as_module` makes one of; a function that returns it;
+or "package.module:factory"."""
 
 
 class RemoteModel(nn.Module):
@@ -52,16 +54,16 @@ def is_channels_last(model: nn.Module) -> bool:
 def build_model(recipe: dict[str, Any] | None, model: Model | None) -> nn.Module:
     """The network, with untrained weights: from what the caller gave, else from the recipe in the bundle."""
     try:
-        if isinstance(model, str):
+        if isinstance(model, str) and not model.endswith(".onnx"):
             return Recipe(model).build()
         if model is not None:
             # A copy: filling in weights must not change the caller's own module.
-            network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
-            if not isinstance(network, nn.Module):
-                raise OptionError(f"model must be or return a torch.nn.Module, got {type(network).__name__}")
-            return network
+            is_function = callable(model) and not isinstance(model, nn.Module)
+            return copy.deepcopy(as_module(model() if is_function else model))
         if recipe is not None:
             return Recipe(**recipe).build()
+    except BundleModelError:
+        raise
     except Exception as error:  # whatever a factory may raise
         raise BundleModelError(f"cannot rebuild the bundle's model: {type(error).__name__}: {error}") from error
     raise BundleModelError("this bundle does not say how to build its model: queen.load(path, model=your_factory)")

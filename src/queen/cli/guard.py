@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queen.errors import OptionError
+from queen.extras import missing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -15,11 +16,10 @@ if TYPE_CHECKING:
     from queen.serve.settings import Settings
 
 SUMMARY = "Guard a model that runs on another server of the Open Inference Protocol."
-EPILOG = """Example: `queen guard bundle --upstream http://triton:8000 --upstream-model digits`
-
-The upstream must give features and logits as outputs, and nobody but this server may reach it: who can ask it directly
-goes around the guard. Clients need a key: `queen keys new alice`. Settings also come from the environment
-(QUEEN_UPSTREAM=grpc://triton:8001) and from a file (`--config guard.yaml`)."""
+EXAMPLE = "`queen guard bundle --upstream http://triton:8000 --upstream-model digits`"
+BELOW = """The upstream must give features and logits as outputs, and nobody but this server may reach it: whoever can ask
+it directly goes around the guard. Clients need a key: `queen keys new alice`. Settings also come from the environment
+(QUEEN_UPSTREAM=grpc://triton:8001) and from a file (`--config guard.yaml`); a flag always wins."""
 UpstreamUrl = Annotated[
     str | None,
     typer.Option("--upstream", help="Server that runs the network: http://, https://, grpc:// or grpcs://HOST:PORT."),
@@ -45,7 +45,7 @@ def upstream_model(
     try:
         from queen.serve.upstream.model import UpstreamModel
     except ModuleNotFoundError as error:
-        raise OptionError("--upstream needs the extra 'serve': pip install 'queen[serve]'") from error
+        raise missing(error, "serve") from error
     headers = [] if header_file is None else [line for line in read_private(header_file).splitlines() if line.strip()]
     try:
         model = UpstreamModel(url, headers=headers, **options)

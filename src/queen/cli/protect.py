@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,27 +15,26 @@ from queen.cli.guard import (
     UpstreamUrl,
     upstream_model,
 )
-from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, err, jobs_on, out, print_json
+from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, epilog, err, jobs_on, out, print_json
 from queen.errors import OptionError
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from queen.recipe import Recipe
 
 
 @app.command(
-    epilog="Example: `queen protect vgg16_bn --arg classes=10 --weights vgg.safetensors --data train.npz "
-    "--calibration held_out.npz --out bundle`"
+    epilog=epilog(
+        "`queen protect vgg16_bn --arg classes=10 --weights vgg.safetensors --data train.npz --calibration "
+        "held_out.npz --out bundle`",
+        "bundle identity report",
+    )
 )
 def protect(
     *,
     factory: Annotated[
-        str | None, typer.Argument(help="package.module:factory, or a network of queen.zoo.", show_default=False)
+        str | None,
+        typer.Argument(help="package.module:factory, a network of queen.zoo, or an .onnx file.", show_default=False),
     ] = None,
-    weights: Annotated[Path | None, typer.Option(help="Trained weights, .safetensors.", show_default=False)] = None,
     data: Annotated[Path, typer.Option(help="Training data, .npz with x and y.")],
     folder: Annotated[Path, typer.Option("--out", help="Bundle folder to write.")],
+    weights: Annotated[Path | None, typer.Option(help="Trained weights, .safetensors; not for an .onnx file.")] = None,
     calibration: Annotated[
         Path | None,
         typer.Option(help="Held-out benign images, .npz with x (y is not needed) or .npy; 'train': no certificate."),
@@ -43,12 +42,14 @@ def protect(
     foreign: ForeignOption = None,
     weak: WeakOption = False,
     arg: Annotated[list[str] | None, typer.Option(help="Factory argument, name=value (value in JSON).")] = None,
-    head: Annotated[str | None, typer.Option(help="Last layer, if not the last Linear.")] = None,
+    head: Annotated[str | None, typer.Option(help="Name of the last layer, if it is not the last Linear.")] = None,
     policy: Annotated[
         str | None,
         typer.Option(help="paper, strict, sentinel or artifact; sentinel if there are calibration images, else paper."),
     ] = None,
-    alpha: Annotated[float, typer.Option(help="Sentinel: chance to ever accuse a benign client.")] = 1e-3,
+    alpha: Annotated[
+        float, typer.Option(help="Sentinel: highest probability that a benign client is ever accused.")
+    ] = 1e-3,
     on_alarm: Annotated[
         str, typer.Option(help="Sentinel: refuse, decoy, reverse, label-only or observe accused clients.")
     ] = "refuse",
@@ -83,7 +84,9 @@ def protect(
         float | None,
         typer.Option(help="Sentinel: choose limits so that no reference copy agrees with the model on this share."),
     ] = None,
-    shadows: Annotated[str, typer.Option(help="head or network.")] = "head",
+    shadows: Annotated[
+        str, typer.Option(help="Shadow models: head (a new last layer each) or network (trained from scratch).")
+    ] = "head",
     seed: Annotated[int, typer.Option(help="Seed of map and shadows.")] = 0,
     device: Device = "cpu",
     upstream: UpstreamUrl = None,
@@ -105,7 +108,7 @@ def protect(
     from queen.allowance import read_amount
     from queen.core.inputs import find_device
     from queen.errors import ProtectionWarning
-    from queen.fit.files import Prepared, check_folder, factory_args, read_data, read_images
+    from queen.fit.files import Prepared, check_folder, factory_args, read_data, read_images, read_model
     from queen.fit.price import UNFINISHED
     from queen.fit.shadows import ShadowRecipe
     from queen.options import Sentinel, default_limits
@@ -116,17 +119,15 @@ def protect(
     given |= {name: read_amount(text) for name, text in texts.items() if text is not None}
     usual = default_limits(policy or ("sentinel" if calibration else "paper"))
     where = find_device(device)
-    args = factory_args(arg or [])
-    model: nn.Module
-    recipe: Recipe | None = None
     if upstream is not None and factory is None:
         names = {"model": upstream_name, "features": upstream_features, "logits": upstream_logits}
-        model = upstream_model(upstream, weights, head, upstream_header_file, **{**names, **args})
+        options = {**names, **factory_args(arg or [])}
+        model, recipe = upstream_model(upstream, weights, head, upstream_header_file, **options), None
         head = None
-    elif upstream is None and factory is not None and weights is not None:
-        model, recipe = _read_model(factory, args, weights)
+    elif upstream is None and factory is not None:
+        model, recipe = read_model(factory, arg or [], weights)
     else:
-        raise OptionError("expected FACTORY and --weights, or --upstream URL for a network that another server runs")
+        raise OptionError("expected a FACTORY or an .onnx file, or --upstream URL for a network on another server")
     check_folder(folder)  # before the work, not after it
     held_out: Any = "train" if calibration == Path("train") else read_images(calibration) if calibration else None
     train = read_data(data)
@@ -171,16 +172,3 @@ def protect(
         print_json({"bundle": str(folder), "identity": guard.bundle.identity, "report": guard.report})
     else:
         out.print(f"bundle {folder} written, identity {guard.bundle.identity[:16]}")
-
-
-def _read_model(factory: str, args: dict[str, Any], weights: Path) -> tuple[nn.Module, Recipe]:
-    """The trained network, and how to build it again."""
-    from queen.fit.files import attempt, read_weights
-    from queen.recipe import Recipe
-    from queen.zoo import NETWORKS
-
-    recipe = Recipe("queen.zoo:build", {"name": factory, **args}) if factory in NETWORKS else Recipe(factory, args)
-    model = attempt(recipe.build, f"cannot build '{factory}'", TypeError, ValueError, RuntimeError)
-    state = read_weights(weights)
-    attempt(lambda: model.load_state_dict(state), f"'{weights}' does not fit '{factory}'", RuntimeError)
-    return model, recipe
