@@ -35,6 +35,7 @@ from queen.bench.studies.run import read_study_result
 from queen.demo.plot import draw_cost
 from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
+from queen.serve.upstream.settings import GuardSettings
 from tools import rerun
 from tools.cli_reference import cli_reference
 from tools.explain import draw as draw_explained
@@ -61,6 +62,7 @@ from tools.strength import (
 )
 from tools.studies import cifar_detectors
 from tools.threats import remaining_markdown
+from tools.upstream import upstream_markdown
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -112,9 +114,9 @@ def study_figures(name: str) -> str:
     return STUDIES[name].to_markdown(read_study_result(name, RESULTS / "studies"))
 
 
-def settings_table() -> str:
+def settings_table(fields: Mapping[str, FieldInfo] = Settings.model_fields) -> str:
     """Every setting of the server with its flag, default and meaning."""
-    rows = [(_flag(name), _default(field), field.description or "") for name, field in Settings.model_fields.items()]
+    rows = [(_flag(name), _default(field), field.description or "") for name, field in fields.items()]
     return markdown_table(("setting", "default", "meaning"), rows)
 
 
@@ -281,6 +283,12 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "speed": server_speed,
         "timing": answer_times,
         "settings": settings_table,
+    },
+    "docs/upstream.md": {
+        "upstream": upstream_markdown,
+        "guard settings": lambda: settings_table(
+            {name: field for name, field in GuardSettings.model_fields.items() if name not in Settings.model_fields}
+        ),
     },
     "docs/threat-model.md": {"what remains": lambda: remaining_markdown(_read(DEMO), read_results(ACCUSED))},
     "docs/studies.md": {f"study {name}": partial(study_figures, name) for name in STUDIES}

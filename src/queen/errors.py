@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from queen.ledger.refusal import Refusal
     from queen.types import Reply
+
+UpstreamFailure = Literal["unreachable", "late", "unready", "rejected", "unusable", "other_model", "closed"]
+"""What can be wrong with an upstream: no connection; no answer in time; it cannot answer anybody now; it does not take
+this request; its answer makes no sense; it runs another network; it is not asked until it has passed a check again."""
 
 
 class QueenError(Exception):
@@ -111,6 +115,19 @@ class BindingError(LedgerError):
 
 class CalibrationError(QueenError):
     """The sentinel cannot accuse anybody without held-out images to compare with."""
+
+
+class UpstreamError(QueenError):
+    """The server that runs the network gave no answer that can be used; `kind` says in a word what went wrong."""
+
+    def __init__(self, message: str, kind: UpstreamFailure) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+    @property
+    def may_be_the_request(self) -> bool:
+        """Whether another request might be answered, so that a batch is worth trying in parts."""
+        return self.kind in ("rejected", "unusable")
 
 
 class RefusedError(QueenError):

@@ -28,7 +28,8 @@ from queen.ledger import Budget
 from queen.serve.access.key_store import open_keys
 from queen.serve.run import Ports, running
 from queen.serve.service import Service
-from queen.serve.settings import read_settings
+from queen.serve.settings import Settings, read_settings
+from queen.serve.upstream.settings import GuardSettings
 from tests.support.paths import ROOT
 from tests.support.serving import inference_body, small_bundle
 from tests.support.waiting import PATIENCE
@@ -119,26 +120,32 @@ def run_queen(*arguments: str, **environment: str) -> subprocess.CompletedProces
 
 @contextmanager
 def started(
-    folder: Path, *, bundle: Path | None = None, patience: float = PATIENCE, module: str = "queen", **settings: Any
+    folder: Path,
+    *,
+    bundle: Path | None = None,
+    patience: float = PATIENCE,
+    module: str = "queen",
+    command: str = "serve",
+    **settings: Any,
 ) -> Iterator[Server]:
     """A server with a client key `alice` and an admin key `boss`; settings are those of `queen serve`."""
     home = Path(settings.pop("home", folder / "home"))
     ledger = settings.pop("ledger", "memory://")
     key, admin = _make_keys(home, ledger)
     flags = {"port": 0, "grpc_port": 0, "home": home, "ledger": ledger, "threads": 1, "release_every": 0, **settings}
-    command = [sys.executable, "-m", module, "serve", str(bundle or small_bundle())]
+    words = [sys.executable, "-m", module, command, str(bundle or small_bundle())]
     for name, value in flags.items():
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
-            command.append(flag if value else f"--no-{flag[2:]}")
+            words.append(flag if value else f"--no-{flag[2:]}")
         elif isinstance(value, list | tuple):
-            command += [part for one in value for part in (flag, str(one))]
+            words += [part for one in value for part in (flag, str(one))]
         else:
-            command += [flag, str(value)]
+            words += [flag, str(value)]
     log = folder / f"server-{time.monotonic_ns()}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            command, cwd=ROOT, stderr=file, stdout=file, env={**os.environ, "OMP_NUM_THREADS": "1"}
+            words, cwd=ROOT, stderr=file, stdout=file, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
     server = Server(home, ledger, key, admin, process=process, log=log)
     try:
@@ -175,7 +182,8 @@ def _wait(server: Server, patience: float) -> None:
 async def running_service(home: Path, **settings: Any) -> AsyncIterator[tuple[Service, Ports]]:
     """A server on this event loop, with a ledger in memory and no gRPC unless the settings say otherwise."""
     given = {"bundle": small_bundle(), "home": home, "ledger": "memory://", "port": 0, "grpc_port": -1}
-    service = Service.open(read_settings({**given, "release_every": 0, **settings}))
+    kind = GuardSettings if any(name.startswith("upstream") for name in settings) else Settings
+    service = Service.open(read_settings({**given, "release_every": 0, **settings}, kind=kind))
     async with running(service) as ports:
         yield service, ports
 
@@ -199,7 +207,9 @@ def served_in_thread(home: Path, **settings: Any) -> Iterator[ThreadServer]:
     thread = threading.Thread(target=lambda: asyncio.Runner(loop_factory=loop_factory).run(serve()))
     thread.start()
     assert ready.wait(PATIENCE)
-    yield server[0]
-    server[0].loop.call_soon_threadsafe(stop.set)
-    thread.join(PATIENCE)
+    try:
+        yield server[0]
+    finally:
+        server[0].loop.call_soon_threadsafe(stop.set)
+        thread.join(PATIENCE)
     assert not thread.is_alive()

@@ -30,7 +30,7 @@ def _labels(classes: int) -> Tensor:
 
 
 @cache
-def _trained(seed: int = 0, classes: int = 10) -> nn.Module:
+def trained(seed: int = 0, classes: int = 10) -> nn.Module:
     x, y = flat_digits()[0], _labels(classes)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -42,7 +42,7 @@ def _fitted(seed: int = 0, classes: int = 10) -> Guard:
     x, y = flat_digits()[0], _labels(classes)
     x = images(x)
     return protect(
-        _trained(seed, classes),
+        trained(seed, classes),
         (x[TRAIN], y[TRAIN]),
         calibration=(x[KNOWN], y[KNOWN]),
         policy="sentinel",
@@ -98,7 +98,7 @@ def noise(rows: int = 150, seed: int = 0) -> Tensor:
 
 def honest(x: Tensor) -> Tensor:
     """What the undefended model says (n, 10)."""
-    model = _trained()  # trained here if nobody has asked before
+    model = trained()  # trained here if nobody has asked before
     with torch.no_grad():
         return model(x).softmax(1)
 

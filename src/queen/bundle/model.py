@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from queen.bundle.bundle import Bundle
+from queen.bundle.bundle import Bundle, Probe
 from queen.core.split import TOLERANCE
-from queen.errors import BundleModelError
+from queen.errors import BundleModelError, OptionError, UpstreamError
 from queen.models import as_module
 from queen.recipe import Recipe
+from queen.types import Inputs
 
 Model = Any
 """How a caller may give the model: a module, or what `queen.models.as_module` makes one of; a function that returns it;
 or "package.module:factory"."""
+
+
+class RemoteModel(nn.Module):
+    """A network that runs elsewhere: what is here is its last layer, `head`, and a way to ask for what goes into it."""
+
+    head: nn.Linear
+
+    @abstractmethod
+    def take_head(self, weights: dict[str, Tensor], name: str) -> None:
+        """Take the layer of this name from a state dict; what else is in there is not needed here."""
+
+    @abstractmethod
+    def learn_head(self, batches: Iterable[Inputs]) -> None:
+        """Find the head's weights by asking about these inputs, unless they are known."""
+
+    @abstractmethod
+    def expect(self, probe: Probe) -> None:
+        """From now on, use no connection on which the network does not answer the probe like this."""
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -48,12 +69,19 @@ def build_model(recipe: dict[str, Any] | None, model: Model | None) -> nn.Module
     raise BundleModelError("this bundle does not say how to build its model: queen.load(path, model=your_factory)")
 
 
-def load_weights(network: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Put the stored weights into the network, which they must fit."""
+def load_weights(network: nn.Module, weights: dict[str, Tensor], head: str) -> str:
+    """Put the stored weights into the network, which they must fit; returns what its head is called.
+
+    A network that runs elsewhere takes the weights of the head alone.
+    """
+    if isinstance(network, RemoteModel):
+        network.take_head(weights, head)
+        return "head"
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
         raise BundleModelError(f"the bundle belongs to another model: {' '.join(str(error).split())[:300]}") from error
+    return head
 
 
 def recognise_model(bundle: Bundle) -> None:
@@ -63,9 +91,25 @@ def recognise_model(bundle: Bundle) -> None:
         with torch.inference_mode():
             features, logits = bundle.split(probe.x)
     except Exception as error:  # whatever a stranger's forward pass may raise
+        if isinstance(error, OptionError) or (isinstance(error, UpstreamError) and error.kind != "unusable"):
+            raise  # it is about how a network elsewhere is asked, and says nothing about which it is
         raise BundleModelError(f"the bundle belongs to another model: {error}") from error
+    if (name := difference(probe, features, logits)) is not None:
+        raise BundleModelError(f"the bundle belongs to another model: its {name} differ on the stored probe")
+
+
+def difference(probe: Probe, features: Tensor, logits: Tensor) -> str | None:
+    """Whether features or logits of the probe differ from those that were stored; None if neither does."""
     for name, now, then in (("features", features, probe.features), ("logits", logits, probe.logits)):
-        scale = then.abs().max().clamp(min=1.0)
-        # A GPU may round tensor products to 10 bits, hence the slack; a wrong model is off by far more.
-        if now.shape != then.shape or not (now.float() - then).abs().max() <= 100 * TOLERANCE * scale:
-            raise BundleModelError(f"the bundle belongs to another model: its {name} differ on the stored probe")
+        if not is_same(now, then):
+            return name
+    return None
+
+
+def is_same(now: Tensor, then: Tensor) -> bool:
+    """Whether two outputs are those of one network, up to how machines round.
+
+    A GPU may round tensor products to 10 bits, hence the slack; a wrong model is off by far more.
+    """
+    scale = then.abs().max().clamp(min=1.0)
+    return now.shape == then.shape and bool((now.float() - then).abs().max() <= 100 * TOLERANCE * scale)

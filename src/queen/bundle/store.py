@@ -22,6 +22,7 @@ from queen.bundle.bundle import Bundle, Probe, guard_tensors
 from queen.bundle.calibration import Calibration, Foreign, Trusted
 from queen.bundle.model import (
     Model,
+    RemoteModel,
     build_model,
     is_channels_last,
     load_weights,
@@ -108,7 +109,7 @@ def load_bundle(
         guard = _read_hashed(folder, content["files"]["guard"])
         weights = _read_hashed(folder, content["files"]["model"])
         network = build_model(content["model"]["recipe"], model)
-        load_weights(network, weights)
+        head = load_weights(network, weights, content["model"]["head"])
         if content["model"]["channels_last"]:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         network.requires_grad_(False).to(device)
@@ -119,7 +120,7 @@ def load_bundle(
         fields |= {key: None if content[key] is None else tuple(content[key]) for key in TUPLES}
         fields["limits"], fields["sentinel"] = _limits(limits), _sentinel(content["sentinel"])
         bundle = Bundle(
-            split=Split(network, content["model"]["head"], softmax=content["model"].get("softmax", False)),
+            split=Split(network, head, softmax=content["model"].get("softmax", False)),
             mapping=_load_map(placed, normalize=content["map"]["normalize"]),
             geometry=_load_geometry(placed),
             shadows=_load_shadows(placed, content["shadows"]),
@@ -134,7 +135,17 @@ def load_bundle(
         _check_shapes(bundle, guard)
         Report(**bundle.report)  # another version may have had other fields
     recognise_model(bundle)
+    if isinstance(network, RemoteModel):
+        network.expect(bundle.probe)
     return bundle.with_options(**changes)
+
+
+def read_recipe(path: str | os.PathLike[str]) -> Recipe | None:
+    """How the model of a bundle folder is built, if the bundle says so."""
+    folder = Path(path)
+    with _named_errors(folder):
+        recipe = _read_manifest(folder)["model"]["recipe"]
+        return Recipe(**recipe) if recipe else None
 
 
 def _load_map(guard: dict[str, Tensor], *, normalize: bool) -> MappingNet:

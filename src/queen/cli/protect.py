@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
+from queen.cli.guard import (
+    UpstreamFeatures,
+    UpstreamHeaderFile,
+    UpstreamLogits,
+    UpstreamName,
+    UpstreamUrl,
+    upstream_model,
+)
 from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, epilog, err, jobs_on, out, print_json
+from queen.errors import OptionError
 
 
 @app.command(
@@ -56,7 +65,11 @@ def check(
     )
 )
 def protect(
-    factory: Annotated[str, typer.Argument(help="package.module:factory, a network of queen.zoo, or an .onnx file.")],
+    *,
+    factory: Annotated[
+        str | None,
+        typer.Argument(help="package.module:factory, a network of queen.zoo, or an .onnx file.", show_default=False),
+    ] = None,
     data: Annotated[Path, typer.Option(help="Training data, .npz with x and y.")],
     folder: Annotated[Path, typer.Option("--out", help="Bundle folder to write.")],
     weights: Annotated[Path | None, typer.Option(help="Trained weights, .safetensors; not for an .onnx file.")] = None,
@@ -114,9 +127,17 @@ def protect(
     ] = "head",
     seed: Annotated[int, typer.Option(help="Seed of map and shadows.")] = 0,
     device: Device = "cpu",
+    upstream: UpstreamUrl = None,
+    upstream_name: UpstreamName = None,
+    upstream_features: UpstreamFeatures = "features",
+    upstream_logits: UpstreamLogits = "logits",
+    upstream_header_file: UpstreamHeaderFile = None,
     as_json: Json = False,
 ) -> None:
-    """Fit a defense around a trained model and write it as a bundle."""
+    """Fit a defense around a trained model and write it as a bundle.
+
+    With --upstream the network stays on another server, and the bundle holds its last layer alone (see `queen guard`).
+    """
     import shutil
     import warnings
     from dataclasses import replace
@@ -125,7 +146,7 @@ def protect(
     from queen.allowance import read_amount
     from queen.core.inputs import find_device
     from queen.errors import ProtectionWarning
-    from queen.fit.files import Prepared, check_folder, read_data, read_images, read_model
+    from queen.fit.files import Prepared, check_folder, factory_args, read_data, read_images, read_model
     from queen.fit.price import UNFINISHED
     from queen.fit.shadows import ShadowRecipe
     from queen.options import Sentinel, default_limits
@@ -136,7 +157,15 @@ def protect(
     given |= {name: read_amount(text) for name, text in texts.items() if text is not None}
     usual = default_limits(policy or ("sentinel" if calibration else "paper"))
     where = find_device(device)
-    model, recipe = read_model(factory, arg or [], weights)
+    if upstream is not None and factory is None:
+        names = {"model": upstream_name, "features": upstream_features, "logits": upstream_logits}
+        options = {**names, **factory_args(arg or [])}
+        model, recipe = upstream_model(upstream, weights, head, upstream_header_file, **options), None
+        head = None
+    elif upstream is None and factory is not None:
+        model, recipe = read_model(factory, arg or [], weights)
+    else:
+        raise OptionError("expected a FACTORY or an .onnx file, or --upstream URL for a network on another server")
     check_folder(folder)  # before the work, not after it
     held_out: Any = "train" if calibration == Path("train") else read_images(calibration) if calibration else None
     train = read_data(data)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queen.cli import guard
 from queen.cli.shared import app, epilog, err, print_json
 from queen.errors import MissingExtraError, OptionError
 from queen.extras import install
@@ -30,8 +32,11 @@ environment (QUEEN_PORT=9000) and from a file (`--config serve.yaml`); a flag al
 )
 
 
-def serve(config: Path | None, as_json: bool, **given: Any) -> None:
-    """Serve a bundle to clients of the Open Inference Protocol, over REST and gRPC."""
+SUMMARY = "Serve a bundle to clients of the Open Inference Protocol, over REST and gRPC."
+
+
+def serve(kind: type[Settings], config: Path | None, as_json: bool, **given: Any) -> None:
+    """Serve with settings of this kind, from flags, the environment and a file."""
     import json
 
     from queen.serve.run import NO_PROTECTION
@@ -43,8 +48,8 @@ def serve(config: Path | None, as_json: bool, **given: Any) -> None:
             given["groups"] = json.loads(groups)
         except ValueError as error:
             raise OptionError(f"--groups must be JSON, got {groups!r}") from error
-    given["trusted_proxy"] = tuple(given["trusted_proxy"]) if given["trusted_proxy"] else None
-    settings = read_settings(given, config)
+    given |= {name: tuple(value) or None for name, value in given.items() if isinstance(value, list)}
+    settings = read_settings(given, config, kind)
     if settings.policy == "none":
         err.print(f"warning: {NO_PROTECTION}", style="yellow")
     if settings.ray:
@@ -74,6 +79,8 @@ def _print_addresses(service: Service, ports: Ports) -> None:
     facts = _start_facts(settings, service, ports)
     observe = ", observe only" if facts["observe"] else ""
     err.print(f"model      {facts['model']}")
+    if service.upstream_health is not None:
+        err.print(f"upstream   {service.upstream_health.address}")
     err.print(f"policy     {facts['policy']}{observe}", style="yellow" if observe else None)
     err.print(f"ledger     {facts['ledger']}")
     err.print(f"REST       {facts['rest']}/v2/models/{facts['model']}/infer", soft_wrap=True)
@@ -106,14 +113,12 @@ def _start_facts(settings: Settings, service: Service | None = None, ports: Port
     }
 
 
-def _parameters() -> list[inspect.Parameter]:
+def _parameters(kind_of_settings: type[Settings]) -> list[inspect.Parameter]:
     """The settings as parameters that typer understands; unset ones are left to environment and file."""
-    from queen.serve.settings import Settings
-
-    texts = ("extra_answers", "groups", "release_every", "threshold")
-    annotations: dict[str, Any] = {"trusted_proxy": list[str] | None, **dict.fromkeys(texts, str | None)}
+    lists, texts = ("trusted_proxy", "upstream_header"), ("extra_answers", "groups", "release_every", "threshold")
+    annotations: dict[str, Any] = {**dict.fromkeys(lists, list[str] | None), **dict.fromkeys(texts, str | None)}
     parameters = []
-    for name, field in Settings.model_fields.items():
+    for name, field in kind_of_settings.model_fields.items():
         own: Any = field.annotation
         kind: Any = annotations.get(name) or own | None
         flag = f"--{name.replace('_', '-')}"
@@ -145,28 +150,36 @@ def _default_text(field: FieldInfo) -> str:
     return f" [{('on' if value else 'off') if isinstance(value, bool) else value}]"
 
 
-def register() -> None:
-    """Add the command, if its extra is installed."""
+def register(name: str, find_settings: Callable[[], type[Settings]], summary: str, below: str) -> None:
+    """Add a command that serves with these settings, if its extra is installed."""
     try:
-        parameters = _parameters()
+        kind = find_settings()
     except ModuleNotFoundError:
 
         def missing(bundle: str, rest: typer.Context) -> None:
             extra = "ray" if "--ray" in rest.args else "serve"
             raise MissingExtraError(f"this command needs the extra '{extra}': {install(extra)}")
 
-        missing.__doc__ = f"Serve a bundle to clients (needs the extra: {install('serve')})."
+        missing.__doc__ = f"{summary.rstrip('.')} (needs the extra: {install('serve')})."
         everything = {"ignore_unknown_options": True, "allow_extra_args": True}  # its options are not known either
-        app.command(name="serve", epilog=EPILOG, context_settings=everything)(missing)
+        app.command(name=name, epilog=below, context_settings=everything)(missing)
         return
 
     def command(**given: Any) -> None:
-        serve(**given)
+        serve(kind, **given)
 
-    command.__doc__ = serve.__doc__
+    parameters = _parameters(kind)
+    command.__doc__ = summary
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    app.command(name="serve", epilog=EPILOG)(command)
+    app.command(name=name, epilog=below)(command)
 
 
-register()
+def _find_settings() -> type[Settings]:
+    from queen.serve.settings import Settings
+
+    return Settings
+
+
+register("serve", _find_settings, SUMMARY, EPILOG)
+register("guard", guard.find_guard_settings, guard.SUMMARY, f"{epilog(guard.EXAMPLE, KEYS)}\n\n{guard.BELOW}")

@@ -57,6 +57,7 @@ NARROW = 80  # columns below which help has no frames: they would leave no room 
 
 SECRET_OPTIONS = {
     "--webhook-secret": "--webhook-secret-file, or QUEEN_WEBHOOK_SECRET in the environment",
+    "--upstream-header": "--upstream-header-file",
     "--key": "QUEEN_ADMIN_KEY in the environment",
 }
 PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@")  # in an address

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.bundle.bundle import Probe
+from queen.bundle.model import RemoteModel
 from queen.core import inputs
 from queen.core.split import Split
 from queen.errors import EmptyBatchError, LabelError, OptionError
@@ -42,7 +43,10 @@ def numbered(data: Any, model: nn.Module) -> Any:
 
 
 def ready(model: nn.Module, data: Data) -> nn.Module:
-    """The model, and one that looks at the columns of a table with what is usual in these data."""
+    """The model; one that runs elsewhere knows its head then, and one of tables what is usual in these data."""
+    if isinstance(model, RemoteModel):
+        model.learn_head(x for x, _ in batches(data))
+        return model
     if not isinstance(model, OutsideModel) or not model.columns:
         return model
     model = copy.deepcopy(model)  # another guard may stand around it already
@@ -103,8 +107,13 @@ def take_sample(data: Data, model: nn.Module) -> Inputs:
 
 
 @torch.inference_mode()
-def make_probe(split: Split, sample: Inputs, generator: torch.Generator) -> Probe:
-    """Random rows shaped like the data (no training image is stored) and the model's features and logits for them."""
+def make_probe(
+    split: Split, sample: Inputs, generator: torch.Generator, span: tuple[float, float] | None = None
+) -> Probe:
+    """Random rows shaped like the data (no training image is stored) and the model's features and logits for them.
+
+    Those for another server keep to the span of the data, if there is one: it may refuse others.
+    """
     device = next(split.model.parameters()).device
 
     def noise(t: Tensor) -> Tensor:
@@ -117,6 +126,8 @@ def make_probe(split: Split, sample: Inputs, generator: torch.Generator) -> Prob
         return (scaled + t.float().mean()).to(t.dtype)
 
     x = {k: noise(t.cpu()) for k, t in sample.items()} if isinstance(sample, Mapping) else noise(sample.cpu())
+    if span is not None and isinstance(x, Tensor) and isinstance(split.model, RemoteModel):
+        x = x.clamp(*span)
     placed = inputs.to(x, device)
     features, logits = split(placed)
     return Probe(placed, features.float(), logits.float())

@@ -143,7 +143,7 @@ def protect(
             mapping=map_net,
             geometry=geometry,
             shadows=shadow_models,
-            probe=make_probe(split, sample, generator),
+            probe=make_probe(split, sample, generator, outputs.span),
             reference=_reference(outputs, generator),
             limits=limits,
             observe=observe,

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from queen.core import inputs
-from queen.errors import LedgerError, QueenError
+from queen.errors import LedgerError, QueenError, UpstreamError
 from queen.guard import Guard
 from queen.ledger import Judgement
 from queen.perturber import MeasuredBatch
@@ -35,6 +35,8 @@ from queen.serve.types import Caller, Query, ServeError
 from queen.types import Reply
 
 KNOWN_BY_ANSWER = (Action.REFUSE, Action.LABEL)  # who gets such answers knows that it stands accused
+NOT_ASKED = "the model cannot be asked at the moment, so nothing was recorded; try again"
+TOO_LATE = "the model did not answer in time, so nothing was recorded; try again"
 FORGET = 0.9  # weight of the past in the running mean of the pace
 SHORT_SECONDS = 0.0002  # not worth a wait
 
@@ -176,6 +178,12 @@ class Batcher:
             return []
         try:
             return [(requests, self._guard.measure(inputs.join([request.query.inputs for request in requests])))]
+        except UpstreamError as error:
+            if error.may_be_the_request and len(requests) > 1:  # whose it is takes a few questions to find
+                half = len(requests) // 2
+                return self._measure(requests[:half]) + self._measure(requests[half:])
+            late = error.kind == "late"
+            fail(requests, ServeError(504 if late else 503, TOO_LATE if late else NOT_ASKED, retry_after=1))
         except QueenError as error:
             if len(requests) > 1:
                 valid = [request for request in requests if self._is_valid(request)]

@@ -11,6 +11,8 @@ from queen.guard import Guard, load
 from queen.serve.settings import Settings
 from queen.serve.telemetry.log import log
 from queen.serve.unprotected import Unprotected
+from queen.serve.upstream.load import make_upstream, when_ready
+from queen.serve.upstream.settings import GuardSettings
 
 
 def load_guard(settings: Settings, **where: Any) -> Guard:
@@ -24,7 +26,7 @@ def load_guard(settings: Settings, **where: Any) -> Guard:
     if unprotected:
         del changes["policy"]
     try:
-        guard = load(settings.bundle, settings.model, device=settings.device, **where, **changes)
+        guard = _load(settings, {**where, **changes})
     except CalibrationError as error:
         raise CalibrationError(f"{error}; or serve another policy: --policy paper|strict") from error
     limits = guard.bundle.limits
@@ -50,3 +52,14 @@ def load_guard(settings: Settings, **where: Any) -> Guard:
         warn(weakness, ProtectionWarning, stacklevel=2)
         log("weak sentinel", level="warning", why=weakness)
     return guard
+
+
+def _load(settings: Settings, options: dict[str, Any]) -> Guard:
+    if not isinstance(settings, GuardSettings):
+        return load(settings.bundle, settings.model, device=settings.device, **options)
+    upstream = make_upstream(settings)
+    return when_ready(
+        upstream,
+        lambda: load(settings.bundle, lambda: upstream, device=settings.device, **options),
+        settings.upstream_wait,
+    )

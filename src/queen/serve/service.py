@@ -50,6 +50,7 @@ from queen.serve.telemetry.metrics import Metrics
 from queen.serve.telemetry.series import Series
 from queen.serve.telemetry.webhook import Webhook
 from queen.serve.types import Caller, Query, ServeError, describe
+from queen.serve.upstream.health import make_health
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -83,9 +84,13 @@ class Service:
         self.started = time.time()
         self._pool = ThreadPoolExecutor(4, "queen-blocking", lower_priority)
         # keys are never behind a large request, nor behind a ledger whose disk hangs
-        self._key_pool, self._ledger_pool = (ThreadPoolExecutor(1, f"queen-{of}-watch") for of in ("key", "ledger"))
+        watched = ("key", "ledger", "upstream")
+        self._key_pool, self._ledger_pool, self._upstream_pool = (
+            ThreadPoolExecutor(1, f"queen-{of}-watch") for of in watched
+        )
         self.key_watcher = KeyWatcher(self.auth, keys_with_budgets, self._key_pool, self._show_ready)
         self.ledger_health = LedgerHealth(guard.ledger, self.metrics, self._ledger_pool, self._show_ready, guard.bind)
+        self.upstream_health = make_health(guard, settings, self.metrics, self._upstream_pool, self._show_ready)
         refusals = RefusalLog("requests refused")
         self.request_memory = MemoryAccount(  # what requests take from their heads until their answers have left
             settings.request_bytes,
@@ -147,13 +152,14 @@ class Service:
     @property
     def advice(self) -> list[str]:
         """What operators should know, a sentence each."""
-        return [*self._advice, *self.auth.unnamed_proxies.advice]
+        upstream = self.upstream_health.advice if self.upstream_health else []
+        return [*self._advice, *self.auth.unnamed_proxies.advice, *upstream]
 
     @property
     def ready(self) -> bool:
-        """Whether requests can be answered: not shutting down, the ledger records, and keys can be read."""
-        works = self.ledger_health.works and self.key_watcher.works
-        return works and not self._draining and self.batcher.alive
+        """Whether requests can be answered: not shutting down, and ledger, keys and upstream (if any) work."""
+        parts = (self.ledger_health, self.key_watcher, self.upstream_health)
+        return all(part is None or part.works for part in parts) and not self._draining and self.batcher.alive
 
     async def start(self) -> None:
         """Begin to answer requests."""
@@ -162,9 +168,8 @@ class Service:
         if self._webhook:
             await self._webhook.start()
         await self.hold.start()
-        self._tasks = [
-            asyncio.create_task(one.watch()) for one in (self.key_watcher, self.ledger_health, self._trimmer)
-        ]
+        watchers = (self.key_watcher, self.ledger_health, self._trimmer, self.upstream_health)
+        self._tasks = [asyncio.create_task(one.watch()) for one in watchers if one is not None]
         self._show_ready()
 
     def drain(self) -> None:
@@ -185,7 +190,7 @@ class Service:
             await self._webhook.stop()
         if self._query_log:
             await asyncio.to_thread(self._query_log.close, LOG_TIMEOUT)
-        for pool in (self._pool, self._key_pool, self._ledger_pool):
+        for pool in (self._pool, self._key_pool, self._ledger_pool, self._upstream_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         self.guard.ledger.close()
         self.keys.close()

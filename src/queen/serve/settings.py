@@ -260,11 +260,11 @@ class Settings(BaseSettings):
         return self.name or self.bundle.resolve().name
 
 
-def read_settings(given: Mapping[str, Any], config: Path | None = None) -> Settings:
+def read_settings(given: Mapping[str, Any], config: Path | None = None, kind: type[Settings] = Settings) -> Settings:
     """Settings from flags, the environment and a file, in this order; an error names the setting that is wrong."""
     flags = {key: value for key, value in given.items() if value is not None}
     try:
-        return _with_file(config)(**flags) if config else Settings(**flags)
+        return _with_file(config, kind)(**flags) if config else kind(**flags)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "settings"
@@ -275,11 +275,11 @@ def read_settings(given: Mapping[str, Any], config: Path | None = None) -> Setti
         raise OptionError(f"cannot read '{config}': {' '.join(str(error).split())}") from error
 
 
-def _with_file(path: Path) -> type[Settings]:
+def _with_file(path: Path, kind: type[Settings]) -> type[Settings]:
     if not path.is_file():
         raise OptionError(f"no settings file '{path}'")
 
-    class FromFile(Settings):
+    class FromFile(kind):  # type: ignore[misc, valid-type]  # the settings of a command
         """Settings with a file behind flags and environment."""
 
         @classmethod

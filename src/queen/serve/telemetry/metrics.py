@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from typing import Literal
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 
 from queen import __version__
+from queen.errors import UpstreamFailure
 from queen.ledger.words import NOTICES
 from queen.types import Verdict
 
@@ -77,6 +78,7 @@ class Metrics:
         )
         webhook = Counter("queen_webhook", "Notices for the webhook.", ("outcome",), registry=registry)
         self._webhook = {outcome: webhook.labels(outcome) for outcome in OUTCOMES}
+        self._upstream: dict[str, Counter] = {}  # by kind of failure, where there is an upstream
         build = Gauge(
             "queen_build_info", "What runs here; always 1.", ("version", "model", "policy"), registry=registry
         )
@@ -140,6 +142,17 @@ class Metrics:
     def unnamed_proxy(self) -> None:
         """Count a request that says it was forwarded, by a peer that nobody has named as a proxy."""
         self._unnamed_proxy.inc()
+
+    def watch_upstream(self) -> None:
+        """Count failures of the upstream, too."""
+        errors = Counter(
+            "queen_upstream_errors", "Questions that the upstream did not answer.", ("kind",), registry=self._registry
+        )
+        self._upstream = {kind: errors.labels(kind) for kind in get_args(UpstreamFailure)}
+
+    def upstream_error(self, kind: UpstreamFailure) -> None:
+        """Count a question, a client's or a check, that the upstream gave no usable answer to."""
+        self._upstream[kind].inc()
 
     def label(self, **labels: str) -> None:
         """Put labels on every figure, for example the name of the replica that counts."""
