@@ -50,7 +50,9 @@ from tools.reliability import goals_table, open_goals_table
 from tools.strength import (
     ablation_table,
     data_free_line,
+    few_table,
     labels_table,
+    plan_line,
     radius_table,
     release_line,
     shadows_line,
@@ -224,6 +226,8 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "CONTRIBUTING.md": {"submit": submit_markdown},
     "docs/attacks.md": {
         "training speed": speed_table,
+        "plan": plan_line,
+        "few answers": few_table,
         "labels": labels_table,
         "ablation": ablation_table,
         "radius": radius_table,

@@ -30,6 +30,7 @@ TARGET = {
     "sys_platform": "linux",
     "platform_system": "Linux",
 }
+PROJECT = "queen-guard"
 RIVALS = {"litserve"}  # of benchmarks/serve/lit.py alone: pinned, but `make` does not install them
 MACOS = r"macosx.*_(x86_64|arm64|universal2)"
 PLATFORMS = rf"any|(many)?linux.*_(x86_64|aarch64)|{MACOS}"
@@ -58,7 +59,7 @@ def read_hashes(path: Path = LOCK) -> dict[str, set[str]]:
     return hashes
 
 
-def find_needs(pins: Mapping[str, str], root: str = "queen[test]") -> dict[str, set[str]]:
+def find_needs(pins: Mapping[str, str], root: str = f"{PROJECT}[test]") -> dict[str, set[str]]:
     """`root` and all that it needs, on the kind of machine that constraints.txt is for, as the installed packages say.
 
     Builds of torch for GPUs bring libraries of their own. Those are left out: we pin the build for CPUs.
@@ -91,7 +92,7 @@ def _direct_needs(name: str, extras: set[str]) -> list[Requirement]:
 
 def find_faults(pins: Mapping[str, str], needs: Needs, hashes: Needs, locked: Mapping[str, str]) -> list[str]:
     """Everything in which the lists differ, in words; nothing where all is well."""
-    needed, allowed = set(needs) - {"queen"}, set(pins) - RIVALS
+    needed, allowed = set(needs) - {PROJECT}, set(pins) - RIVALS
     faults = [f"{name} is needed, but not pinned in constraints.txt" for name in sorted(needed - set(pins))]
     faults += [f"{name} is pinned in constraints.txt, but nothing needs it" for name in sorted(allowed - needed)]
     for name in sorted(needed & set(pins)):

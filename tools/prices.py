@@ -93,7 +93,7 @@ def limits_markdown(path: Path = LIMITS) -> str:
     header = ("limits", f"refused of {mixed:,} images", f"of some {one:,} of one class", "wrong labels")
     return (
         f"{markdown_table(header, rows)}\n- CIFAR-10, a victim of {found['protectee']['accuracy']:.1%}, its test "
-        "images; of the clients with one predicted class the one that is refused most.\n"
+        "images. Of the clients that send one class only, the figure is that of the client that is refused most.\n"
     )
 
 

@@ -13,11 +13,11 @@ import tomllib
 from importlib.metadata import PackageNotFoundError, metadata
 from typing import Any
 
-from tools.pins import RIVALS, ROOT, find_needs, read_pins
+from tools.pins import PROJECT, RIVALS, ROOT, find_needs, read_pins
 
 BILL = ROOT / "sbom.cdx.json"
 CHART = ROOT / "src" / "queen" / "serve" / "admin" / "dashboard" / "uplot.js"
-SERVER = "queen[serve,redis]"
+SERVER = f"{PROJECT}[serve,redis]"
 LONGEST_NAME = 60  # of a licence; what is longer is its text
 
 
@@ -28,7 +28,7 @@ def make_bill() -> dict[str, Any]:
     names = sorted(set(pins) - RIVALS)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     references = {name: f"pkg:pypi/{name}@{pins[name]}" for name in names}
-    own = {"type": "application", "bom-ref": "queen", "name": "queen", "version": project["version"]}
+    own = {"type": "application", "bom-ref": PROJECT, "name": PROJECT, "version": project["version"]}
     packages = [
         {
             "type": "library",
@@ -43,8 +43,8 @@ def make_bill() -> dict[str, Any]:
     ]
     chart = _chart_library()
     graph = {references[name]: sorted(references[need] for need in needs.get(name, ())) for name in names}
-    direct = [*sorted(references[need] for need in needs["queen"]), chart["bom-ref"]]
-    graph = {"queen": direct, **graph, chart["bom-ref"]: []}
+    direct = [*sorted(references[need] for need in needs[PROJECT]), chart["bom-ref"]]
+    graph = {PROJECT: direct, **graph, chart["bom-ref"]: []}
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",

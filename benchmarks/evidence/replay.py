@@ -136,7 +136,7 @@ def few_images(calibration: Images, pool: Images, classes: int, count: int) -> R
 
 
 def benign(victim: Measured, calibration: Images, held_out: Images) -> Result:
-    """Benign clients accused with margin 0, where wealth is highest, in random orders and of one predicted class each.
+    """Benign clients accused with margin 0, where wealth is highest, in random orders, and with one predicted class only.
 
     Calibration and held-out images are divided anew for every fifty clients.
     """

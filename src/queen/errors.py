@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from queen.refusal import Refusal
     from queen.types import Reply
 
 
@@ -50,6 +51,10 @@ class PolicyError(QueenError, ValueError):
 
 class OptionError(QueenError, ValueError):
     """An option with a value nobody knows."""
+
+
+class MissingExtraError(OptionError, ImportError):
+    """Something needs a package that is installed with an extra of this one only."""
 
 
 class ModelError(QueenError):
@@ -109,11 +114,16 @@ class CalibrationError(QueenError):
 
 
 class RefusedError(QueenError):
-    """The policy gives this client no answer; `reply` says which rows are meant and holds the others."""
+    """The policy gives this client no answer; `reply` says which rows are meant and holds the others.
 
-    def __init__(self, message: str, reply: Reply) -> None:
+    `why` is what the client may be told: whose budget is spent and when it renews, or that it stands accused; None
+    where there is no ledger.
+    """
+
+    def __init__(self, message: str, reply: Reply, why: Refusal | None = None) -> None:
         super().__init__(message)
         self.reply = reply
+        self.why = why
 
 
 class ProtectionWarning(UserWarning):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from queen.ledger.words import Judgement
 from queen.options import Group
 from queen.perturber import MeasuredBatch, Perturber
 from queen.policy import Action, Policy, find_policy
+from queen.refusal import explain
 from queen.secret import (
     check_not_lost,
     check_secret,
@@ -37,7 +38,7 @@ from queen.secret import (
     write_secret,
 )
 from queen.sentinel.runtime import SentinelRuntime
-from queen.types import Inputs, Oracle, Reply
+from queen.types import Arrays, Inputs, Oracle, Reply
 
 
 class Guard:
@@ -62,23 +63,38 @@ class Guard:
         """What it guards, how, and where it remembers."""
         bundle = self.bundle
         observes = ", observes only" if bundle.observe else ""
+        model = bundle.split.model
+        kind = getattr(model, "library", type(model).__name__)
         return (
-            f"<Guard of a {type(bundle.split.model).__name__} with {bundle.geometry.classes} classes: policy "
-            f"{bundle.policy}{observes}, {type(self.ledger).__name__}, bundle {bundle.identity[:12]}>"
+            f"<Guard of a {kind} with {bundle.geometry.classes} classes: policy {bundle.policy}{observes}, "
+            f"{type(self.ledger).__name__}, bundle {bundle.identity[:12]}>"
         )
 
-    def answer(self, x: Inputs, *, client: str, groups: Sequence[str] = ()) -> Reply:
+    @overload
+    def answer(self, x: Inputs, *, client: str, groups: Sequence[str] = ()) -> Reply: ...
+
+    @overload
+    def answer(self, x: Arrays, *, client: str, groups: Sequence[str] = ()) -> Reply[NDArray[np.float32]]: ...
+
+    def answer(self, x: Inputs | Arrays, *, client: str, groups: Sequence[str] = ()) -> Reply[Any]:
         """Answer one batch (n, *input) of one client, rows in arrival order: (n, K) probabilities and verdicts.
 
+        Who asks with numpy arrays gets the probabilities as one.
         `groups` are those the client belongs to, for example "tenant:7"; the sentinel's settings say which kinds there
         are. Whatever is wrong with the batch is said before the ledger changes; the ledger is written before the
         answer. A policy that refuses raises `RefusedError`, whose `reply` holds the rows that were not refused.
         """
         check_client(client)
         group_limits = self.groups(groups)
-        batch = self.measure(x)
+        batch = self.measure(inputs.as_tensors(x))
         judgement = self.judge(batch, client, group_limits)
-        return self.respond(batch, judgement, client)
+        try:
+            reply = self.respond(batch, judgement, client)
+        except RefusedError as refusal:
+            if inputs.has_arrays(x):
+                refusal.reply = _in_numpy(refusal.reply)
+            raise
+        return _in_numpy(reply) if inputs.has_arrays(x) else reply
 
     def measure(self, x: Inputs, *, said: Tensor | None = None, features: Tensor | None = None) -> MeasuredBatch:
         """One checked batch through model and map: all that answering needs but the client's past. Changes nothing.
@@ -164,7 +180,9 @@ class Guard:
             )
         reply = self.reply(batch, judgement, [client] * len(batch.honest))
         if reply.refused.any():
-            raise RefusedError(_refusal(client, judgement, reply.refused), reply)
+            openly = self.policy.alarmed is Action.REFUSE
+            why = explain(judgement, 0, reply.refused.tolist(), openly=openly)
+            raise RefusedError(_refusal(client, judgement, reply.refused), reply, why)
         return reply
 
     def reply(
@@ -191,7 +209,7 @@ class Guard:
         return self._sentinel.group_limits(names)
 
     def as_client(self, name: str, *, groups: Sequence[str] = ()) -> Oracle:
-        """The guard as one client sees it: Tensor (n, *input) -> Tensor (n, K), and nothing else."""
+        """The guard as one client sees it: (n, *input) -> (n, K), tensors or arrays, and nothing else."""
         check_client(name)
         self.groups(groups)
         return lambda x: self.answer(x, client=name, groups=groups).probabilities
@@ -234,6 +252,13 @@ class Guard:
         return test.bar(self.ledger.number_of(test, claim=False)) / test.size
 
     @property
+    def weakness(self) -> str | None:
+        """Why the sentinel would catch nobody on this ledger, if so; to look at it is not to use a calibration."""
+        if self.bundle.policy != "sentinel":
+            return None
+        return self.bundle.weakness(self.ledger.number_of(self.bundle.test, claim=False))
+
+    @property
     def report(self) -> dict[str, Any]:
         """What fitting found: the map's health, spreads, budgets, shadows, warnings, timings."""
         return self.bundle.report
@@ -242,6 +267,12 @@ class Guard:
         """Write the bundle folder; the secret goes to `<path>.secret` beside it (mode 0600), never inside."""
         save_bundle(self.bundle, path)
         write_secret(secret_path(path), self._secret)
+
+
+def _in_numpy(reply: Reply) -> Reply[Any]:
+    """The same with its probabilities as an array."""
+    probabilities = reply.probabilities.cpu().numpy()
+    return Reply(probabilities, reply.verdicts, reply.alarmed, reply.refused, reply.honest)
 
 
 def _refusal(client: str, judgement: Judgement, refused: NDArray[np.bool_]) -> str:

@@ -51,6 +51,11 @@ def derive(secret: bytes, purpose: str) -> bytes:
     return hmac.digest(secret, purpose.encode(), "sha256")
 
 
+def digest_of(key: str) -> bytes:
+    """What is stored of a client's key; 256 random bits need neither salt nor a slow hash."""
+    return hashlib.sha256(key.encode()).digest()
+
+
 def _rows(x: Inputs) -> list[bytes]:
     """The bytes of every row; of several named tensors one after the other, by name, as bundles may reorder them."""
     columns = [[row.tobytes() for row in _array(t)] for _, t in sorted(tensors(x).items())]

@@ -305,5 +305,5 @@ def test_an_address_where_nobody_listens_is_said_at_once():
 
 def test_without_ray_the_way_out_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(OptionError, match=r"pip install 'queen\[ray\]'"):
+    with pytest.raises(OptionError, match=r"pip install 'queen-guard\[ray\]'"):
         list(on_ray(work, [({}, 0)], Place("here"), "local"))

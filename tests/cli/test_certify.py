@@ -11,14 +11,14 @@ from tests.support.guards import ALL_LETTERS, fitted, held_out, queries
 
 def test_certify_gives_the_numbers_of_the_paper_and_the_sound_ones():
     found = as_json("certify", "--epsilon", ".1", "--delta", ".05", "--threshold", ".2")
-    assert round(found["eta_hat"], 1) == 184.4
+    assert round(found["answers_per_class"], 1) == 184.4
     assert round(found["rho_paper"], 4) == 0.0329
     assert round(found["rho_sound"], 4) == 0.0659
     assert found["records_per_class"] == 185
     assert found["radius"] == found["rho_sound"]
     assert set(found) == {
-        "epsilon", "delta", "threshold", "radius", "eta_hat", "rho_paper", "rho_sound", "records_per_class",
-        "statements",
+        "epsilon", "delta", "threshold", "radius", "answers_per_class", "rho_paper", "rho_sound",
+        "records_per_class", "statements",
     }  # fmt: skip
 
 
@@ -26,14 +26,15 @@ def test_certify_at_a_radius_changes_the_records_and_nothing_of_theorem_2():
     default, chosen = as_json("certify"), as_json("certify", "--radius", ".1")
     assert chosen["radius"] == 0.1
     assert chosen["records_per_class"] == records_bound(0.1, 0.2) == 80
-    assert [chosen[k] for k in ("eta_hat", "rho_paper", "rho_sound")] == [
-        default[k] for k in ("eta_hat", "rho_paper", "rho_sound")
+    assert [chosen[k] for k in ("answers_per_class", "rho_paper", "rho_sound")] == [
+        default[k] for k in ("answers_per_class", "rho_paper", "rho_sound")
     ]
 
 
 def test_certify_in_words_names_every_number_and_statement():
     shown = " ".join(run("certify").stdout.split())
-    assert all(word in shown for word in ("eta_hat", "184.444", "rho_paper", "0.0329", "rho_sound", "0.0659", "185"))
+    assert all(word in shown for word in ("answers a class may give", "184.444", "0.0329", "0.0659", "185"))
+    assert "eta_hat" not in shown  # operators need not know the paper's letters
     assert all(statement in shown for statement in queen.certify(0.1, 0.05, 0.2).statements)
 
 
@@ -65,7 +66,8 @@ def test_theorem_2_is_left_out_where_no_class_is_ever_spent_unless_somebody_asks
     shown = " ".join(run("certify", tmp_path / "counting").stdout.split())
     assert "No class is ever spent" in shown
     assert "10000 per day" in shown
-    assert "eta_hat" not in shown
-    assert "eta_hat" in run("certify", tmp_path / "counting", "--radius", ".1").stdout
-    assert "eta_hat" in run("certify", tmp_path / "spending").stdout
-    assert as_json("certify", tmp_path / "counting")["eta_hat"] > 0
+    theorem = "by Theorem 2"
+    assert theorem not in shown
+    assert theorem in run("certify", tmp_path / "counting", "--radius", ".1").stdout
+    assert theorem in run("certify", tmp_path / "spending").stdout
+    assert as_json("certify", tmp_path / "counting")["answers_per_class"] > 0

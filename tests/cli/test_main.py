@@ -254,6 +254,6 @@ def test_the_version_is_that_of_the_package(capsys, exit_code):
 
 
 def test_a_missing_extra_is_one_line(monkeypatch, exit_code, capsys):
-    monkeypatch.setitem(sys.modules, "queen.demo", None)
-    assert exit_code("demo") == 2
-    assert capsys.readouterr().err == "error: this command needs 'queen.demo': pip install 'queen[demo]'\n"
+    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
+    assert exit_code("demo", "--quick") == 2
+    assert "pip install 'queen-guard[demo]'" in capsys.readouterr().err

@@ -168,9 +168,9 @@ def test_certify_prints_what_the_sentinel_promises_and_what_not(bundle):
     assert certificate["honest_answers_per_client"] == sum(guard.report["records_per_class"]) + 2000
     assert certificate["alpha"] == 1e-3
     statements = " ".join(certificate["sentinel"])
-    assert "probability at most 0.001" in statements
+    assert "is ever accused is at most 0.001" in statements
     assert f"at most {certificate['honest_answers_per_client']} distinct ones" in statements
-    assert "Not covered" in statements
+    assert "does not cover" in statements
     shown = " ".join(run("certify", bundle / "bundle").stdout.split())
     assert all(statement in shown for statement in certificate["sentinel"])
 

@@ -8,6 +8,7 @@ from importlib.metadata import version
 import pytest
 
 import queen
+from queen.extras import DISTRIBUTION
 
 
 def names(function) -> list[str]:
@@ -17,9 +18,9 @@ def names(function) -> list[str]:
 
 
 def test_the_public_names():
-    assert set(queen.__all__) == {"Guard", "Verdict", "calibrate", "certify", "load", "protect"}
+    assert set(queen.__all__) == {"Guard", "Verdict", "calibrate", "certify", "check", "load", "protect"}
     assert all(hasattr(queen, name) for name in queen.__all__)
-    assert queen.__version__ == version("queen")
+    assert queen.__version__ == version(DISTRIBUTION)
 
 
 SIGNATURES = {
@@ -32,6 +33,7 @@ SIGNATURES = {
     ),
     "calibrate": (queen.calibrate, "guard data *trusted *foreign *conditions *start_over *seed *progress"),
     "load": (queen.load, "path model *ledger *secret *new_secret *device **changes"),
+    "check": (queen.check, "model data *calibration *head"),
     "certify": (queen.certify, "epsilon delta threshold *radius"),
     "Guard": (queen.Guard, "bundle *ledger *secret"),
     "Guard.answer": (queen.Guard.answer, "self x *client *groups"),
@@ -99,6 +101,7 @@ QUIET = """
 import torch
 state = torch.get_rng_state()
 import queen
+from queen.extras import DISTRIBUTION
 assert torch.equal(state, torch.get_rng_state())
 """
 

@@ -135,7 +135,7 @@ def test_the_sentinel_stops_the_foreign_thief_and_leaves_the_benign_client_alone
 def test_no_benign_client_is_accused_and_every_foreign_one_is(demo):
     watched = demo.results["sentinel"]
     assert watched["alpha"] == 1e-3
-    assert "probability at most 0.001" in watched["statement"]
+    assert "is ever accused is at most 0.001" in watched["statement"]
     kinds = {"random_orders", "one_predicted_class", "one_true_class", "retry_loops", "retries_in_a_stream"}
     assert set(watched["benign_clients"]) == kinds
     assert all(kind["accused"] == 0 < kind["clients"] for kind in watched["benign_clients"].values())

@@ -84,8 +84,8 @@ def test_the_notes_say_what_the_better_thief_got(results):
     assert "(median at query 33, 95 % by 43, the last at 56), in the runs above at query 41 in the median" in lines[4]
     assert "Its 40 honest answers before that make a copy of 9.0%" in lines[4]
     assert "at most 3850 honest answers" in lines[4]
-    assert "2 of 1000 random orders" in lines[5]
-    assert "conditional on these 600 images. Nobody is accused." in lines[5]
+    assert "2 of 1000 that send the images in a random order" in lines[5]
+    assert "All of them send these 600 images, so other images may give other counts. Nobody is accused." in lines[5]
     assert lines[2].startswith("paper: ")
     assert "40.6% with foreign images (undefended 70.1%)" in lines[2]
     assert "50.7% with the victim's own kind (85.3%)" in lines[2]
@@ -202,8 +202,11 @@ def test_the_best_thief_of_every_kind_is_named(adaptive):
     assert sentinel[1:4] == (
         "12.3% (direct, best of 3)", "85.0% (warm_up, best of 3)", "30.0% (many_accounts, best of 1)",
     )  # fmt: skip
-    assert "a hundred of them get 900 honest answers where one gets 28; pooled in a group they get 31" in table.notes[4]
-    assert table.notes[3].endswith("needs only the head: greybox_head, 99.0% under the sentinel.")
+    assert (
+        "accounts get 900 honest answers where a single account gets 28. Pooled in a group, the hundred get 31"
+        in table.notes[4]
+    )
+    assert table.notes[3].startswith("Not in the table: greybox_head, 99.0% under the sentinel.")
     assert "2 of 1000 simulated" in table.notes[2]
 
 

@@ -18,6 +18,7 @@ from tests.support.paths import ROOT
 DOCS = ROOT / "docs"
 SESSION = ("start.md", "operate.md", "query-log.md", "privacy.md")  # one goes on where the other ended
 ELSEWHERE = {  # pages whose Python is run by other tests, or why it is not
+    "apps.md": "tests/web/test_example.py",
     "attacks.md": "tests/contracts/test_docs_attacks.py",
     "data.md": "needs archives of published images; tests/bench/datasets reads such",
     "policies.md": "a price takes minutes; tests/fit/test_price.py measures small ones",

@@ -361,7 +361,7 @@ except OptionError as error:
 
 def test_without_the_client_library_the_rest_works_and_the_error_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=False, timeout=120)
-    assert "pip install 'queen[redis]'" in done.stdout, done.stderr
+    assert "pip install 'queen-guard[redis]'" in done.stdout, done.stderr
 
 
 def test_importing_the_ledgers_does_not_import_the_client_library():

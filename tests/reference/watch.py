@@ -312,7 +312,7 @@ class Watcher:
 
     def ask(self, query: Query) -> tuple[str, bool, bool, bool, bool, bool]:
         """Letter, spent, alarmed, trusted, repeated and cut off. The client's own account is asked first, then its
-        groups' by kind; each decides and charges for itself, and what one denies the next never hears of."""
+        groups' by kind; each decides and charges for itself, and after a denial the rest are not asked."""
         rules, self.denial = self.rules, None
         self.number_of(rules.the_test)
         own = self.account(query.client)

@@ -120,8 +120,8 @@ def test_in_words():
         "10:1": {"median": None, "p95": None, "caught": 0.0},
     }
     assert in_words(found) == [
-        "plain foreign queries: caught after 16 (95 %: 26)",
-        "foreign queries at 1:1 cover: caught after 40 (90% within 5,000)",
+        "plain foreign queries: caught after 16 in the median, 95 % after 26",
+        "foreign queries at 1:1 cover: caught after 40 in the median, 90% within 5,000",
         "foreign queries at 3:1 cover: 35% of thieves are caught within 5,000 of them",
         "foreign queries at 10:1 cover: not caught within 5,000 of them",
     ]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from queen.options import Sentinel
-from queen.sentinel.statement import BENIGN, statement
+from queen.sentinel.statement import BENIGN, reword, statement
 
 
 def say(certified: bool = True, conditions: tuple[str, ...] = ("clean",), **options) -> str:
@@ -13,8 +13,8 @@ def say(certified: bool = True, conditions: tuple[str, ...] = ("clean",), **opti
 def test_what_is_not_covered_comes_first_then_who_is_benign_then_the_promise():
     said = say(alpha=0.01, delta=0.1, margin=0.3)
     not_covered = ["cascades", "(0.3 standard deviations)", "drift", "mix of true classes", "near-duplicates"]
-    promise = ["With confidence 0.9 ", "at most 0.01", "population of benign clients"]
-    parts = ["Not covered: ", *not_covered, BENIGN, *promise]
+    promise = ["With confidence 0.9 ", "is ever accused is at most 0.01", "Of many benign clients"]
+    parts = ["The following promise does not cover", *not_covered, BENIGN, *promise]
     places = [said.index(part) for part in parts]
     assert places == sorted(places)
     assert places[0] == 0
@@ -34,13 +34,25 @@ def test_images_that_trained_the_model_promise_nothing():
 def test_trusted_clients_promise_more_even_without_a_certificate():
     for certified in (True, False):
         said = say(certified, trusted=19)
-        assert "like the 19 trusted ones" in said
+        assert "a client like the 19 trusted clients" in said
         assert "at most 1/20" in said
     assert "trusted" not in say()
     alone = say(trusted=1)
-    assert "A client like the trusted one whose traffic was replayed" in alone
+    assert "a client like the trusted client is accused" in alone
     assert "at most 1/2," in alone
     assert "above all that it reached" in alone
+
+
+def test_a_certificate_of_an_older_version_is_put_into_todays_words_with_its_own_figures():
+    printed = (
+        "Not covered: cameras that shift scores by more than the margin (0.3 standard deviations), drift. With "
+        "confidence 0.9 over the calibration images, a benign client is ever accused with probability at most 0.01, "
+        "over all calibrations of a ledger together."
+    )
+    assert reword(printed) == reword(reword(printed)) == say(alpha=0.01, delta=0.1, margin=0.3)
+    assert reword("Nobody is accused.") == "Nobody is accused."
+    for other in (say(certified=False), say(trusted=3), say(conditions=("clean", "blur"))):
+        assert reword(other) == other
 
 
 def test_a_new_account_is_mentioned():

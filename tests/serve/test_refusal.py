@@ -7,7 +7,8 @@ import pytest
 
 from queen.ledger import Judgement
 from queen.ledger.words import Denial
-from queen.serve.refusal import MAX_LISTED, explain, refuse
+from queen.refusal import MAX_LISTED, explain
+from queen.serve.refusal import refuse
 
 OWN, SHARED = Denial("alice", group=False, used=2000, limit=2000), Denial("tenant:7", group=True, used=31, limit=40)
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from queen import cli
@@ -26,8 +30,37 @@ def run(*args: object) -> Result:
 
 
 def as_json(*args: object) -> Any:
-    """What a command that must succeed prints with --json."""
-    return json.loads(run(*args, "--json").stdout)
+    """What a command that must succeed prints with --json; its keys must be those that its help documents."""
+    found = json.loads(run(*args, "--json").stdout)
+    listed, every, some = documented_keys(find_command(args))
+    assert isinstance(found, list) == listed
+    for keys in map(set, found if listed else [found]):
+        assert every <= keys <= every | some
+    return found
+
+
+@cache
+def all_commands() -> dict[str, Any]:
+    """Every command by its name, those of groups too."""
+    commands, groups = {}, {"": get_command(cli.app)}
+    while groups:
+        name, group = groups.popitem()
+        for word, found in group.commands.items():
+            (groups if hasattr(found, "commands") else commands)[f"{name} {word}".strip()] = found
+    return commands
+
+
+def find_command(args: Sequence[object]) -> Any:
+    """The command that a command line calls."""
+    words, commands = [str(arg) for arg in args], all_commands()
+    return commands[words[0]] if words[0] in commands else commands[" ".join(words[:2])]
+
+
+def documented_keys(command: Any) -> tuple[bool, set[str], set[str]]:
+    """What the help of a command says of its JSON: whether it is a list, the keys, and the keys that may be missing."""
+    [text] = re.findall(r"With --json: (.*)", command.epilog)
+    every, _, some = text.partition("; where it applies also ")
+    return text.startswith("a list of"), set(re.findall(r"`(\w+)`", every)), set(re.findall(r"`(\w+)`", some))
 
 
 def mistake(*args: object) -> str:

@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 from tools import pins, sbom
 
 SUM = "0123456789abcdef" * 4
-NEEDS = {"queen": {"numpy"}, "numpy": set()}
+NEEDS = {pins.PROJECT: {"numpy"}, "numpy": set()}
 
 
 def test_pins_hashes_and_what_is_installed_agree(capsys):
@@ -24,7 +24,7 @@ def test_what_pyproject_asks_for_is_pinned_within_its_bounds():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
     pinned = pins.read_pins()
-    requirements = [Requirement(line) for line in asked if not line.startswith("queen[")]
+    requirements = [Requirement(line) for line in asked if not line.startswith(f"{pins.PROJECT}[")]
     assert len(requirements) > 20
     assert [
         str(wanted) for wanted in requirements if pinned[canonicalize_name(wanted.name)] not in wanted.specifier
@@ -50,7 +50,7 @@ def test_lists_that_agree_have_no_fault():
     ("change", "message"),
     [
         ({"needs": {**NEEDS, "sneaky": set()}}, "sneaky is needed, but not pinned"),
-        ({"needs": {"queen": set()}}, "numpy is pinned in constraints.txt, but nothing needs it"),
+        ({"needs": {pins.PROJECT: set()}}, "numpy is pinned in constraints.txt, but nothing needs it"),
         ({"pinned": {"numpy": "1.0"}}, "numpy 2"),
         ({"locked": {"numpy": "1.0"}}, "numpy is 1.0 in requirements.lock"),
         ({"locked": {}}, "numpy is missing in requirements.lock"),
@@ -111,7 +111,7 @@ def test_the_bill_of_materials_lists_what_is_pinned_and_the_chart_library():
 
 def test_every_reference_of_the_bill_leads_somewhere():
     bill = json.loads(sbom.BILL.read_text())
-    known = {"queen", *(part["bom-ref"] for part in bill["components"])}
+    known = {pins.PROJECT, *(part["bom-ref"] for part in bill["components"])}
     assert {row["ref"] for row in bill["dependencies"]} == known
     assert {need for row in bill["dependencies"] for need in row["dependsOn"]} <= known
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,11 +10,13 @@ from torch import Tensor, nn
 
 from queen.bundle.bundle import Bundle
 from queen.core.split import TOLERANCE
-from queen.errors import BundleModelError, OptionError
+from queen.errors import BundleModelError
+from queen.models import as_module
 from queen.recipe import Recipe
 
-Model = nn.Module | Callable[[], nn.Module] | str
-"""How a caller may give the model: a module, a function that returns one, or "package.module:factory"."""
+Model = Any
+"""How a caller may give the model: a module, or what `queen.models.as_module` makes one of; a function that returns it;
+or "package.module:factory"."""
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -32,16 +33,16 @@ def is_channels_last(model: nn.Module) -> bool:
 def build_model(recipe: dict[str, Any] | None, model: Model | None) -> nn.Module:
     """The network, with untrained weights: from what the caller gave, else from the recipe in the bundle."""
     try:
-        if isinstance(model, str):
+        if isinstance(model, str) and not model.endswith(".onnx"):
             return Recipe(model).build()
         if model is not None:
             # A copy: filling in weights must not change the caller's own module.
-            network = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
-            if not isinstance(network, nn.Module):
-                raise OptionError(f"model must be or return a torch.nn.Module, got {type(network).__name__}")
-            return network
+            is_function = callable(model) and not isinstance(model, nn.Module)
+            return copy.deepcopy(as_module(model() if is_function else model))
         if recipe is not None:
             return Recipe(**recipe).build()
+    except BundleModelError:
+        raise
     except Exception as error:  # whatever a factory may raise
         raise BundleModelError(f"cannot rebuild the bundle's model: {type(error).__name__}: {error}") from error
     raise BundleModelError("this bundle does not say how to build its model: queen.load(path, model=your_factory)")

@@ -54,6 +54,7 @@ class Report:
     calibration_first_refused: int | None = None
     alarm_rates: dict[str, float] = field(default_factory=dict)
     alarm_after: AlarmAfter = field(default_factory=dict)
+    model: str = ""  # what is special about the model
     foreign: str = ""  # what `alarm_after` was measured with
     traffic: str = ""  # what recorded traffic was used for
     price: dict[str, Any] | None = None  # what a copy costs, as `queen.price.curve` writes it
@@ -63,6 +64,8 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         """The report in words."""
+        if self.model:
+            yield f"model: {self.model}"
         yield f"map: {self.agreement:.1%} of {self.training_images} training images are nearest to their own centre"
         low, high = min(self.answers_per_class), max(self.answers_per_class)
         about = f"{low}" if low == high else f"{low} to {high}"

@@ -72,6 +72,7 @@ def save_bundle(bundle: Bundle, path: str | os.PathLike[str]) -> None:
         "model": {
             "recipe": asdict(bundle.recipe) if bundle.recipe else None,
             "head": bundle.split.head_name,
+            "softmax": bundle.split.softmax,
             "channels_last": is_channels_last(model),
         },
         "map": {"normalize": bundle.mapping.normalize},
@@ -118,7 +119,7 @@ def load_bundle(
         fields |= {key: None if content[key] is None else tuple(content[key]) for key in TUPLES}
         fields["limits"], fields["sentinel"] = _limits(limits), _sentinel(content["sentinel"])
         bundle = Bundle(
-            split=Split(network, content["model"]["head"]),
+            split=Split(network, content["model"]["head"], softmax=content["model"].get("softmax", False)),
             mapping=_load_map(placed, normalize=content["map"]["normalize"]),
             geometry=_load_geometry(placed),
             shadows=_load_shadows(placed, content["shadows"]),

@@ -13,12 +13,14 @@ from types import TracebackType
 
 # `queen --help` lists the commands in the order in which their modules are imported, and groups last.
 # isort: off
-from queen.cli import audit, demo, protect, ask, inspect, certify, price, calibrate, speed, operate, migrate, serve  # noqa: F401
+from queen.cli import audit, demo, check, protect, ask, inspect, certify, price  # noqa: F401
+from queen.cli import calibrate, speed, operate, migrate, serve  # noqa: F401
 from queen.cli import bench, keys, ledger  # noqa: F401
 # isort: on
 
-from queen.cli.shared import app, err, secret_warnings, visible
+from queen.cli.shared import NARROW, app, err, out, secret_warnings, visible
 from queen.errors import QueenError
+from queen.extras import missing
 
 __all__ = ["app", "main"]
 
@@ -28,12 +30,14 @@ def main() -> None:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # so that package.module:factory finds modules beside the user
     sys.excepthook = _print_crash
+    if out.width < NARROW:
+        app.rich_markup_mode = None
     for warning in secret_warnings(sys.argv[1:]):
         err.print(f"warning: {warning}", style="yellow", soft_wrap=True)
     try:
         app()
     except ModuleNotFoundError as error:
-        err.print(f"error: this command needs '{error.name}': pip install 'queen[demo]'", style="red", soft_wrap=True)
+        err.print(f"error: {missing(error)}", style="red", soft_wrap=True)
         sys.exit(2)
     except QueenError as error:
         err.print(f"error: {' '.join(str(error).split())}", style="red", soft_wrap=True)

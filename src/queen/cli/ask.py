@@ -7,11 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from queen.cli.shared import Device, Folder, Json, ModelOption, app, out, print_json, table
+from queen.cli.shared import Device, Folder, Json, ModelOption, app, epilog, err, out, print_json, print_table
 from queen.errors import RefusedError
 
 
-@app.command(epilog="Example: `queen ask build/demo/bundle build/demo/digit.png --explain`")
+@app.command(
+    epilog=epilog(
+        "`queen ask build/demo/bundle build/demo/digit.png --explain`",
+        "labels probabilities verdicts alarmed refused converted",
+        sometimes="honest",
+    )
+)
 def ask(
     folder: Folder,
     query: Annotated[Path, typer.Argument(help="An image, or .npy with one query or a batch.", show_default=False)],
@@ -29,10 +35,10 @@ def ask(
     from queen.ledger import SqliteLedger
 
     store = SqliteLedger(ledger) if ledger and ledger.exists() else None
-    refusal = None
+    refusal, converted = None, list[str]()
     try:
         guard = load(folder, model, device=device, ledger=store)
-        x = read_query(query, guard.bundle)
+        x = read_query(query, guard.bundle, on_convert=converted.append)
         if ledger and store is None:  # made last, so that a mistake leaves none behind
             guard.ledger = store = SqliteLedger(ledger)
         reply = guard.answer(x, client=client, groups=group or ())
@@ -41,6 +47,8 @@ def ask(
     finally:
         if store:
             store.close()
+    for conversion in converted:
+        err.print(f"note: {conversion}")
     honest = guard.fresh(observe=True).answer(x, client=client).probabilities if explain else None
     if as_json:
         numbers = reply.probabilities.double()
@@ -51,6 +59,7 @@ def ask(
             "verdicts": [verdict.value for verdict in reply.verdicts],
             "alarmed": reply.alarmed.tolist(),
             "refused": reply.refused.tolist(),
+            "converted": converted,
         }
         print_json(result | ({"honest": honest.tolist()} if honest is not None else {}))
     for row, verdict in enumerate(() if as_json else reply.verdicts):
@@ -66,6 +75,6 @@ def ask(
         ]
         accused = ", the client stands accused" if reply.alarmed[row] else ""
         out.print(f"query {row}" + (f", verdict {verdict.value} ({verdict.name.lower()}){accused}" if explain else ""))
-        out.print(table(header, lines, left=1))
+        print_table(header, lines, left=1)
     if refusal is not None:
         raise refusal

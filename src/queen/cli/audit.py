@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queen.cli.shared import Device, Folder, Json, ModelOption, app, err, out, print_json, table
+from queen.cli.shared import (
+    Device,
+    Folder,
+    Json,
+    ModelOption,
+    app,
+    epilog,
+    err,
+    out,
+    print_json,
+    print_table,
+    share_of_disc,
+)
 from queen.errors import OptionError
 
 if TYPE_CHECKING:
@@ -19,7 +31,12 @@ if TYPE_CHECKING:
 HEADER = ("who", "queries", "wealth", "accused at query", "accused on", "coverage", "extra answers", "honest answers")
 
 
-@app.command(epilog="Example: `queen audit build/demo/bundle queries/ --since 2026-01-31`")
+@app.command(
+    epilog=epilog(
+        "`queen audit build/demo/bundle queries/ --since 2026-01-31`",
+        "found requests queries skipped reasons unpooled first last statement damaged",
+    )
+)
 def audit(
     folder: Folder,
     queries: Annotated[Path, typer.Argument(help="Folder that the server recorded queries in.", show_default=False)],
@@ -49,20 +66,20 @@ def audit(
     else:
         _print(report, top)
         for note in _notes(report, damaged):
-            err.print(f"note: {note}", soft_wrap=True)
+            err.print(f"note: {note}")
     if fail and report.accused:
         raise typer.Exit(1)
 
 
 def _print(report: AuditReport, top: int) -> None:
     shown = report.accounts[: max(top, len(report.accused))]
-    out.print(table(HEADER, [_line(account) for account in shown], left=1))
+    print_table(HEADER, [_line(account) for account in shown], left=1, empty="No query was recorded in this time.")
     if len(shown) < len(report.accounts):
-        out.print(f"and {len(report.accounts) - len(shown)} more, none of them accused")
+        out.print(f"{len(report.accounts) - len(shown)} more are not shown; nobody of them is accused")
     if report.first is not None and report.last is not None:
         out.print(f"recorded from {_time(report.first)} to {_time(report.last)}")
     out.print(f"{report.queries} queries in {report.requests} requests: {len(report.accused)} accused")
-    out.print(report.statement, soft_wrap=True)
+    out.print(report.statement)
 
 
 def _line(account: AuditedAccount) -> tuple[str, ...]:
@@ -72,7 +89,7 @@ def _line(account: AuditedAccount) -> tuple[str, ...]:
         f"{account.wealth:.3g}",
         "" if account.accused_at_query is None else str(account.accused_at_query),
         "" if account.accused_at is None else _time(account.accused_at, "%m-%d %H:%M"),  # no room for a year
-        f"{account.coverage:.3f}",
+        share_of_disc(account.coverage),
         str(account.extra_answers),
         str(account.honest_answers),
     )

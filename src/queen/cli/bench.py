@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.measure import Measurement
 
-from queen.cli.shared import Device, Json, app, err, out, print_json, table
+from queen.cli.shared import Device, Json, app, epilog, err, out, print_json, print_table
 
 bench = typer.Typer(help="Attack defended models and compare.", no_args_is_help=True, rich_markup_mode="markdown")
 app.add_typer(bench, name="bench")
@@ -21,14 +20,14 @@ Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Only this seed;
 Metric = Annotated[str, typer.Option(help="accuracy, best_accuracy, agreement or best_agreement of the thief.")]
 
 
-@bench.command(epilog="Example: `queen bench run benchmarks/smoke.yaml --out results/smoke`")
+@bench.command(epilog=epilog("`queen bench run benchmarks/smoke.yaml --out results/smoke`", "done skipped failed"))
 def run(
-    spec: Annotated[Path, typer.Argument(help="What to run, YAML.", show_default=False)],
+    spec: Annotated[Path, typer.Argument(help="The spec: what to run, YAML.", show_default=False)],
     folder: Annotated[Path, typer.Option("--out", help="Folder of results; finished cells there are skipped.")],
-    jobs: Annotated[int | None, typer.Option(help="Processes; one a core, if not given.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; by default one for each core.")] = None,
     device: Device = "cpu",
     data: Annotated[Path | None, typer.Option(help="Folder of published image sets (or $QUEEN_DATA).")] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder for trained victims; OUT/.cache, if not given.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder for trained victims; by default OUT/.cache.")] = None,
     ray: Annotated[
         str | None, typer.Option(help="Run on a Ray cluster: its address, 'auto', or 'local' to start one here.")
     ] = None,
@@ -65,17 +64,20 @@ def run(
 
 
 @bench.command(
-    epilog="Example: `queen bench plan benchmarks/paper/cifar10.yaml --device cuda --measured results/trial`"
+    epilog=epilog(
+        "`queen bench plan benchmarks/paper/cifar10.yaml --device cuda --measured results/trial`",
+        "name cells finished measured phases files minutes complete device",
+    )
 )
 def plan(
-    spec: Annotated[Path, typer.Argument(help="What would be run, YAML.", show_default=False)],
+    spec: Annotated[Path, typer.Argument(help="The spec: what would be run, YAML.", show_default=False)],
     folder: Annotated[Path | None, typer.Option("--out", help="Folder of results; cells there are done.")] = None,
     device: Device = "cpu",
     measured: Annotated[
         list[Path] | None, typer.Option(help="Folder of results to learn times from; repeat it.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of published image sets (or $QUEEN_DATA).")] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder of trained victims; OUT/.cache, if not given.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder of trained victims; by default OUT/.cache.")] = None,
     columns: Columns = None,
     queries: Queries = None,
     attacks: Attacks = None,
@@ -109,7 +111,12 @@ def plan(
         (phase.name, str(phase.times), str(phase.cells), f"{phase.minutes:.1f}" + (" + ?" if phase.unknown else ""))
         for phase in made.phases
     ]
-    out.print(table(("phase", "times", "for cells", "minutes"), rows, left=1))
+    print_table(
+        ("phase", "times", "for cells", "minutes"),
+        rows,
+        left=1,
+        empty="Nothing is left to run: every cell has a result.",
+    )
     if made.measured:
         least = "" if made.complete else "at least "
         out.print(f"expected  {least}{made.minutes:.0f} minutes, by {made.measured} results of this victim on {device}")
@@ -123,7 +130,12 @@ def plan(
     out.print(f"together  {sum(size for _, size in made.files) / 2**20:.1f} MiB")
 
 
-@bench.command(name="table", epilog="Example: `queen bench table results/smoke --format latex`")
+@bench.command(
+    name="table",
+    epilog=epilog(
+        "`queen bench table results/smoke --format latex`", "protectee metric columns rows notes", listed=True
+    ),
+)
 def show_table(
     folder: Results,
     metric: Metric = "accuracy",
@@ -143,10 +155,7 @@ def show_table(
         for one in shown:
             out.print(f"{one.protectee}")
             header = ("query", "attack", *(name.replace("_", " ").replace("-", " ") for name in one.columns))
-            printed = table(header, [(row.query, row.name, *row.texts()) for row in one.rows], left=2)
-            out.print(
-                printed, width=max(out.width, Measurement.get(out, out.options.update(width=10_000), printed).maximum)
-            )
+            print_table(header, [(row.query, row.name, *row.texts()) for row in one.rows], left=2)
             for note in one.notes:
                 out.print(f"- {note}")
     elif form in ("markdown", "latex"):
@@ -155,11 +164,12 @@ def show_table(
         raise OptionError(f"no format '{form}'; known: rich, markdown, latex, json")
 
 
-@bench.command(epilog="Example: `queen bench plot results/smoke --out plots`")
+@bench.command(epilog=epilog("`queen bench plot results/smoke --out plots`", "pictures"))
 def plot(
     folder: Results,
     to: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("build/plots"),
     metric: Metric = "accuracy",
+    as_json: Json = False,
 ) -> None:
     """Draw every thief as a grid, and the best attacker against what benign clients get."""
     from queen.atomic import make_folder
@@ -170,19 +180,26 @@ def plot(
     results = read_results(folder)
     chance = {r["protectee"]["name"]: r["protectee"]["chance"] for r in results}
     make_folder(to)
+    drawn = []
     for one in tables(results, metric):
         for name, png in (("matrix", draw_matrix(one)), ("tradeoff", draw_tradeoff(one, chance[one.protectee]))):
             path = to / f"{one.protectee}-{name}.png"
             path.write_bytes(png)
-            out.print(path)
+            drawn.append(str(path))
+    if as_json:
+        print_json({"pictures": drawn})
+    else:
+        out.print("\n".join(drawn), soft_wrap=True)
 
 
-@bench.command(epilog="Example: `queen bench view results/smoke --spec benchmarks/smoke.yaml`")
+@bench.command(epilog=epilog("`queen bench view results/smoke --spec benchmarks/smoke.yaml`", "page cells bytes"))
 def view(
     folder: Results,
-    page: Annotated[Path | None, typer.Option("--out", help="The page; index.html beside them, if not given.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--out", help="The page; by default index.html beside the results.")
+    ] = None,
     specs: Annotated[
-        list[Path] | None, typer.Option("--spec", help="What was run, YAML; what the run left there, if not given.")
+        list[Path] | None, typer.Option("--spec", help="What was run, YAML; by default what the run left there.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -218,12 +235,12 @@ def view(
         out.print(f"open   http://127.0.0.1:8000/{Path(relpath(page.resolve(), served)).as_posix()}", soft_wrap=True)
 
 
-@bench.command(epilog="Example: `queen bench check results/mine --max-thief 0.5 --min-benign 0.9`")
+@bench.command(epilog=epilog("`queen bench check results/mine --max-thief 0.5 --min-benign 0.9`", "passed problems"))
 def check(
     folder: Results,
     max_thief: Annotated[float, typer.Option(help="The best accuracy that a stolen copy may have, 0 to 1.")],
     min_benign: Annotated[float | None, typer.Option(help="The least accuracy that benign clients must get.")] = None,
-    defense: Annotated[list[str] | None, typer.Option(help="Columns to check; all but 'none', if not given.")] = None,
+    defense: Annotated[list[str] | None, typer.Option(help="Columns to check; by default all but 'none'.")] = None,
     allow_flags: Annotated[bool, typer.Option("--allow-flags", help="Do not fail on flagged runs.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -245,7 +262,14 @@ def check(
         raise typer.Exit(1)
 
 
-@bench.command(epilog="Example: `queen bench study radius benchmarks/studies/radius.yaml --out results/studies`")
+@bench.command(
+    epilog=epilog(
+        "`queen bench study radius benchmarks/studies/radius.yaml --out results/studies`",
+        "version study hash config protectee seconds versions hardware",
+        sometimes="rows queries images batch preparation benign thieves undefended covers budget life sets divergence "
+        "discs",
+    )
+)
 def study(
     name: Annotated[str, typer.Argument(help="Which: threshold, radius, shadow_models, ...", show_default=False)],
     spec: Annotated[
@@ -254,7 +278,7 @@ def study(
     folder: Annotated[Path, typer.Option("--out", help="Folder for NAME.json and NAME.png.")],
     device: Device = "cpu",
     data: Annotated[Path | None, typer.Option(help="Folder of published image sets (or $QUEEN_DATA).")] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder for what is trained; OUT/.cache, if not given.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder for what is trained; by default OUT/.cache.")] = None,
     as_json: Json = False,
 ) -> None:
     """Make one of the paper's other experiments. Stop it at any time: what is trained is not trained again."""

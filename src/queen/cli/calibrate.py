@@ -15,10 +15,11 @@ from queen.cli.shared import (
     ModelOption,
     WeakOption,
     app,
+    epilog,
     err,
     out,
     print_json,
-    table,
+    print_table,
 )
 from queen.errors import CalibrationError, OptionError
 
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 
 
 @app.command(
-    epilog="Example: `queen calibrate bundle --data held_out.npz --condition noise --condition jpeg:30`, or from what "
-    "a server recorded: `queen calibrate bundle --from-log queries/ --clients trusted.txt`"
+    epilog=epilog(
+        "`queen calibrate bundle --data held_out.npz --condition noise --condition jpeg:30`, or from what a server "
+        "recorded: `queen calibrate bundle --from-log queries/ --clients trusted.txt`",
+        "bundle alarm_rates alarm_after statement",
+    )
 )
 def calibrate(
     folder: Folder,
@@ -84,8 +88,8 @@ def calibrate(
         result = {"bundle": str(folder), "alarm_rates": rates, "statement": guard.bundle.statement}
         print_json(result | {"alarm_after": guard.report["alarm_after"]})
         return
-    out.print(table(("condition", "accused"), [(name, f"{rate:.0%}") for name, rate in rates.items()], left=1))
-    out.print(f"- {guard.bundle.statement}", soft_wrap=True)
+    print_table(("condition", "accused"), [(name, f"{rate:.0%}") for name, rate in rates.items()], left=1)
+    out.print(f"- {guard.bundle.statement}")
 
 
 def _trusted(log: Path, clients: Path) -> dict[str, list[Inputs]]:

@@ -14,13 +14,22 @@ from queen.cli.shared import (
     LedgerUrl,
     ModelOption,
     app,
-    is_from_command_line,
+    epilog,
+    is_typed,
     open_existing,
     out,
     print_json,
-    table,
+    print_table,
 )
 from queen.errors import OptionError
+
+QUANTITIES = {
+    "answers_per_class": "answers a class may give, by Theorem 2",
+    "rho_paper": "radius that the paper takes for this",
+    "rho_sound": "radius that keeps to it",
+    "radius": "radius asked about",
+    "records_per_class": "answers recorded in a class, at most",
+}
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,14 +38,24 @@ if TYPE_CHECKING:
     from queen.sentinel.power import AlarmAfter
 
 
-@app.command(epilog="Example: `queen certify --epsilon .1 --delta .05 --threshold .2`")
+@app.command(
+    epilog=epilog(
+        "`queen certify --epsilon .1 --delta .05 --threshold .2`",
+        "epsilon delta threshold radius answers_per_class rho_paper rho_sound records_per_class statements",
+        sometimes="benign_queries_before_first_spent_class benign_queries_before_first_refusal benign_queries_replayed "
+        "honest_answers_per_client honest_answers_renew alpha account alarm_after sentinel price theorem3",
+    )
+)
 def certify(
+    context: typer.Context,
     folder: Annotated[Path | None, typer.Argument(help="A bundle, to add what its data says.")] = None,
-    epsilon: Annotated[float, typer.Option(help="Allowed error of a thief in the paper's Theorem 2.")] = 0.1,
-    delta: Annotated[float, typer.Option(help="Its probability.")] = 0.05,
-    threshold: Annotated[float | None, typer.Option(help="t; the bundle's, or .2.")] = None,
+    epsilon: Annotated[float, typer.Option(help="Error of a thief that the paper's Theorem 2 allows.")] = 0.1,
+    delta: Annotated[float, typer.Option(help="Probability of that error.")] = 0.05,
+    threshold: Annotated[
+        float | None, typer.Option(help="Share of a disc after which a class is spent; by default the bundle's, or .2.")
+    ] = None,
     radius: Annotated[
-        float | None, typer.Option(help="Relative radius; the bundle's smallest, or the sound one.")
+        float | None, typer.Option(help="Radius of a query; by default the bundle's smallest, or the sound one.")
     ] = None,
     queries: Annotated[
         Path | None, typer.Option(help=".npy of queries: estimate Theorem 3 on them (needs a bundle).")
@@ -58,10 +77,11 @@ def certify(
         threshold = limits.class_allowance.amount if threshold is None else threshold
         smallest = min(limits.radius) if isinstance(limits.radius, tuple) else limits.radius
         radius = smallest if radius is None else radius
-    elif queries or is_from_command_line(ledger, "QUEEN_LEDGER"):
+    elif queries or is_typed(context, "ledger"):
         raise OptionError("--queries and --ledger need a bundle: queen certify BUNDLE --queries file.npy")
     certificate = maths.certify(epsilon, delta, 0.2 if threshold is None else threshold, radius=radius)
-    result: dict[str, Any] = vars(certificate) | {"statements": list(certificate.statements)}
+    facts = vars(certificate) | {"answers_per_class": certificate.eta_hat, "statements": list(certificate.statements)}
+    result: dict[str, Any] = {name: value for name, value in facts.items() if name != "eta_hat"}  # the paper's name
     if guard:
         result["benign_queries_before_first_spent_class"] = guard.report["calibration_first_spent"]
         result["benign_queries_before_first_refusal"] = guard.report["calibration_first_refused"]
@@ -81,18 +101,21 @@ def certify(
         print_json(result)
         return
     if asked or guard is None or guard.bundle.policy != "sentinel" or guard.bundle.limits.spends_classes:
-        names = ("eta_hat", "rho_paper", "rho_sound", "radius", "records_per_class")
-        out.print(table(("quantity", "value"), [(name, f"{result[name]:.6g}") for name in names], left=1))
+        lines = [(words, f"{result[name]:.6g}") for name, words in QUANTITIES.items()]
+        print_table(("quantity", "value"), lines, left=1)
         for statement in certificate.statements:
             out.print(f"- {statement}")
     else:  # Theorem 2 chooses a radius for classes that are spent one day
-        out.print("- No class is ever spent under these limits: answers are counted, and Theorem 2 has no say.")
+        out.print(
+            "- No class is ever spent under these limits: answers are counted instead. Theorem 2, which chooses a "
+            "radius for classes that can be spent, does not apply."
+        )
     if guard and guard.bundle.calibration:
         spent = guard.report["calibration_first_spent"]
         when = f"a first class is spent after {spent} of them" if spent is not None else "no class is spent"
         out.print(f"- Replaying {guard.report['calibration_images']} held-out images: {when}.")
     for statement in (*result.get("sentinel", ()), *result.get("price", ())):
-        out.print(f"- {statement}", soft_wrap=True)
+        out.print(f"- {statement}")
     for letter, one in result.get("theorem3", {}).items():
         out.print(
             f"- Verdict {letter}, {one['rows']} queries: no recovery below {one['bound']:.5f} (Theorem 3, estimated), "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queen.cli.shared import Json, app, err, out, print_json, table
+from queen.cli.shared import Json, app, epilog, err, out, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from queen.demo.table import DemoTable
 
 
-@app.command(epilog="Example: `queen demo --json > demo.json`, `queen demo --adaptive`, `queen demo --no-price`")
+@app.command(
+    epilog=epilog(
+        "`queen demo --json > demo.json`, `queen demo --adaptive`, `queen demo --no-price`",
+        "chance seeds victim_accuracy limits images policies sentinel theorem3_paper_own_kind fit seconds",
+        sometimes="adaptive price",
+    )
+)
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="Where report and bundle go.")] = Path("build/demo"),
     seed: Annotated[int, typer.Option(help="Seed of victim and map.")] = 0,
@@ -77,6 +83,6 @@ def _print(tables: Sequence[DemoTable]) -> None:
     for one in tables:
         if one.title:
             out.print(f"\n{one.title}")
-        out.print(table(one.header, one.rows, left=one.left))
+        print_table(one.header, one.rows, left=one.left)
         for note in one.notes:
             out.print(f"- {note}")

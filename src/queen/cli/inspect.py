@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queen.cli.shared import Folder, Json, ModelOption, app, out, print_json, table
+from queen.cli.shared import Folder, Json, ModelOption, app, epilog, out, print_json, print_table
 
 if TYPE_CHECKING:
     from queen.bundle.bundle import Bundle
 
 
-@app.command(epilog="Example: `queen inspect build/demo/bundle --map map.png`")
+@app.command(
+    epilog=epilog(
+        "`queen inspect build/demo/bundle --map map.png`",
+        "identity policy head factory threshold classes report",
+        sometimes="honest_answers_bound scores margin certificate",
+    )
+)
 def inspect(
     folder: Folder,
     picture: Annotated[Path | None, typer.Option("--map", help="Write the 2-D map as PNG.")] = None,
@@ -57,7 +63,7 @@ def inspect(
         out.print(line)
     header = ("class", "spread", "radius", "answers (about)", "records (bound)")
     lines = [[c["class"], f"{c['spread']:.4g}", f"{c['radius']:.4g}", *map(str, list(c.values())[3:])] for c in classes]
-    out.print(table(header, lines, left=1))
+    print_table(header, lines, left=1)
     if picture:
         out.print(f"{'map':<22}{picture}")
 

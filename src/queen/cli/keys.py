@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.measure import Measurement
 
-from queen.cli.shared import Json, app, err, out, print_json, read_budget, table
+from queen.cli.shared import (
+    ALREADY_REVOKED,
+    Json,
+    app,
+    epilog,
+    err,
+    is_typed,
+    out,
+    print_json,
+    print_table,
+    read_budget,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +43,11 @@ LedgerUrl = Annotated[
 HOME = Path(".queen")
 
 
-@keys.command(epilog="Example: `queen keys new alice --group tenant:7 --json`")
+@keys.command(
+    epilog=epilog("`queen keys new alice --group tenant:7`", "key id name groups admin created revoked budget")
+)
 def new(
+    context: typer.Context,
     name: Annotated[
         str, typer.Argument(help="Name of the client; several keys may have the same.", show_default=False)
     ],
@@ -61,7 +73,7 @@ def new(
     budget = None
     if extra_answers is not None or threshold is not None:
         budget = read_budget(extra_answers, threshold)
-    with _open_store(home, ledger) as store:
+    with _open_store(context, home, ledger) as store:
         text, key = store.add(name, tuple(group or ()), admin, budget)
     if as_json:
         print_json({"key": text, **_facts(key)})
@@ -70,10 +82,13 @@ def new(
     err.print("This key is not shown again: only a digest of it is kept.", soft_wrap=True)
 
 
-@keys.command(name="list", epilog="Example: `queen keys list --json`")
-def show(home: Home = HOME, ledger: LedgerUrl = "", as_json: Json = False) -> None:
-    """All keys, the oldest first; never the keys themselves, which nobody has."""
-    with _open_store(home, ledger) as store:
+@keys.command(
+    name="list",
+    epilog=epilog("`queen keys list`", "id name groups admin created revoked budget", listed=True),
+)
+def show(context: typer.Context, home: Home = HOME, ledger: LedgerUrl = "", as_json: Json = False) -> None:
+    """List all keys, the oldest first; never their secrets, of which only digests are kept."""
+    with _open_store(context, home, ledger) as store:
         listed = sorted(store.keys().values(), key=lambda key: key.created)
     if as_json:
         print_json([_facts(key) for key in listed])
@@ -89,20 +104,26 @@ def show(home: Home = HOME, ledger: LedgerUrl = "", as_json: Json = False) -> No
         )
         for key in listed
     ]
-    printable = table(("id", "state", "admin", "created", "name", "groups"), lines, left=6)
-    width = Measurement.get(out, out.options.update(width=10_000), printable).maximum  # ids must not be cut off
-    Console(highlight=False, markup=False, width=max(out.width, width)).print(printable)
+    print_table(
+        ("id", "state", "admin", "created", "name", "groups"),
+        lines,
+        left=6,
+        empty="There are no keys yet: queen keys new NAME makes one.",
+    )
 
 
-@keys.command(epilog="Example: `queen keys revoke alice`")
+@keys.command(epilog=epilog("`queen keys revoke alice`", "id name groups admin created revoked budget", listed=True))
 def revoke(
-    name: Annotated[str, typer.Argument(metavar="NAME_OR_ID", help="Key, or client whose keys all go.")],
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME_OR_ID", help="Id of a key, or name of a client whose keys are all revoked.")
+    ],
     home: Home = HOME,
     ledger: LedgerUrl = "",
     as_json: Json = False,
 ) -> None:
     """Revoke one key by its id, or all keys of a client by its name; servers notice within a second."""
-    with _open_store(home, ledger) as store:
+    with _open_store(context, home, ledger) as store:
         revoked = store.revoke(name)
     if as_json:
         print_json([_facts(key) for key in revoked])
@@ -110,14 +131,15 @@ def revoke(
     for key in revoked:
         out.print(f"key {key.id} of {key.name} is revoked", soft_wrap=True)
     if not revoked:
-        out.print("was revoked already")
+        out.print(ALREADY_REVOKED.format(name=name))
 
 
 @contextmanager
-def _open_store(home: Path, ledger: str) -> Iterator[KeyStore]:
+def _open_store(context: typer.Context, home: Path, ledger: str) -> Iterator[KeyStore]:
     from queen.serve.access.key_store import open_keys
 
-    store = open_keys(home, ledger)
+    elsewhere = is_typed(context, "home") and not is_typed(context, "ledger")  # the environment's ledger does not count
+    store = open_keys(home, "" if elsewhere else ledger)
     try:
         yield store
     finally:

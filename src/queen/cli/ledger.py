@@ -18,6 +18,7 @@ from queen.cli.shared import (
     Json,
     ModelOption,
     app,
+    epilog,
     open_existing,
     out,
     print_json,
@@ -37,11 +38,18 @@ Url = Annotated[
 Prefix = Annotated[str | None, typer.Option(help="With Redis, what all keys of the ledger begin with.")]
 
 
-@ledger.command(epilog="Example: `queen ledger rebind retrained --ledger redis://10.0.0.5:6379/0 --actor olga`")
+@ledger.command(
+    epilog=epilog(
+        "`queen ledger rebind retrained --ledger redis://10.0.0.5:6379/0 --actor olga`",
+        "changed forgot_coverage accepted",
+    )
+)
 def rebind(
     bundle: Folder,
     url: Url,
-    radius: Annotated[float | None, typer.Option(help="As `queen serve --radius`, if the server has it.")] = None,
+    radius: Annotated[
+        float | None, typer.Option(help="The radius of `queen serve --radius`, if the server is given one.")
+    ] = None,
     model: ModelOption = None,
     prefix: Prefix = None,
     allow_volatile: AllowVolatile = False,
@@ -73,19 +81,24 @@ def rebind(
     out.print(f"the ledger is {'now' if result.changed else 'already'} for {listed}{coverage}", soft_wrap=True)
 
 
-@ledger.command(epilog="Example: `queen ledger accept 5f0c63f2a94b1d7e --ledger redis://10.0.0.5:6379/0`")
+@ledger.command(
+    epilog=epilog("`queen ledger accept 5f0c63f2a94b1d7e --ledger redis://10.0.0.5:6379/0`", "lost id made")
+)
 def accept(
     lost: Annotated[str, typer.Argument(metavar="ID", help="The id that the server's error names.")],
     url: Url,
     home: Annotated[
         Path, typer.Option(envvar="QUEEN_HOME", help="Folder of the server, which remembers the id.")
     ] = Path(".queen"),
-    force: Annotated[bool, typer.Option("--force", help="Also an id that nothing in that folder expects.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Accept also an id that nothing in that folder expects.")
+    ] = False,
     prefix: Prefix = None,
     allow_volatile: AllowVolatile = False,
     actor: Actor = None,
+    as_json: Json = False,
 ) -> None:
-    """Accept that a ledger has lost records, so that its servers answer again; clients may regain what was forgotten.
+    """Accept that a ledger has lost records, so that its servers answer again; clients may get that again.
 
     For a ledger that went back in time, was emptied or replaced, and whose newer copy is gone for good. Where the file
     itself is gone, a new and empty one is made, and said so. Running servers know within a second (of a file that was
@@ -100,11 +113,14 @@ def accept(
     made = beside is not None and not beside.with_suffix("").is_file()
     with closing(open_ledger(url, **_options(prefix, allow_volatile))) as store:
         new = store.accept(lost, this_actor(actor))
+    if as_json:
+        print_json({"lost": lost, "id": new, "made": made})
+        return
     where = f"; there was no file '{url}', so a new and empty one was made" if made else ""
-    out.print(f"the loss is accepted: what was {lost} is {new} from now on{where}", soft_wrap=True)
+    out.print(f"the loss is accepted: the ledger {lost} has the id {new} from now on{where}", soft_wrap=True)
 
 
-@ledger.command(epilog="Example: `queen ledger clock .queen/ledger.sqlite --accept`")
+@ledger.command(epilog=epilog("`queen ledger clock .queen/ledger.sqlite --accept`", "now used_until accepted"))
 def clock(
     url: Annotated[
         str, typer.Argument(metavar="LEDGER", envvar="QUEEN_LEDGER", help="A SQLite file, or redis://HOST.")

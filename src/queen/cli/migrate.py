@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from queen.cli.shared import AllowVolatile, Json, app, out, print_json
+from queen.cli.shared import AllowVolatile, Json, app, epilog, out, print_json
 
 
-@app.command(epilog="Example: `queen migrate redis://10.0.0.5:6379/0 --prefix shop`")
+@app.command(epilog=epilog("`queen migrate redis://10.0.0.5:6379/0 --prefix shop`", "scopes migrated"))
 def migrate(
     url: Annotated[
         str,

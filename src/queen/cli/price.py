@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queen.cli.shared import Device, Folder, Json, ModelOption, app, jobs_on, out, print_json, table
+from queen.cli.shared import Device, Folder, Json, ModelOption, app, epilog, jobs_on, out, print_json, print_table
 from queen.errors import OptionError
 
 if TYPE_CHECKING:
@@ -21,8 +21,10 @@ BOTH = "--data FILE (training data) and --calibration FILE (held-out images) to 
 
 
 @app.command(
-    epilog="Example: `queen price bundle`, or to measure it: `queen price bundle --data train.npz --calibration "
-    "held_out.npz`"
+    epilog=epilog(
+        "`queen price bundle`, or to measure it: `queen price bundle --data train.npz --calibration held_out.npz`",
+        "curve steps seeds networks judged digits epochs honest_answers buys buys_within max_copy statements",
+    )
 )
 def price(
     folder: Folder,
@@ -37,13 +39,17 @@ def price(
         bool, typer.Option("--no-save", help="Leave the bundle as it is; then a stopped run begins anew.")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes that share the work; one a core, at most 4, and 1 on a GPU.")
+        int | None,
+        typer.Option(
+            min=1, help="Processes that share the work; by default one for each core, at most 4, and 1 on a GPU."
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps that a student takes at least.")] = STEPS,
     epochs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Passes over its answers, likewise; 60 where images are shifted and mirrored, else 12."
+            min=1,
+            help="Passes over its answers that a student takes at least; 60 with shifted images, else 12.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Chooses the held-out images that judge copies.")] = 0,
@@ -117,7 +123,7 @@ def _print(bundle: Bundle, curve: Curve, *, as_json: bool) -> None:
         }
         print_json(curve.as_json() | facts | {"statements": lines})
         return
-    out.print(lines[0], soft_wrap=True)
-    out.print(table(HEADER, table_rows(curve), left=2))
+    out.print(lines[0])
+    print_table(HEADER, table_rows(curve), left=2)
     for line in lines[1:]:
-        out.print(f"- {line}", soft_wrap=True)
+        out.print(f"- {line}")

@@ -7,18 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, err, jobs_on, out, print_json
+from queen.cli.shared import Device, ForeignOption, Json, WeakOption, app, epilog, err, jobs_on, out, print_json
 
 
 @app.command(
-    epilog="Example: `queen protect vgg16_bn --arg classes=10 --weights vgg.safetensors --data train.npz "
-    "--calibration held_out.npz --out bundle`"
+    epilog=epilog(
+        "`queen protect vgg16_bn --arg classes=10 --weights vgg.safetensors --data train.npz --calibration "
+        "held_out.npz --out bundle`",
+        "bundle identity report",
+    )
 )
 def protect(
-    factory: Annotated[str, typer.Argument(help="package.module:factory, or a network of queen.zoo.")],
-    weights: Annotated[Path, typer.Option(help="Trained weights, .safetensors.")],
+    factory: Annotated[str, typer.Argument(help="package.module:factory, a network of queen.zoo, or an .onnx file.")],
     data: Annotated[Path, typer.Option(help="Training data, .npz with x and y.")],
     folder: Annotated[Path, typer.Option("--out", help="Bundle folder to write.")],
+    weights: Annotated[Path | None, typer.Option(help="Trained weights, .safetensors; not for an .onnx file.")] = None,
     calibration: Annotated[
         Path | None,
         typer.Option(help="Held-out benign images, .npz with x (y is not needed) or .npy; 'train': no certificate."),
@@ -26,12 +29,14 @@ def protect(
     foreign: ForeignOption = None,
     weak: WeakOption = False,
     arg: Annotated[list[str] | None, typer.Option(help="Factory argument, name=value (value in JSON).")] = None,
-    head: Annotated[str | None, typer.Option(help="Last layer, if not the last Linear.")] = None,
+    head: Annotated[str | None, typer.Option(help="Name of the last layer, if it is not the last Linear.")] = None,
     policy: Annotated[
         str | None,
         typer.Option(help="paper, strict, sentinel or artifact; sentinel if there are calibration images, else paper."),
     ] = None,
-    alpha: Annotated[float, typer.Option(help="Sentinel: chance to ever accuse a benign client.")] = 1e-3,
+    alpha: Annotated[
+        float, typer.Option(help="Sentinel: highest probability that a benign client is ever accused.")
+    ] = 1e-3,
     on_alarm: Annotated[
         str, typer.Option(help="Sentinel: refuse, decoy, reverse, label-only or observe accused clients.")
     ] = "refuse",
@@ -66,7 +71,9 @@ def protect(
         float | None,
         typer.Option(help="Sentinel: choose limits so that no reference copy agrees with the model on this share."),
     ] = None,
-    shadows: Annotated[str, typer.Option(help="head or network.")] = "head",
+    shadows: Annotated[
+        str, typer.Option(help="Shadow models: head (a new last layer each) or network (trained from scratch).")
+    ] = "head",
     seed: Annotated[int, typer.Option(help="Seed of map and shadows.")] = 0,
     device: Device = "cpu",
     as_json: Json = False,
@@ -80,24 +87,18 @@ def protect(
     from queen.allowance import read_amount
     from queen.core.inputs import find_device
     from queen.errors import ProtectionWarning
-    from queen.fit.files import Prepared, attempt, check_folder, factory_args, read_data, read_images, read_weights
+    from queen.fit.files import Prepared, check_folder, read_data, read_images, read_model
     from queen.fit.price import UNFINISHED
     from queen.fit.shadows import ShadowRecipe
     from queen.options import Sentinel, default_limits
     from queen.price.measure import Pricing
-    from queen.recipe import Recipe
-    from queen.zoo import NETWORKS
 
     given: dict[str, Any] = {} if radius is None else {"radius": radius}
     texts = {"threshold": threshold, "extra_answers": extra_answers}
     given |= {name: read_amount(text) for name, text in texts.items() if text is not None}
     usual = default_limits(policy or ("sentinel" if calibration else "paper"))
     where = find_device(device)
-    args = factory_args(arg or [])
-    recipe = Recipe("queen.zoo:build", {"name": factory, **args}) if factory in NETWORKS else Recipe(factory, args)
-    model = attempt(recipe.build, f"cannot build '{factory}'", TypeError, ValueError, RuntimeError)
-    state = read_weights(weights)
-    attempt(lambda: model.load_state_dict(state), f"'{weights}' does not fit '{factory}'", RuntimeError)
+    model, recipe = read_model(factory, arg or [], weights)
     check_folder(folder)  # before the work, not after it
     held_out: Any = "train" if calibration == Path("train") else read_images(calibration) if calibration else None
     train = read_data(data)
@@ -125,8 +126,8 @@ def protect(
             max_copy=max_copy,
             price=pricing,
             shadows=ShadowRecipe(kind=shadows),  # type: ignore[arg-type]  # protect() says which kinds there are
-            factory=recipe.factory,
-            factory_args=recipe.args,
+            factory=recipe.factory if recipe else None,
+            factory_args=recipe.args if recipe else None,
             seed=seed,
             progress=None if as_json else True,
         )

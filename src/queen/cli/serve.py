@@ -9,23 +9,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queen.cli.shared import app, err
-from queen.errors import OptionError
+from queen.cli.shared import app, epilog, err, print_json
+from queen.errors import MissingExtraError, OptionError
+from queen.extras import install
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
     from queen.serve.run import Ports
     from queen.serve.service import Service
+    from queen.serve.settings import Settings
 
-EPILOG = """Example: `queen serve build/demo/bundle --ledger redis://localhost:6379 --policy sentinel`
+KEYS = "model policy observe ledger rest grpc"
+EPILOG = (
+    epilog("`queen serve build/demo/bundle --ledger redis://localhost:6379 --policy sentinel`", KEYS)
+    + """
 
-Clients need a key: `queen keys new alice`. Settings also come from the environment (QUEEN_PORT=9000) and from a file
-(`--config serve.yaml`)."""
+It prints that object once the server answers. Clients need a key: `queen keys new alice`. Settings also come from the
+environment (QUEEN_PORT=9000) and from a file (`--config serve.yaml`); a flag always wins."""
+)
 
 
-def serve(config: Path | None, **given: Any) -> None:
+def serve(config: Path | None, as_json: bool, **given: Any) -> None:
     """Serve a bundle to clients of the Open Inference Protocol, over REST and gRPC."""
     import json
 
+    from queen.serve.run import NO_PROTECTION
     from queen.serve.settings import read_settings
 
     groups = given.pop("groups", None)
@@ -37,33 +46,64 @@ def serve(config: Path | None, **given: Any) -> None:
     given["trusted_proxy"] = tuple(given["trusted_proxy"]) if given["trusted_proxy"] else None
     settings = read_settings(given, config)
     if settings.policy == "none":
-        err.print("warning: policy none protects nothing; every answer is the model's own", style="yellow")
+        err.print(f"warning: {NO_PROTECTION}", style="yellow")
     if settings.ray:
         from queen.serve.ray.deploy import serve_on_ray
 
-        serve_on_ray(settings, on_start=lambda address: err.print(f"serving on {address}"))
+        def tell(address: str) -> None:
+            if as_json:
+                print_json(_start_facts(settings) | {"rest": address})
+                sys.stdout.flush()
+            else:
+                err.print(f"serving on {address}")
+
+        serve_on_ray(settings, on_start=tell)
         return
     from queen.serve.run import serve as run
 
-    run(settings, on_start=_print_addresses)
+    run(settings, on_start=_print_facts if as_json else _print_addresses)
 
 
 def _print_addresses(service: Service, ports: Ports) -> None:
-    """Tell a person at a terminal where the server listens; the log has the rest."""
+    """Tell a person at a terminal where the server listens and what it does; the log has the rest."""
+    from queen.serve.run import start_warnings
+
     if not sys.stderr.isatty():
         return
     settings = service.settings
-    scheme = "https" if settings.tls_cert else "http"
-    err.print(f"model      {service.spec.name}")
-    err.print(f"REST       {scheme}://{settings.host}:{ports.rest}/v2/models/{service.spec.name}/infer")
-    if ports.grpc:
-        err.print(f"gRPC       {settings.host}:{ports.grpc}")
-    err.print(f"dashboard  {scheme}://{settings.host}:{ports.rest}/dashboard (key: queen keys new NAME --admin)")
-    err.print(f"time       {service.hold.advice}", soft_wrap=True)
-    for sentence in service.advice:
-        err.print(sentence, style="yellow", soft_wrap=True)
+    facts = _start_facts(settings, service, ports)
+    observe = ", observe only" if facts["observe"] else ""
+    err.print(f"model      {facts['model']}")
+    err.print(f"policy     {facts['policy']}{observe}", style="yellow" if observe else None)
+    err.print(f"ledger     {facts['ledger']}")
+    err.print(f"REST       {facts['rest']}/v2/models/{facts['model']}/infer", soft_wrap=True)
+    if facts["grpc"]:
+        err.print(f"gRPC       {facts['grpc']}")
+    err.print(f"dashboard  {facts['rest']}/dashboard (key: queen keys new NAME --admin)", soft_wrap=True)
+    err.print(f"time       {service.hold.advice}")
+    for sentence in (*start_warnings(service), *service.advice):
+        err.print(sentence, style="yellow")
     if not service.auth.keys and not settings.anonymous:
-        err.print("no keys yet: queen keys new NAME", style="yellow")
+        err.print("There are no keys yet, so nobody can ask: queen keys new NAME makes one.", style="yellow")
+
+
+def _print_facts(service: Service, ports: Ports) -> None:
+    print_json(_start_facts(service.settings, service, ports))
+    sys.stdout.flush()  # whoever waits for it reads from a pipe
+
+
+def _start_facts(settings: Settings, service: Service | None = None, ports: Ports | None = None) -> dict[str, Any]:
+    """What --json prints; on Ray the bundle's own settings are not known here, and there is one address."""
+    scheme = "https" if settings.tls_cert else "http"
+    guard = None if service is None else service.guard
+    return {
+        "model": settings.model_name,
+        "policy": settings.policy if guard is None else guard.policy.name,
+        "observe": settings.observe if guard is None else guard.bundle.observe,
+        "ledger": settings.ledger_name,
+        "rest": None if ports is None else f"{scheme}://{settings.host}:{ports.rest}",
+        "grpc": f"{settings.host}:{ports.grpc}" if ports and ports.grpc else None,
+    }
 
 
 def _parameters() -> list[inspect.Parameter]:
@@ -77,8 +117,7 @@ def _parameters() -> list[inspect.Parameter]:
         own: Any = field.annotation
         kind: Any = annotations.get(name) or own | None
         flag = f"--{name.replace('_', '-')}"
-        default = "" if field.is_required() or field.get_default() in (None, (), "") else f" [{_default_text(field)}]"
-        help_text = f"{field.description}{default}"
+        help_text = f"{field.description}{_default_text(field)}"
         if name == "bundle":
             option = typer.Argument(help=help_text, show_default=False)
         elif bool in (field.annotation, *getattr(field.annotation, "__args__", ())):
@@ -91,12 +130,19 @@ def _parameters() -> list[inspect.Parameter]:
     first = inspect.Parameter(
         "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, file_option]
     )
-    return [*parameters, first]
+    json_option = typer.Option("--json", help="Print where the server listens, as JSON, once it answers.")
+    last = inspect.Parameter(
+        "as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, json_option]
+    )
+    return [*parameters, first, last]
 
 
-def _default_text(field: Any) -> str:
-    value = field.get_default()
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+def _default_text(field: FieldInfo) -> str:
+    """The default of a setting, in brackets; nothing where there is none to name."""
+    value = "" if field.is_required() else field.get_default(call_default_factory=True)
+    if value in (None, (), "", {}):
+        return ""
+    return f" [{('on' if value else 'off') if isinstance(value, bool) else value}]"
 
 
 def register() -> None:
@@ -105,11 +151,13 @@ def register() -> None:
         parameters = _parameters()
     except ModuleNotFoundError:
 
-        def missing(bundle: str) -> None:
-            """Serve a bundle to clients (needs the extra: pip install 'queen[serve]')."""
-            raise OptionError("this command needs the extra 'serve': pip install 'queen[serve]'")
+        def missing(bundle: str, rest: typer.Context) -> None:
+            extra = "ray" if "--ray" in rest.args else "serve"
+            raise MissingExtraError(f"this command needs the extra '{extra}': {install(extra)}")
 
-        app.command(name="serve")(missing)
+        missing.__doc__ = f"Serve a bundle to clients (needs the extra: {install('serve')})."
+        everything = {"ignore_unknown_options": True, "allow_extra_args": True}  # its options are not known either
+        app.command(name="serve", epilog=EPILOG, context_settings=everything)(missing)
         return
 
     def command(**given: Any) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from queen import __version__
@@ -42,9 +43,17 @@ class VisibleConsole(Console):
     """A console that passes on no character that a terminal would obey, except the ends of lines."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print, texts with `visible`; tables come from `table`, which does the same."""
+        """Print, texts with `visible`; tables come from `print_table`, which does the same.
+
+        A terminal gets lines that end between words; a file or a pipe gets every sentence in one line.
+        """
+        options.setdefault("soft_wrap", not self.is_terminal)
         super().print(*(visible(str(o), "\n") if isinstance(o, str | Path) else o for o in objects), **options)
 
+
+ALREADY_REVOKED = "Nothing was revoked: '{name}' has no active key, all of them are revoked already."
+WIDEST = 10_000  # columns that a table may take
+NARROW = 80  # columns below which help has no frames: they would leave no room for the text
 
 SECRET_OPTIONS = {
     "--webhook-secret": "--webhook-secret-file, or QUEEN_WEBHOOK_SECRET in the environment",
@@ -61,9 +70,18 @@ def secret_warnings(arguments: Sequence[str]) -> list[str]:
     return [f"a secret on the command line can be read in the list of processes: use {way}" for way in instead]
 
 
-def is_from_command_line(value: str | None, variable: str) -> bool:
-    """Whether the value of an option was given there, not by the environment variable that stands in for it."""
-    return value is not None and value != os.environ.get(variable)
+def is_typed(context: typer.Context, parameter: str) -> bool:
+    """Whether a parameter of the running command was typed, and does not come from the environment or a default."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def choose_store(context: typer.Context, ledger: str | None, server: str | None) -> tuple[str | None, str | None]:
+    """Ledger and server as given; but if both are, a typed one wins over one from the environment."""
+    typed = is_typed(context, "ledger"), is_typed(context, "server")
+    if ledger is None or server is None or typed[0] == typed[1]:
+        return ledger, server
+    return (ledger, None) if typed[0] else (None, server)
 
 
 app = typer.Typer(
@@ -95,7 +113,10 @@ def _options(
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Folder = Annotated[Path, typer.Argument(help="Bundle folder.", show_default=False)]
-ModelOption = Annotated[str | None, typer.Option("--model", help="package.module:factory, if the bundle names none.")]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", help="package.module:factory of the model; needed if the bundle does not name it."),
+]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 ForeignOption = Annotated[
     Path | None,
@@ -105,7 +126,9 @@ ForeignOption = Annotated[
         show_default=False,
     ),
 ]
-WeakOption = Annotated[bool, typer.Option("--weak", help="Accept a sentinel that catches no plain foreign queries.")]
+WeakOption = Annotated[
+    bool, typer.Option("--weak", help="Accept a sentinel that would not catch plain foreign queries.")
+]
 LedgerUrl = Annotated[
     str | None,
     typer.Option(
@@ -115,14 +138,14 @@ LedgerUrl = Annotated[
     ),
 ]
 AllowVolatile = Annotated[
-    bool, typer.Option("--allow-volatile", help="Also a Redis that may lose what it acknowledged.")
+    bool, typer.Option("--allow-volatile", help="Accept a Redis that may lose what it has acknowledged.")
 ]
 ServerUrl = Annotated[
     str | None, typer.Option(envvar="QUEEN_SERVER", help="A running server, http://HOST:PORT, instead of a ledger.")
 ]
 AdminKey = Annotated[str | None, typer.Option(envvar="QUEEN_ADMIN_KEY", help="Admin key of the server.")]
 Client = Annotated[str, typer.Argument(help="Name of the client.", show_default=False)]
-Actor = Annotated[str | None, typer.Option(help="Who does this, for the log; you, if not given.")]
+Actor = Annotated[str | None, typer.Option(help="Who does this, for the log; by default your user name.")]
 
 
 def open_existing(address: str, **options: Any) -> Ledger:
@@ -159,6 +182,17 @@ def print_json(result: object) -> None:
     sys.stdout.write(json.dumps(result, indent=1).replace("\x7f", "\\u007f") + "\n")
 
 
+def epilog(example: str, keys: str, *, listed: bool = False, sometimes: str = "") -> str:
+    """What stands below the help of a command: an example, and the keys of the JSON that it prints.
+
+    `keys` are those of the object, or if `listed` of every object in a list; `sometimes` are those that only some
+    options or bundles bring. Names are separated by spaces. Tests compare them with what commands print.
+    """
+    every, some = (", ".join(f"`{key}`" for key in names.split()) for names in (keys, sometimes))
+    shape = "a list of objects with" if listed else "an object with"
+    return f"Example: {example}\n\nWith --json: {shape} {every}{f'; where it applies also {some}' if some else ''}."
+
+
 def table(header: Sequence[str], lines: Iterable[Sequence[str]], *, left: int) -> Table:
     """A plain table; the first `left` columns are text."""
     gap = 1 if len(header) < 8 else 0  # a wide table must fit into 80 columns
@@ -168,6 +202,40 @@ def table(header: Sequence[str], lines: Iterable[Sequence[str]], *, left: int) -
     for line in lines:
         table.add_row(*map(visible, line))
     return table
+
+
+def print_table(
+    header: Sequence[str], lines: Iterable[Sequence[str]], *, left: int, empty: str = "There is nothing to list."
+) -> None:
+    """Print a table, of which nothing is ever cut off; without lines the sentence `empty` instead.
+
+    If the terminal is too narrow for the table, every line becomes a list, one cell below the other. A file or a pipe
+    gets the table as wide as it is.
+    """
+    rows = list(lines)
+    if not rows:
+        out.print(empty)
+        return
+    made = table(header, rows, left=left)
+    width = Measurement.get(out, out.options.update(width=WIDEST), made).maximum
+    if width <= out.width or not out.is_terminal:
+        VisibleConsole(highlight=False, markup=False, width=max(out.width, width)).print(made, soft_wrap=False)
+        return
+    for number, row in enumerate(rows):
+        if number:
+            out.print()
+        facts = Table.grid(padding=(0, 2, 0, 0))
+        facts.add_column(no_wrap=True)
+        facts.add_column(overflow="fold")
+        for name, cell in zip(header, row, strict=True):
+            if cell:
+                facts.add_row(visible(name), visible(cell))
+        out.print(facts)
+
+
+def share_of_disc(coverage: float) -> str:
+    """How much of a class's disc has been seen, in percent; one large record may cover more than there is."""
+    return f"{coverage:.1%}" if coverage <= 1 else "over 100%"
 
 
 def jobs_on(device: str) -> int:

@@ -6,10 +6,16 @@ from typing import Annotated
 
 import typer
 
-from queen.cli.shared import Json, app, out, print_json, table
+from queen.cli.shared import Json, app, epilog, print_json, print_table
 
 
-@app.command(epilog="Example: `queen speed --json > results/speed/my-machine.json`")
+@app.command(
+    epilog=epilog(
+        "`queen speed --json > results/speed/my-machine.json`",
+        "guard_ratio guard_verdicts judge_per_second sqlite_per_second sqlite_sentinel_per_second rows_per_second "
+        "slsqp_ratio machine quick",
+    )
+)
 def speed(
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the time, rough.")] = False,
     as_json: Json = False,
@@ -27,4 +33,4 @@ def speed(
     lines += [("sqlite queries/s with the sentinel, batch 32", f"{speeds['sqlite_sentinel_per_second']:,.0f}")]
     lines += [(f"{name}, rows/s", f"{value:,.0f}") for name, value in speeds["rows_per_second"].items()]
     lines += [("gradient reverse, times faster than SLSQP", f"{speeds['slsqp_ratio']:,.0f}")]
-    out.print(table(("what", "value"), lines, left=1))
+    print_table(("what", "value"), lines, left=1)

@@ -33,15 +33,16 @@ class Certificate:
     def statements(self) -> tuple[str, ...]:
         """The certificate in words."""
         return (
-            f"Theorem 2 of the paper allows eta_hat = {self.eta_hat:.1f} honest answers a class for epsilon = "
-            f"{self.epsilon:g}, delta = {self.delta:g}. It is a rule for choosing the radius, not a lower bound on a "
-            "thief's error.",
-            f"The paper's radius {self.rho_paper:.4f} counts t / rho^2 records; up to 4 times as many fit, because a "
-            "record's area is scaled by SQS^2, which lies between 1/4 and .85.",
-            f"The sound radius {self.rho_sound:.4f} keeps the records of a class at or below ceil(eta_hat) = "
-            f"{math.ceil(self.eta_hat)}.",
-            f"At radius {self.radius:.4f} one client can record at most {self.records_per_class} points a class.",
-            "Answers outside the disc (verdict A) and repeats (verdict D) are not counted by these numbers.",
+            f"Theorem 2 of the paper allows {self.eta_hat:.1f} honest answers in each class, for epsilon = "
+            f"{self.epsilon:g} and delta = {self.delta:g}. It is a rule for choosing the radius. It does not bound a "
+            "thief's error from below.",
+            f"With the paper's radius {self.rho_paper:.4f} a class may hold up to 4 times as many records as the paper "
+            "counts (t / rho^2), because the area of a record is scaled by SQS^2, which lies between 1/4 and .85.",
+            f"The sound radius {self.rho_sound:.4f} keeps the records of a class at or below "
+            f"{math.ceil(self.eta_hat)}, the number that the theorem allows, rounded up.",
+            f"At radius {self.radius:.4f} at most {self.records_per_class} answers to one client are recorded in a "
+            "class.",
+            "These numbers do not count answers outside the disc (verdict A) and repeats (verdict D).",
         )
 
 
@@ -57,7 +58,7 @@ def records_bound(radius: float, threshold: float) -> int:
 
 
 def certify(epsilon: float, delta: float, threshold: float, *, radius: float | None = None) -> Certificate:
-    """Theorem 2 (as printed and made sound) and the record bound at `radius` (default: the sound one).
+    """Theorem 2 (the printed form and the sound form) and the record bound at `radius` (default: the sound one).
 
     >>> c = certify(.1, .05, .2)
     >>> round(c.eta_hat), round(c.rho_paper, 4), round(c.rho_sound, 4), c.records_per_class

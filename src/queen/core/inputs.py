@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from queen.errors import DtypeError, EmptyBatchError, NotFiniteError, OptionError, RangeError, ShapeError
-from queen.types import Inputs
+from queen.types import Arrays, Inputs
 
 
 def find_device(name: str | torch.device) -> torch.device:
@@ -25,6 +27,32 @@ def find_device(name: str | torch.device) -> torch.device:
 def tensors(x: Inputs) -> dict[str, Tensor]:
     """All tensors of a batch by name; a single one is called "x"."""
     return dict(x) if isinstance(x, Mapping) else {"x": x}
+
+
+def has_arrays(x: object) -> bool:
+    """Whether a batch is numpy arrays instead of tensors."""
+    return isinstance(x, np.ndarray) or (
+        isinstance(x, Mapping) and any(isinstance(part, np.ndarray) for part in x.values())
+    )
+
+
+def as_tensors(x: Inputs | Arrays) -> Inputs:
+    """A batch whose arrays are tensors now; all else is left for `check` to refuse."""
+    if isinstance(x, Mapping):
+        return {name: to_tensor(part, name) if isinstance(part, np.ndarray) else part for name, part in x.items()}
+    return to_tensor(x) if isinstance(x, np.ndarray) else x
+
+
+def to_tensor(value: Any, name: str = "x") -> Tensor:
+    """A tensor of these numbers: a tensor as it is, anything else copied, whatever its order in memory."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        array = np.asarray(value)
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
+    except (TypeError, ValueError, RuntimeError) as error:
+        got = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise DtypeError(f"expected {name} as numbers in a tensor or an array, got {got}") from error
 
 
 def count(x: Inputs) -> int:

@@ -14,6 +14,7 @@ from queen.errors import HeadError, ShapeError
 from queen.types import Inputs
 
 TOLERANCE = 1e-4  # of the largest logit: head(u) is the same matmul again, so only float32 rounding may differ
+ROUNDING = 1e-3  # by which probabilities may miss their sum of 1: halves do
 
 
 def run_model(model: nn.Module, x: Inputs) -> Tensor:
@@ -38,9 +39,12 @@ def id_bounds(model: nn.Module) -> tuple[int | None, int | None]:
 
 
 class Split:
-    """A classifier and its head: one forward pass gives features u (n, D) and logits (n, K)."""
+    """A classifier and its head: one forward pass gives features u (n, D) and logits (n, K).
 
-    def __init__(self, model: nn.Module, head_name: str) -> None:
+    `softmax`: the model returns the softmax of its head's logits, or its logarithm, so the logits are the head's.
+    """
+
+    def __init__(self, model: nn.Module, head_name: str, *, softmax: bool = False) -> None:
         modules = dict(model.named_modules())
         if head_name not in modules:
             near = ", ".join(name for name in list(modules)[-6:] if name)
@@ -48,6 +52,7 @@ class Split:
         self.model = model.eval()
         self.head_name = head_name
         self.head = modules[head_name]
+        self.softmax = softmax
 
     @property
     def linear(self) -> nn.Linear | None:
@@ -83,7 +88,7 @@ class Split:
             raise HeadError(
                 f"layer '{self.head_name}' must run once a batch on (n, features); it ran {len(captured)} times"
             )
-        return captured[0], logits
+        return captured[0], self.head(captured[0]) if self.softmax else logits
 
 
 def find_split(model: nn.Module, sample: Inputs, head: str | None = None) -> Split:
@@ -97,15 +102,45 @@ def find_split(model: nn.Module, sample: Inputs, head: str | None = None) -> Spl
             why = " ".join(str(error).split())[:200]
             raise ShapeError(f"the model cannot run on data of shape {shapes}: {why}") from error
         split = Split(model, head or _last_linear(model, sample))
-        features, logits = split(sample)
+        features, answers = split(sample)
         again = split.head(features)
-        scale = logits.abs().max().clamp(min=1.0)
-        if again.shape != logits.shape or not (again - logits).abs().max() <= TOLERANCE * scale:
+        if is_same(again, answers):
+            return split
+        if is_softmax_of(again, answers):
+            return Split(model, split.head_name, softmax=True)
+        if on_simplex(answers) or on_simplex(answers.exp()):
             raise HeadError(
-                f"layer '{split.head_name}' is not the model's head: what it gives, {tuple(again.shape)}, is not what "
-                "the model returns. Name the layer whose output the model returns, for example head='classifier'"
+                f"the model returns probabilities, which are not the softmax of what layer '{split.head_name}' gives: "
+                "return logits, or guard it by its probabilities alone, queen.protect(queen.models.as_module(model, "
+                "gives='probabilities', classes=...), ...)"
             )
-    return split
+        raise HeadError(
+            f"layer '{split.head_name}' is not the model's head: what it gives, {tuple(again.shape)}, is not what "
+            "the model returns. Name the layer whose output the model returns, for example head='classifier', or guard "
+            "the model by its logits alone, queen.protect(queen.models.as_module(model, gives='logits', classes=...), "
+            "...)"
+        )
+
+
+def is_same(these: Tensor, those: Tensor) -> bool:
+    """Whether these are the same logits, up to rounding."""
+    if these.shape != those.shape:
+        return False
+    return bool((these - those).abs().max() <= TOLERANCE * those.abs().max().clamp(min=1.0))
+
+
+def is_softmax_of(logits: Tensor, answers: Tensor) -> bool:
+    """Whether a model answers with the softmax of these logits, or with its logarithm."""
+    if logits.shape != answers.shape:
+        return False
+    wanted = logits.float().softmax(1)
+    return is_same(wanted, answers.float()) or (bool((answers <= 0).all()) and is_same(wanted, answers.float().exp()))
+
+
+def on_simplex(rows: Tensor) -> bool:
+    """Whether every row (n, K) is a probability distribution."""
+    numbers = rows.double()
+    return bool((numbers >= 0).all() and ((numbers.sum(1) - 1).abs() <= ROUNDING).all())
 
 
 def _last_linear(model: nn.Module, sample: Inputs) -> str:
@@ -122,5 +157,8 @@ def _last_linear(model: nn.Module, sample: Inputs) -> str:
         for handle in handles:
             handle.remove()
     if not order:
-        raise HeadError("the model runs no Linear layer: name the layer that maps features to logits with head='...'")
+        raise HeadError(
+            "the model runs no Linear layer: name the layer that maps features to logits with head='...', or guard it "
+            "by its logits alone, queen.protect(queen.models.as_module(model, gives='logits', classes=...), ...)"
+        )
     return order[-1]

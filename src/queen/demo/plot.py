@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queen.plots import png
+from queen.plots import drawn_for, png, shade
 from queen.price.curve import Curve
 
 COLOURS = {"paper": "#c8102e", "strict": "#e8a33d", "sentinel": "#1b7f4d"}
@@ -18,15 +18,21 @@ PANELS = (
 IMAGE_COLOURS = {"held-out": "#1f5fbf", "training": "#c8102e", "foreign": "#7a7a85"}
 
 
-def draw_cost(cost: Mapping[str, Mapping[str, Any]]) -> bytes:
+def draw_cost(cost: Mapping[str, Mapping[str, Any]], *, dark: bool = False) -> bytes:
     """A PNG with one panel per figure and one line per policy, over the number of queries a benign client has sent."""
+    with drawn_for(dark=dark):
+        return _draw_cost(cost, dark)
+
+
+def _draw_cost(cost: Mapping[str, Mapping[str, Any]], dark: bool) -> bytes:
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
     figure = Figure(figsize=(11, 3.4), layout="constrained")
     axes = figure.subplots(1, len(PANELS))
     for axis, (key, title, limits) in zip(axes, PANELS, strict=True):
         for name, curve in cost.items():
-            axis.plot(curve["queries"], curve[key], marker="o", markersize=3.5, color=COLOURS.get(name), label=name)
+            colour = shade(COLOURS[name], dark=dark) if name in COLOURS else None
+            axis.plot(curve["queries"], curve[key], marker="o", markersize=3.5, color=colour, label=name)
         axis.set(title=title, xlabel="queries sent", ylim=limits)
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
@@ -34,12 +40,17 @@ def draw_cost(cost: Mapping[str, Mapping[str, Any]]) -> bytes:
     return png(figure)
 
 
-def draw_price(curves: Mapping[str, Curve]) -> bytes:
+def draw_price(curves: Mapping[str, Curve], *, dark: bool = False) -> bytes:
     """A PNG with one panel per model: how well copies agree with it, over how many honest answers they learned from.
 
     One line for every kind of images, dashed where the copies learned from labels alone; the shade goes from the lowest
     seed to the highest.
     """
+    with drawn_for(dark=dark):
+        return _draw_price(curves, dark)
+
+
+def _draw_price(curves: Mapping[str, Curve], dark: bool) -> bytes:
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
     figure = Figure(figsize=(5.8 * len(curves), 3.6), layout="constrained")
@@ -47,7 +58,7 @@ def draw_price(curves: Mapping[str, Curve]) -> bytes:
     for axis, (name, curve) in zip(panels, curves.items(), strict=True):
         for images, label_only in dict.fromkeys((row.images, row.label_only) for row in curve.rows):
             rows = [row for row in curve.rows if (row.images, row.label_only) == (images, label_only)]
-            answers, colour = [row.answers for row in rows], IMAGE_COLOURS[images]
+            answers, colour = [row.answers for row in rows], shade(IMAGE_COLOURS[images], dark=dark)
             axis.fill_between(answers, [row.low for row in rows], [row.high for row in rows], color=colour, alpha=0.12)
             label = f"{images} images, {'labels alone' if label_only else 'probabilities'}"
             style = {"linestyle": "--" if label_only else "-", "marker": "o", "markersize": 3.5, "label": label}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -11,6 +12,7 @@ from queen.demo.plot import draw_cost, draw_price
 from queen.demo.price import price_tables
 from queen.demo.run import Demo
 from queen.demo.table import demo_tables
+from queen.demo.takeaway import takeaway
 from queen.plots import draw_map
 from queen.price.curve import read_curve
 
@@ -21,7 +23,11 @@ CAPTIONS = {
     "gradient reverse answers (red).",
 }
 KINDS = {"direct": "thief", "label_only": "label"}  # colours of the style sheet
-KEY = {"thief": "direct thief", "label": "label-only thief", "benign": "benign client"}
+KEY = {
+    "thief": "copy trained on the answers (direct)",
+    "label": "copy trained on their labels alone (label-only)",
+    "benign": "answers that an honest client gets right",
+}
 RECOVERY_HEADER = ("verdict", "queries", "no recovery below (Theorem 3, estimated)", "best recovery fitted")
 RECOVERY_NOTE = (
     "Mean squared error per query against the honest answer, for the own-kind attacker under the paper's policy. "
@@ -35,36 +41,38 @@ def html_report(demo: Demo) -> str:
     limits = results["limits"]
     radii = "; ".join(f"{name} {one['radius']:.3f} (epsilon {one['epsilon']})" for name, one in limits.items())
     lead = (
-        "A small digit classifier, protected with QUEEN and attacked by two thieves. Relative radius, the sound choice "
-        f"for the epsilon given, at threshold {limits['paper']['threshold']}: {radii}. This run took "
+        "A small digit classifier, protected with QUEEN and attacked by two thieves, one with images of another "
+        "scanner (foreign), one with images like those the classifier was made for (own kind). Radius of a query, the "
+        f"sound choice for the epsilon given, at threshold {limits['paper']['threshold']}: {radii}. This run took "
         f"{results['seconds']:.0f} seconds."
     )
     tables = [*demo_tables(results), *price_tables(results)]
     parts = [html_section(one.title, html_table(one.header, one.rows), one.notes) for one in tables]
     parts += [_price(results)] if "price" in results else []
     parts += [
-        html_section("What a benign client pays as it sends more", _cost(results)),
-        html_section("Accuracy of the stolen copy", _bars(results)),
+        html_section("What an honest client pays as it sends more", _cost(results)),
+        html_section("How good the stolen copies are, and what an honest client gets", _bars(results)),
         html_section("The 2-D map under the paper's policy", "".join(_map(demo, pool) for pool in demo.maps)),
         html_section("Could the honest answer be recovered?", _recovery(results), [RECOVERY_NOTE]),
         html_section("The fit", _fit(results["fit"])),
     ]
-    return html_page("What a thief gets, and what it costs a client", "".join(parts), lead=lead)
+    heading = "What a thief gets, and what it costs a client"
+    return html_page(heading, "".join(parts), lead=lead, takeaway=takeaway(results))
 
 
 def _cost(results: Mapping[str, Any]) -> str:
     return html_picture(
-        draw_cost(results["sentinel"]["cost"]),
-        "Three plots over the queries one benign client has sent: share answered with the true label, share answered "
+        partial(draw_cost, results["sentinel"]["cost"]),
+        "Three plots over the queries one honest client has sent: share answered with the true label, share answered "
         "at all, distance from the honest answers",
         "One client sending held-out images, in windows of 100. The sentinel answers honestly until a budget is spent "
-        "and then refuses; the other policies go on answering wrongly.",
+        "and then refuses; the other policies go on answering wrongly. Where one line is seen, the others lie below.",
     )
 
 
 def _price(results: Mapping[str, Any]) -> str:
     return html_picture(
-        draw_price({"the demo's digits": read_curve(results["price"])}),
+        partial(draw_price, {"the demo's digits": read_curve(results["price"])}),
         "Agreement of copies with the model over the number of honest answers they learned from",
         "What a copy costs: the more honest answers, the better; shaded from the lowest to the highest seed.",
     )
@@ -73,28 +81,31 @@ def _price(results: Mapping[str, Any]) -> str:
 def _bars(results: Mapping[str, Any]) -> str:
     lines = []
     for name, policy in results["policies"].items():
+        lines.append(f"<h3>{escape(name)}</h3>")
         for pool in ("foreign", "own_kind"):
             for kind, colour in KINDS.items():
-                text = f"{name}, {pool.replace('_', ' ')}, {kind.replace('_', '-')}"
+                text = f"{pool.replace('_', ' ')}, {kind.replace('_', '-')}"
                 lines.append(_bar(text, policy[pool][f"thief_{kind}"], colour, results["chance"]))
-        lines.append(_bar(f"{name}, benign client's accuracy", policy["benign_accuracy"], "benign", None))
+        lines.append(_bar("honest client", policy["benign_accuracy"], "benign", None))
     key = "".join(f'<span style="background:var(--{colour})"></span>{text}' for colour, text in KEY.items())
-    return f'<div class="bars">{"".join(lines)}</div><p class="key">{key}; the line marks chance.</p>'
+    line = f"; the line marks chance, {results['chance']:.1%}, which a copy has that learned nothing."
+    return f'<div class="bars">{"".join(lines)}</div><p class="key">{key}{line}</p>'
 
 
 def _bar(text: str, value: float | None, colour: str, chance: float | None) -> str:
     mark = "" if chance is None else f'<div class="chance" style="left:{chance:.1%}"></div>'
+    told = "nothing to learn from" if value is None else f"{value:.1%}"  # a copy that was not made is no bad copy
     return (
-        f'<div>{escape(text)}</div><div class="track"><div class="fill" style="width:{value or 0:.1%};'
-        f'background:var(--{colour})"></div>{mark}</div><div class="value">{value or 0:.1%}</div>'
+        f'<div class="name">{escape(text)}</div><div class="track"><div class="fill" style="width:{value or 0:.1%};'
+        f'background:var(--{colour})"></div>{mark}</div><div class="value">{told}</div>'
     )
 
 
 def _map(demo: Demo, pool: str) -> str:
     title = f"{pool.replace('_', ' ')}: {len(demo.maps[pool].letters)} queries"
-    picture = draw_map(demo.guard.bundle, title, benign=demo.train_points, queries=demo.maps[pool])
+    draw = partial(draw_map, demo.guard.bundle, title, benign=demo.train_points, queries=demo.maps[pool])
     alt = f"2-D map with discs, training points and queries of the {pool.replace('_', ' ')} attacker"
-    return html_picture(picture, alt, f"{CAPTIONS[pool]} Faint dots are training images.")
+    return html_picture(draw, alt, f"{CAPTIONS[pool]} Faint dots are training images.")
 
 
 def _recovery(results: Mapping[str, Any]) -> str:

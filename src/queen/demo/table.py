@@ -10,6 +10,7 @@ from typing import Any
 from queen.bench.render.markdown import markdown_table
 from queen.bench.render.table import EXPLAINED, FLAG, MARKS
 from queen.demo.summary import COLUMNS, BestThief, best_thief, best_thieves
+from queen.sentinel.statement import reword
 
 Results = Mapping[str, Any]
 HEADER = (
@@ -37,6 +38,13 @@ THIEVES_HEADER = (
     "attacker", "queries", "honest answers", "accused", "undefended", "sentinel", "decoys", "labels right",
 )  # fmt: skip
 ACCOUNTS_HEADER = ("accounts", "honest answers alone", "pooled in a group")
+CLIENTS = {  # the simulated benign clients, by what they do
+    "random_orders": "that send the images in a random order",
+    "one_predicted_class": "that send one predicted class only",
+    "one_true_class": "that send one true class only",
+    "retry_loops": "that send one image again and again",
+    "retries_in_a_stream": "that repeat images within their traffic",
+}
 REFUSALS, DECOYS = "sentinel", "decoys"  # columns of the attackers who know the sentinel
 
 
@@ -118,7 +126,8 @@ def notes(results: Results) -> Iterator[str]:
     yield (
         f"Victim: small CNN, {results['victim_accuracy']:.1%} on {images['test']} held-out MNIST digits; always "
         f"guessing one class scores {results['chance']:.1%}. Thief figures are means over seeds {results['seeds']}: "
-        "trained on the answers (direct) or on their labels alone; agreement is the direct thief's with the victim."
+        "trained on the answers (direct) or on their labels alone; agrees: on how many of these digits the direct "
+        "thief's copy names the same class as the victim."
     )
     yield (
         f"foreign: {images['pool_foreign']} scikit-learn digits. own kind: {images['pool_own_kind']} held-out MNIST "
@@ -152,10 +161,12 @@ def _sentinel_notes(results: Results) -> Iterator[str]:
         f"{watched['honest_answers_bound']} honest answers."
     )
     clients = watched["benign_clients"]
-    listed = ", ".join(f"{c['accused']} of {c['clients']} {name.replace('_', ' ')}" for name, c in clients.items())
+    listed = ", ".join(
+        f"{c['accused']} of {c['clients']} {CLIENTS.get(name, name.replace('_', ' '))}" for name, c in clients.items()
+    )
     yield (
-        f"Benign clients accused: {listed}. That is conditional on these {results['images']['test']} images. "
-        f"{watched['statement']}"
+        f"Benign clients accused: {listed}. All of them send these {results['images']['test']} images, so other images "
+        f"may give other counts. {reword(watched['statement'])}"
     )
 
 
@@ -229,14 +240,15 @@ def _best_notes(results: Results, heaviest: int) -> Iterator[str]:
     if "adaptive" in results:
         accounts, thieves = results["adaptive"]["accounts"], results["adaptive"]["thieves"]
         yield from (
-            f"Not counted, since it owns the victim's encoder and needs only the head: {name}, "
-            f"{_percent(row['columns'][REFUSALS]['thief'])} under the sentinel."
+            f"Not in the table: {name}, {_percent(row['columns'][REFUSALS]['thief'])} under the sentinel. It owns the "
+            "victim's encoder and needs only the head."
             for name, row in thieves.items()
             if "encoder" in row["knows"] and REFUSALS in row["columns"]
         )
         yield (
-            f"Many accounts: each is watched on its own, so a hundred of them get {accounts['100']['alone']} honest "
-            f"answers where one gets {accounts['1']['alone']}; pooled in a group they get {accounts['100']['pooled']}."
+            f"Many accounts: each account is watched on its own, so a hundred accounts get {accounts['100']['alone']} "
+            f"honest answers where a single account gets {accounts['1']['alone']}. Pooled in a group, the hundred get "
+            f"{accounts['100']['pooled']} together."
         )
 
 

@@ -49,14 +49,29 @@ def image_batches(data: Images) -> Iterable[tuple[Inputs, Tensor | None]]:
         data = _load(data)
     if isinstance(data, DataLoader):
         return map(_images, data)
-    if isinstance(data, list) and all(isinstance(batch, Tensor | Mapping) for batch in data):
-        return ((batch, None) for batch in data)
+    if isinstance(data, list) and all(isinstance(batch, Tensor | np.ndarray | Mapping) for batch in data):
+        return ((_tensor(batch, "x"), None) for batch in data)
     if not isinstance(data, Tensor | np.ndarray | Mapping):
         raise DtypeError(
             f"expected images x, (x, y), a Dataset, a DataLoader or a list of batches x, got {type(data).__name__}"
         )
     x = _tensor(data, "x")
     return ((inputs.take(x, slice(i, i + BATCH)), None) for i in range(0, inputs.count(x), BATCH))
+
+
+def count_batches(data: Images) -> int | None:
+    """How many batches `batches` or `image_batches` will give; None where the data does not say."""
+    if isinstance(data, tuple) and len(data) == 2:
+        return count_batches(data[0])
+    if isinstance(data, Mapping | Tensor | np.ndarray):
+        x = _tensor(data, "x")
+        return -(-inputs.count(x) // BATCH)
+    if isinstance(data, Dataset):
+        data = _load(data)
+    try:
+        return len(data)  # a loader or a list; those of streams raise
+    except TypeError:
+        return None
 
 
 def _load(data: Dataset[Any]) -> DataLoader[Any]:
@@ -80,8 +95,8 @@ def _pair(batch: Any) -> tuple[Inputs, Tensor]:
 
 def _tensor(value: Any, name: str) -> Inputs:
     if isinstance(value, Mapping):
-        return {key: torch.as_tensor(v) for key, v in value.items()}
+        return {key: _tensor(v, f"{name}['{key}']") for key, v in value.items()}  # type: ignore[misc]
     try:
-        return torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DtypeError(f"expected {name} as a tensor or array, got {type(value).__name__}") from error
+        return torch.as_tensor(value)  # which does not copy arrays: they may be larger than memory
+    except (TypeError, ValueError, RuntimeError):
+        return inputs.to_tensor(value, name)

@@ -11,7 +11,7 @@ from torch import Tensor
 from queen.core import inputs
 from queen.core.split import Split
 from queen.errors import DtypeError, EmptyBatchError, NotFiniteError, OptionError
-from queen.fit.data import Images, batches, image_batches
+from queen.fit.data import Images, batches, count_batches, image_batches
 from queen.progress import Progress
 from queen.types import Inputs
 
@@ -54,7 +54,7 @@ def extract_features(
     source: Iterable[tuple[Inputs, Tensor | None]] = batches(data) if labelled else image_batches(data)
     labels, images, ranges = [torch.empty(0, dtype=torch.int64, device=device)], [], []
     with torch.inference_mode():
-        for raw, y in show.each(stage, source):
+        for raw, y in show.each(stage, source, count_batches(data)):
             x = inputs.to(inputs.check(raw, like), device)
             if y is not None:
                 labels.append(_check_labels(y).to(device, torch.int64))

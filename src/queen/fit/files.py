@@ -6,7 +6,7 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,15 +15,28 @@ import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from queen.bundle.bundle import Bundle
 from queen.errors import OptionError, ShapeError
 from queen.fit.data import Images
+from queen.models import as_module
+from queen.recipe import Recipe
 from queen.types import Inputs
+from queen.zoo import NETWORKS
 
 Result = TypeVar("Result")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+COLOURS = {  # modes of Pillow's
+    "1": "in black and white",
+    "L": "in grey",
+    "LA": "in grey with transparency",
+    "I;16": "in grey of 16 bits",
+    "RGB": "in colour",
+    "RGBA": "in colour with transparency",
+    "P": "in colours of a palette",
+    "CMYK": "in colours for print",
+}
 SLACK = 0.01  # by which images in 0..1 may exceed that, as after resizing
 UNREADABLE = (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 
@@ -51,6 +64,23 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             "safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
         )
     return attempt(lambda: safetensors.torch.load_file(path), f"cannot read weights '{path}'", OSError, SafetensorError)
+
+
+def read_model(name: str, args: Sequence[str], weights: Path | None) -> tuple[nn.Module, Recipe | None]:
+    """The model that a command names, and how to build it again: an .onnx file, or a factory (or a network of
+    `queen.zoo`) with `args` and its weights."""
+    if name.endswith(".onnx"):
+        if args or weights:
+            raise OptionError(f"'{name}' holds its weights and takes no arguments: leave out --weights and --arg")
+        return as_module(name), None
+    known = factory_args(list(args))
+    recipe = Recipe("queen.zoo:build", {"name": name, **known}) if name in NETWORKS else Recipe(name, known)
+    if weights is None:
+        raise OptionError(f"expected the trained weights of '{name}', --weights FILE.safetensors, got none")
+    model = attempt(recipe.build, f"cannot build '{name}'", TypeError, ValueError, RuntimeError)
+    state = read_weights(weights)
+    attempt(lambda: model.load_state_dict(state), f"'{weights}' does not fit '{name}'", RuntimeError)
+    return model, recipe
 
 
 def read_data(path: Path) -> tuple[Tensor, Tensor]:
@@ -107,18 +137,21 @@ def _tensor(array: Any) -> Tensor:
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
-def read_query(path: Path, bundle: Bundle) -> Tensor:
-    """One query or a batch from .npy, or an image prepared as the bundle says."""
+def read_query(path: Path, bundle: Bundle, on_convert: Callable[[str], None] = lambda sentence: None) -> Tensor:
+    """One query or a batch from .npy, or an image prepared as the bundle says.
+
+    `on_convert` is told in a sentence if the image is of another size, or in other colours, than what the model takes.
+    """
     like = bundle.probe.x
     if not isinstance(like, Tensor):
         raise OptionError("this model takes several named tensors: use the Python library to ask it")
     if path.suffix != ".npy":
-        return _read_image(path, Prepared.by(bundle))
+        return _read_image(path, Prepared.by(bundle), on_convert)
     x = attempt(lambda: _tensor(np.load(path, allow_pickle=False)), f"cannot read '{path}'", *UNREADABLE)
     return x[None] if x.ndim == like.ndim - 1 else x
 
 
-def _read_image(path: Path, prepared: Prepared) -> Tensor:
+def _read_image(path: Path, prepared: Prepared, on_convert: Callable[[str], None] = lambda sentence: None) -> Tensor:
     """(1, C, H, W) in 0..1, resized to the model's size, then (x - mean) / std if these are known."""
     from PIL import Image, UnidentifiedImageError  # noqa: PLC0415  (an extra)
 
@@ -130,13 +163,21 @@ def _read_image(path: Path, prepared: Prepared) -> Tensor:
     channels, height, width = like.shape[1:]
     problem = f"cannot read image '{path}'"
     opened = attempt(lambda: Image.open(path), problem, OSError, UnidentifiedImageError)
+    had, wanted = (opened.size, opened.mode), ((width, height), "L" if channels == 1 else "RGB")
     if opened.mode.startswith("I"):  # 16 bits per pixel, which convert() would clip
         opened = Image.fromarray((np.asarray(opened) / 257).round().astype(np.uint8))  # type: ignore[assignment]
-    image = attempt(lambda: opened.convert("L" if channels == 1 else "RGB").resize((width, height)), problem, OSError)
+    image = attempt(lambda: opened.convert(wanted[1]).resize(wanted[0]), problem, OSError)
+    if had != wanted:
+        on_convert(f"'{path}' was converted from {_describe(*had)} to {_describe(*wanted)}, which the model takes")
     x = torch.from_numpy(np.asarray(image, np.float32) / 255).view(height, width, channels).permute(2, 0, 1)
     if prepared.mean and prepared.std:
         x = (x - torch.tensor(prepared.mean)[:, None, None]) / torch.tensor(prepared.std)[:, None, None]
     return x[None].contiguous()
+
+
+def _describe(size: tuple[int, int], mode: str) -> str:
+    """An image of this size and mode of Pillow's, in words."""
+    return f"{size[0]} x {size[1]} pixels {COLOURS.get(mode, f'of mode {mode}')}"
 
 
 def _check_units(prepared: Prepared) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from queen.bundle.bundle import Bundle
 from queen.core import inputs
 from queen.errors import CalibrationError, EmptyBatchError, LimitsError, OptionError
-from queen.fit.data import Images, image_batches
+from queen.fit.data import Images, count_batches, image_batches
 from queen.options import Sentinel
 from queen.price.limits import check_max_copy, check_policy_bounds_copies, limits_for, most_answers
 from queen.price.measure import Pricing, measure_curve
@@ -124,7 +124,7 @@ def ask_for_students(
 def _ask(bundle: Bundle, data: Images, show: Progress, stage: str) -> tuple[Array, Array, Array | None]:
     """Images (n, ...) in float32, the honest answers (n, K) that clients get to them, and labels (n,) if there are."""
     like, xs, answers, labels = bundle.probe.x, [], [], list[Tensor]()
-    for raw, y in show.each(stage, image_batches(data)):
+    for raw, y in show.each(stage, image_batches(data), count_batches(data)):
         x = inputs.to(inputs.check(raw, like), bundle.probe.logits.device)
         check_images(
             x.shape[1:] if isinstance(x, Tensor) else (), is_float=isinstance(x, Tensor) and x.is_floating_point()

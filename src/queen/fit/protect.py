@@ -8,37 +8,44 @@ from typing import Any, Literal
 from warnings import warn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from queen.bundle.bundle import NO_CALIBRATION, Bundle, Probe
+from queen.bundle.bundle import NO_CALIBRATION, Bundle
 from queen.bundle.report import Benign, Report, mean_square_sensitivity
-from queen.core import inputs
 from queen.core.geometry import Geometry, check_labels, measure, nearest_centre
 from queen.core.mapping import MappingNet, MapRecipe, train_map
 from queen.core.shadows import Shadows
 from queen.core.split import Split, find_split
 from queen.errors import (
     CalibrationError,
-    DtypeError,
-    EmptyBatchError,
     LimitsError,
     MapError,
     OptionError,
     ProtectionWarning,
 )
 from queen.fit.calibrate import calibrate_bundle
-from queen.fit.data import Data, Images, batches
+from queen.fit.data import Data, Images
+from queen.fit.entrance import (
+    describe,
+    make_probe,
+    names_for,
+    numbered,
+    ready,
+    recipe_for,
+    settings_for,
+    take_sample,
+)
 from queen.fit.features import ModelOutputs, extract_features
 from queen.fit.price import CopyOptions
 from queen.fit.shadows import ShadowKind, ShadowRecipe, fit_shadows, shadow_recipe, try_shadows
 from queen.guard import Guard
 from queen.ledger import Ledger
+from queen.models import as_module
 from queen.options import Limits, Sentinel, check_sentinel, default_limits
 from queen.policy import find_policy
 from queen.price.measure import Pricing
 from queen.price.stored import bundle_price_lines
 from queen.progress import Progress
-from queen.recipe import Recipe, recipe_of
 from queen.sentinel.scores import Reference, make_reference
 from queen.types import Inputs
 
@@ -54,7 +61,7 @@ FOR_LIFE = (
 
 
 def protect(
-    model: nn.Module,
+    model: Any,
     train_data: Data,
     *,
     calibration: Images | Literal["train"] | None = None,
@@ -86,7 +93,9 @@ def protect(
 ) -> Guard:
     """Fit QUEEN around a trained classifier and return a guard that answers per client.
 
-    `train_data` is (x, y) tensors, a Dataset or a DataLoader, un-augmented. `calibration` is the same or images alone;
+    `model` is a torch module, or whatever else `queen.models.as_module` takes: ONNX Runtime sessions and .onnx files,
+    xgboost and scikit-learn classifiers. `train_data` is (x, y) tensors or arrays, a Dataset or a DataLoader,
+    un-augmented. `calibration` is the same or images alone;
     they must not have trained the model ("train" takes the training images all the same, which voids the sentinel's
     certificate). With them the policy is "sentinel" unless another is named, without them "paper", with a warning.
     `foreign` images tell how soon thieves would be caught (without: noise and shuffled patches); a sentinel that would
@@ -96,18 +105,23 @@ def protect(
     held-out inputs, or raises a `LimitsError` where no budget of use does.
     `alpha` is the sentinel's false-accusation bound, 1e-3 unless `sentinel` says otherwise. `head` names the last layer
     if it is not the last Linear. `factory` ("package.module:function") with `factory_args` lets a saved bundle rebuild
-    the model by itself; networks of `queen.zoo` need none. Images outside `input_range` are refused ("data": the range
-    of the training images; other inputs are not checked). Runs on the device the model is on, deterministic given
-    `seed`.
+    the model by itself; networks of `queen.zoo` need none. `progress` shows how far the fit is: None where somebody
+    looks on, at a terminal or in a notebook; True everywhere, without bars in a log; False nowhere. Images outside
+    `input_range` are refused ("data": the range of the training images; other inputs are not checked). Runs on the
+    device the model is on, deterministic given `seed`.
     """
-    chosen, settings = _check_options(model, policy, calibration, sentinel, alpha, seed)
+    given, model = model, as_module(model)
+    train_data, calibration = numbered(train_data, model), numbered(calibration, model)
+    chosen, settings = _check_options(policy, calibration, sentinel, alpha, seed)
     copies = CopyOptions(price, max_copy)
     copies.check(chosen, settings, calibration, observe=observe, has_limits=bool(limits or absolute_radius))
     recipe = shadow_recipe(shadows)
     generator = torch.Generator().manual_seed(seed)
     with Progress(progress) as show:
-        sample = _sample(train_data, model)
+        model = ready(model, train_data)
+        sample = take_sample(train_data, model)
         split = find_split(model, sample, head)
+        settings = settings_for(model, sentinel, settings)  # now it has run
         outputs = _extract(split, train_data, sample, show, keep_inputs=recipe.kind == "network")
         map_net = _fit_map(outputs, mapping or MapRecipe(), generator, show)
         points = map_net(outputs.features)
@@ -122,13 +136,14 @@ def protect(
         if chosen == "sentinel" and limits.ends_for_life:
             warnings.append(FOR_LIFE)
             warn(FOR_LIFE, ProtectionWarning, stacklevel=2)
+        report.model = describe(given, split, settings)
         report.warnings, report.seconds = warnings, show.seconds  # which the calibration still adds to
         bundle = Bundle(
             split=split,
             mapping=map_net,
             geometry=geometry,
             shadows=shadow_models,
-            probe=_probe(split, sample, generator),
+            probe=make_probe(split, sample, generator),
             reference=_reference(outputs, generator),
             limits=limits,
             observe=observe,
@@ -136,8 +151,8 @@ def protect(
             sentinel=settings,
             input_range=outputs.span if input_range == "data" else input_range,
             draw=recipe.draw,
-            recipe=Recipe(factory, dict(factory_args or {})) if factory else recipe_of(model),
-            class_names=tuple(class_names) if class_names else None,
+            recipe=recipe_for(model, factory, factory_args),
+            class_names=names_for(model, class_names),
             pixel_mean=tuple(pixel_mean) if pixel_mean else None,
             pixel_std=tuple(pixel_std) if pixel_std else None,
             report=vars(report),
@@ -166,7 +181,6 @@ def protect(
 
 
 def _check_options(
-    model: nn.Module,
     policy: str | None,
     calibration: Images | str | None,
     sentinel: Sentinel | None,
@@ -183,27 +197,9 @@ def _check_options(
         raise OptionError(f"calibration must be held-out data or 'train', got '{calibration}'")
     settings = Sentinel() if sentinel is None else check_sentinel(sentinel)
     settings = settings if alpha is None else replace(settings, alpha=alpha)
-    if not isinstance(model, nn.Module):
-        raise DtypeError(f"expected the model as a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(seed, int):
         raise OptionError(f"seed must be an integer, got {seed!r}")
     return policy, settings
-
-
-def _sample(data: Data, model: nn.Module) -> Inputs:
-    """A few rows in the model's precision and on its device: to trace the network with, and a pattern for the rest."""
-    parameter = next(model.parameters(), None)
-    if parameter is None:
-        raise OptionError("the model has no parameters: give the trained network")
-
-    def in_precision(t: Tensor) -> Tensor:
-        return t.to(parameter.dtype) if t.is_floating_point() else t
-
-    for x, _ in batches(data):
-        few = inputs.take(x, slice(0, 4))
-        like = {k: in_precision(t) for k, t in few.items()} if isinstance(few, Mapping) else in_precision(few)
-        return inputs.to(inputs.check(few, like), parameter.device)
-    raise EmptyBatchError("the data holds no images")
 
 
 def _extract(split: Split, data: Data, sample: Inputs, show: Progress, *, keep_inputs: bool) -> ModelOutputs:
@@ -264,23 +260,3 @@ def _report(
         shadow_accuracy=accuracy,
         shadow_confidence=confidence,
     )
-
-
-@torch.inference_mode()
-def _probe(split: Split, sample: Inputs, generator: torch.Generator) -> Probe:
-    """Random rows shaped like the data (no training image is stored) and the model's features and logits for them."""
-    device = next(split.model.parameters()).device
-
-    def noise(t: Tensor) -> Tensor:
-        if not t.is_floating_point():
-            high = int(t.max())
-            if high <= 1:  # a mask or a type: random ones could hide everything
-                return torch.full_like(t, high)
-            return torch.randint(0, high + 1, t.shape, generator=generator).to(t.dtype)  # token ids that surely exist
-        scaled = torch.randn(t.shape, generator=generator) * t.float().std(correction=0)
-        return (scaled + t.float().mean()).to(t.dtype)
-
-    x = {k: noise(t.cpu()) for k, t in sample.items()} if isinstance(sample, Mapping) else noise(sample.cpu())
-    placed = inputs.to(x, device)
-    features, logits = split(placed)
-    return Probe(placed, features.float(), logits.float())

@@ -26,7 +26,7 @@ class Ledger(Protocol):
         """Judge all rows and record the fresh ones, or raise `LedgerError`: then nobody may be answered.
 
         A row is judged in its client's own scope and then in its groups', in order of kind. Each decides and charges by
-        itself; what one denies is not passed on, and what a trusted client asks is charged to no group.
+        itself; after a denial the rest are not asked, and what a trusted client asks is charged to no group.
         """
         ...
 

@@ -16,7 +16,7 @@ Exact repeats of answered queries are free, and a trusted client is never denied
 counted and denied, except exact repeats of what it was answered before: a changed answer would prove the alarm, and the
 same one tells nothing new. Beyond a cap on that count these are denied too. A whole batch is judged at one time.
 
-Scopes are asked in stages, the clients first and then their groups, kind by kind; what one denies is not passed on. In
+Scopes are asked in stages, the clients first and then their groups, kind by kind; after a denial the rest are not asked. In
 a stage the bets of all rows are placed first, then the rows are charged one by one. `judge.lua` is the same procedure
 for Redis, one scope and one row at a time.
 """

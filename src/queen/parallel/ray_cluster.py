@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from queen.errors import OptionError
+from queen.extras import install
 
 LOCAL = "local"  # the address that means: start a cluster on this machine
 PATIENCE = 5  # seconds in which a cluster must accept the connection
@@ -19,7 +20,7 @@ def find_ray() -> Any:
     try:
         import ray  # noqa: PLC0415
     except ImportError as error:
-        raise OptionError("--ray needs ray: pip install 'queen[ray]'") from error
+        raise OptionError(f"--ray needs ray: {install('ray')}") from error
     return ray
 
 

@@ -148,6 +148,6 @@ def in_words(times: AlarmAfter) -> list[str]:
             caught = f"{one['caught']:.0%} of thieves are caught" if one["caught"] else "not caught"
             lines.append(f"{who}: {caught} within {LONGEST:,} of them")
         else:
-            rest = f"95 %: {one['p95']}" if one["p95"] is not None else f"{one['caught']:.0%} within {LONGEST:,}"
-            lines.append(f"{who}: caught after {one['median']} ({rest})")
+            rest = f"95 % after {one['p95']}" if one["p95"] is not None else f"{one['caught']:.0%} within {LONGEST:,}"
+            lines.append(f"{who}: caught after {one['median']} in the median, {rest}")
     return lines

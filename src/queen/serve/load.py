@@ -41,9 +41,7 @@ def load_guard(settings: Settings, **where: Any) -> Guard:
         guard = guard.with_options(groups=groups)
     if unprotected:
         return Unprotected(guard.bundle, ledger=guard.ledger)
-    weakness = None
-    if guard.bundle.policy == "sentinel":
-        weakness = guard.bundle.weakness(guard.ledger.number_of(guard.bundle.test, claim=False))
+    weakness = guard.weakness
     if weakness and not settings.weak:
         raise CalibrationError(
             f"{weakness}; or serve it as it is: --weak, or serve another policy: --policy paper|strict"

@@ -27,8 +27,10 @@ from queen.serve.limits.grpc_connections import GrpcConnections
 from queen.serve.limits.refusal_log import RefusalLog
 from queen.serve.network import TrustedProxies
 from queen.serve.service import Service
-from queen.serve.settings import Settings
+from queen.serve.settings import MEMORY, Settings
 from queen.serve.telemetry import log
+
+NO_PROTECTION = "policy none protects nothing: every answer is the model's own"
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,30 @@ async def _serve(service: Service, on_start: Callable[[Service, Ports], None]) -
             "serving",
             model=service.spec.name,
             policy=service.guard.policy.name,
+            observe=service.guard.bundle.observe,
+            ledger=service.settings.ledger_name,
             rest=ports.rest,
             grpc=ports.grpc,
             metrics=ports.metrics,
         )
+        for warning in start_warnings(service):
+            log.log("warning at start", level="warning", why=warning)
         on_start(service, ports)
         await stop.wait()
         log.log("stopping")
     log.log("stopped")
+
+
+def start_warnings(service: Service) -> list[str]:
+    """What an operator must know from the first moment on, a sentence each: this server protects less than usual."""
+    warnings = []
+    if service.guard.policy.name == "none":
+        warnings.append(NO_PROTECTION)
+    elif service.guard.bundle.observe:
+        warnings.append("observe is on: clients are judged and recorded, but every answer is the model's own")
+    if service.settings.ledger_name == MEMORY:
+        warnings.append("the ledger is in memory: when this server stops, all that clients have seen is forgotten")
+    return warnings
 
 
 @contextlib.asynccontextmanager

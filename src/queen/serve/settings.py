@@ -5,48 +5,26 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from queen.allowance import read_amount
 from queen.errors import OptionError
 from queen.ledger.open import SERVERS
-from queen.options import MAX_DIGITS, Group, Limits
+from queen.ledger.redis.script import parse_address
+from queen.options import MAX_DIGITS
+from queen.serve.group_limits import Amount, GroupLimits
+from queen.serve.sources import Environment, SettingsFile, explain, explain_variable
 
 MIB = 1 << 20
 AUTO: Final = "auto"
+MEMORY = "memory://"
 PARSE_BODIES = 6  # times the largest body: what inflating and parsing one takes at most
 SERVER_BODIES = PARSE_BODIES + 2  # and what gRPC takes besides to put one together
 CLIENT_BODIES = 3  # times the largest body: less would not be enough for one request
-
-
-def _read(value: object) -> object:
-    """Numbers in text, as they come from the environment, as numbers; whether they are right is said by `Limits`."""
-    return read_amount(value) if isinstance(value, str) else value
-
-
-Amount = Annotated[int | float | str | None, BeforeValidator(_read)]
-
-
-class GroupLimits(BaseModel):
-    """Limits of one kind of group; see `queen.options.Group`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    radius: float | None = None
-    threshold: Amount = None
-    extra_answers: Amount = None
-    enforce_alarm: bool = False
-
-    def with_defaults(self, limits: Limits) -> Group:
-        """A group with these limits, and those of the guard where none is set."""
-        own = self.model_dump(exclude={"enforce_alarm"}, exclude_none=True)
-        return Group(limits=replace(limits, **own), enforce_alarm=self.enforce_alarm)
 
 
 class Settings(BaseSettings):
@@ -55,7 +33,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="QUEEN_", frozen=True, extra="forbid")
 
     bundle: Path = Field(description="Bundle folder made by `queen protect`.")
-    model: str | None = Field(None, description="package.module:factory of the model, if the bundle names none.")
+    model: str | None = Field(
+        None, description="package.module:factory of the model; needed if the bundle does not name it."
+    )
     name: str | None = Field(None, description="Name of the model for clients; by default the bundle folder's.")
     device: str = Field("cpu", description="cpu or cuda.")
     threads: int = Field(0, ge=0, description="Torch threads; 0: as many as there are cores.")
@@ -72,14 +52,19 @@ class Settings(BaseSettings):
         None, description="sqlite:///FILE, redis://HOST:PORT/DB or memory://; by default ledger.sqlite in home."
     )
     new_secret: bool = Field(
-        False, description="Accept another secret of the bundle than the one that the ledger was used with."
+        False, description="Accept that the bundle's secret is not the one that the ledger was used with."
     )
     allow_volatile: bool = Field(False, description="Accept a Redis that may forget what it acknowledged.")
-    anonymous: bool = Field(False, description="Answer requests without a key; the network prefix is the client.")
-    trusted_proxy: tuple[str, ...] = Field((), description="Networks (CIDR) of proxies whose X-Forwarded-For counts.")
+    anonymous: bool = Field(
+        False, description="Answer requests without a key too; then all users of a network prefix are one client."
+    )
+    trusted_proxy: tuple[str, ...] = Field(
+        (), description="Networks (CIDR) of proxies whose X-Forwarded-For is believed."
+    )
 
     policy: str | None = Field(
-        None, description="paper, strict, artifact, sentinel, or none for no protection (loopback only); the bundle's."
+        None,
+        description="paper, strict, artifact or sentinel, by default the bundle's; none protects nothing.",
     )
     observe: bool | None = Field(None, description="Judge and record, but always answer honestly.")
     radius: float | None = Field(None, description="Radius of a query's disc relative to the class's spread.")
@@ -89,9 +74,13 @@ class Settings(BaseSettings):
     extra_answers: Amount = Field(
         None, description="Honest answers outside the discs or near a record: 2000 for life, or 2000/day."
     )
-    alpha: float | None = Field(None, description="Probability with which a benign client may ever be accused.")
-    on_alarm: str | None = Field(None, description="refuse, decoy, reverse, label-only or observe.")
-    on_spent: str | None = Field(None, description="refuse, decoy, reverse or label-only.")
+    alpha: float | None = Field(None, description="Highest probability that a benign client is ever accused.")
+    on_alarm: str | None = Field(
+        None, description="What accused clients get: refuse, decoy, reverse, label-only or observe."
+    )
+    on_spent: str | None = Field(
+        None, description="What clients without budget get: refuse, decoy, reverse or label-only."
+    )
     after_alarm: int | None = Field(
         None, ge=-1, description="Queries of an accused client after which it is refused in any case; -1: never."
     )
@@ -102,11 +91,13 @@ class Settings(BaseSettings):
         description='Kinds of groups and their limits, as JSON: {"tenant": {"extra_answers": 20000}}; kind net pools '
         "network prefixes.",
     )
-    uniform: bool = Field(True, description="Compute every kind of answer for every row, so that time tells less.")
+    uniform: bool = Field(
+        True, description="Compute every kind of answer for every row, so that the time an answer takes tells less."
+    )
     release_every: float | Literal["auto"] = Field(
         AUTO,
-        description="Seconds between moments at which answers leave, so that time tells next to nothing; 0: at once; "
-        "auto: as the model needs under the sentinel, else at once.",
+        description="Seconds between the moments at which answers leave, so that their time tells next to nothing. "
+        "0: answers leave at once. auto: what the model needs under the sentinel; at once under other policies.",
     )
 
     max_body: int = Field(16 * MIB, ge=1024, description="Largest request body in bytes, before and after inflating.")
@@ -117,17 +108,23 @@ class Settings(BaseSettings):
         16, ge=1, description="Most rows of one client in a batch while others ask too; larger requests go in parts."
     )
     max_queue: int = Field(
-        4096, ge=1, description="Most rows that may wait; beyond them the longest line loses its newest request (503)."
+        4096,
+        ge=1,
+        description="Most rows that may wait; of more, the client with most loses its newest request (503).",
     )
     max_client_queue: int = Field(
-        1024, ge=1, description="Rows of one client that wait after which its further requests are answered 503."
+        1024, ge=1, description="Most rows of one client that may wait; its further requests are answered 503."
     )
-    max_wait: float = Field(2.0, gt=0, description="Longest time in seconds that a request may be expected to wait.")
+    max_wait: float = Field(
+        2.0, gt=0, description="Seconds; a request that would have to wait longer is answered 503 at once."
+    )
     max_connections: int = Field(
         4096, ge=1, description="Most open connections, over REST and over gRPC each; more are refused."
     )
     max_address_connections: int | None = Field(
-        None, ge=1, description="Most of one address, trusted proxies excepted; by default a quarter of all."
+        None,
+        ge=1,
+        description="Most open connections from one address, except trusted proxies; by default a quarter of all.",
     )
     max_bytes: int | None = Field(
         None,
@@ -136,7 +133,7 @@ class Settings(BaseSettings):
         "384 MiB.",
     )
     max_client_bytes: int | None = Field(
-        None, ge=1, description="Most bytes of those for one client; by default a quarter of max_bytes."
+        None, ge=1, description="Most of these bytes for one client; by default a quarter of max_bytes."
     )
     request_timeout: float = Field(8.0, gt=0, description="Seconds in which a request must have arrived whole.")
     keep_alive: float = Field(5.0, gt=0, description="Seconds after which an idle connection is closed.")
@@ -148,11 +145,11 @@ class Settings(BaseSettings):
     webhook: str | None = Field(None, description="URL that alarms, and budgets that are low or spent, are posted to.")
     webhook_secret: str | None = Field(None, description="Secret that signs what is posted (HMAC-SHA256).", repr=False)
     webhook_secret_file: Path | None = Field(
-        None, description="File with that secret, which only its owner may read; a flag is in the process list."
+        None, description="File with that secret, readable by its owner alone; everybody on the machine can list flags."
     )
     log_level: str = Field("info", description="debug, info, warning or error.")
     log_format: str = Field("json", description="json or text.")
-    access_log: bool = Field(False, description="One log line a request.")
+    access_log: bool = Field(False, description="Write one log line for every request.")
 
     ray: bool = Field(False, description="Deploy on Ray Serve; needs a redis ledger.")
     replicas: int = Field(2, ge=1, description="Copies of the server on Ray Serve.")
@@ -167,7 +164,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags first, then the environment; `read_settings` adds the file behind both."""
-        return init_settings, env_settings
+        return init_settings, Environment(settings_cls)
 
     @field_validator("trusted_proxy")
     @classmethod
@@ -249,6 +246,11 @@ class Settings(BaseSettings):
         return self.ledger or f"sqlite:///{self.home / 'ledger.sqlite'}"
 
     @property
+    def ledger_name(self) -> str:
+        """Where the ledger is, without a password."""
+        return parse_address(self.ledger_url)[0] if self.shares_ledger else self.ledger_url
+
+    @property
     def shares_ledger(self) -> bool:
         """Whether other processes may use the same ledger and keys."""
         return self.ledger_url.partition("://")[0] in SERVERS
@@ -267,7 +269,9 @@ def read_settings(given: Mapping[str, Any], config: Path | None = None) -> Setti
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "settings"
-        raise OptionError(f"setting '{where}': {_explain(first)}") from error
+        raise OptionError(f"setting '{where}': {explain(first, Settings.model_fields)}") from error
+    except SettingsError as error:
+        raise OptionError(explain_variable(error)) from error
     except (OSError, yaml.YAMLError) as error:
         raise OptionError(f"cannot read '{config}': {' '.join(str(error).split())}") from error
 
@@ -285,15 +289,6 @@ def _with_file(path: Path) -> type[Settings]:
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             """The same sources, and the file last."""
             sources_above = super().settings_customise_sources(settings_cls, *sources, **named)
-            return *sources_above, YamlConfigSettingsSource(settings_cls, yaml_file=path)
+            return *sources_above, SettingsFile(settings_cls, yaml_file=path)
 
     return FromFile
-
-
-def _explain(error: Any) -> str:
-    if error["type"] == "extra_forbidden":
-        return f"no such setting; known: {', '.join(Settings.model_fields)}"
-    if error["type"] == "missing":
-        return "must be given"
-    why = error["msg"].removeprefix("Value error, ")
-    return f"{why}, got {error['input']!r}"[:300] if error["loc"] else why

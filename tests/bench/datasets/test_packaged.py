@@ -63,7 +63,7 @@ def test_a_missing_package_is_named_with_its_extra(load, package, monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(OptionError, match=r"pip install 'queen\[(demo|bench)\]'"):
+    with pytest.raises(OptionError, match=r"pip install 'queen-guard\[(demo|bench)\]'"):
         load()
 
 

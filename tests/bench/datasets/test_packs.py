@@ -138,7 +138,7 @@ def test_what_pillow_cannot_read_is_said(tmp_path, monkeypatch):
         with pytest.raises(OptionError, match=r"needs Pillow 11\.3 or newer, built with AVIF"):
             Pack("p.npz").read(path, Selection("train"))
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(OptionError, match=r"pip install 'queen\[bench\]'"):
+    with pytest.raises(OptionError, match=r"pip install 'queen-guard\[bench\]'"):
         Pack("p.npz").read(path, Selection("train"))
 
 

@@ -112,7 +112,7 @@ def test_pixels_and_labels_must_belong_together(x, y, message):
 def test_without_pillow_it_is_named(tmp_path, monkeypatch):
     write_folder({"train/c/x.png": photo(1)}, tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(OptionError, match=r"Pillow: pip install 'queen\[bench\]'"):
+    with pytest.raises(OptionError, match=r"Pillow: pip install 'queen-guard\[bench\]'"):
         archives.class_folders(tmp_path / "train", Selection("train"))
 
 

@@ -517,5 +517,5 @@ def test_damage_in_redis_and_a_wrong_url_are_clear_errors(redis_server):
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(OptionError, match=re.escape("queen[redis]")):
+    with pytest.raises(OptionError, match=re.escape("queen-guard[redis]")):
         RedisKeys("redis://localhost")

@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -173,7 +174,7 @@ def test_tables_rank_and_search(quiet, new_page):
     page.get_by_role("button", name="Queries").click()
     expect(headers.first).to_contain_text(max(every, key=lambda s: s.queries).name)
     expect(page.locator("th[aria-sort=descending]")).to_have_text("Queries")
-    page.get_by_role("button", name="Coverage").click()
+    page.locator(".choice").get_by_role("button", name="Coverage").click()
     expect(headers.first).to_contain_text(max(every, key=lambda s: max(s.coverage.values(), default=0)).name)
     page.get_by_label("Search").fill("exampl")
     expect(headers).to_have_count(1)
@@ -290,7 +291,7 @@ def test_a_client_that_runs_out_of_budget_is_seen(stub, url, new_page):
     expect(page.locator(".title .pill", has_text="Budget spent")).to_be_visible()
     expect(page.get_by_text("Budget low").first).to_be_visible()  # in what happened
     go(page, VIEWS["events"])
-    expect(page.locator("tbody tr", has_text="Class spent")).to_contain_text("covered to")
+    expect(page.locator("tbody tr", has_text="Class spent")).to_contain_text("of its disc seen")
 
 
 def test_a_budget_that_renews_is_given_shown_and_taken_back(stub, url, new_page):
@@ -306,7 +307,7 @@ def test_a_budget_that_renews_is_given_shown_and_taken_back(stub, url, new_page)
     expect(page.locator(".result.good")).to_contain_text("The budget is set")
     assert stub.guard.ledger.standing("alice").budget == Budget(extra_answers="2000/day", threshold="0.5/week")
     expect(card).to_contain_text("0 of 2,000 per day used, 2,000 left; renews 20")
-    expect(card).to_contain_text("may give 0.5 per week of its disc; renews 20")
+    expect(card).to_contain_text("0.5 per week of its disc may be seen; renews 20")
     expect(card.get_by_label("Extra answers")).to_have_value("2000/day")
     expect(page.locator(".tile", has_text="Extra answers")).to_contain_text("of 2,000 per day, own budget")
     card.get_by_role("button", name="Usual budget").click()
@@ -400,7 +401,11 @@ def test_the_focus_survives_what_the_server_says_meanwhile(stub, url, new_page):
     expect(link).to_be_focused()
 
 
-@pytest.mark.parametrize("width", [360, 768])
+CUT_OFF = """[...document.querySelectorAll("main .card, main td, main th, main .tile")]
+    .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)"""
+
+
+@pytest.mark.parametrize("width", [360, 768, 961])
 def test_nothing_is_wider_than_a_small_screen(quiet, new_page, width):
     page = new_page(quiet.url, viewport={"width": width, "height": 740}, has_touch=True)
     too_wide = "document.documentElement.scrollWidth > innerWidth"
@@ -409,12 +414,13 @@ def test_nothing_is_wider_than_a_small_screen(quiet, new_page, width):
     for name, address in {**VIEWS, "long": f"#/client?name={'x' * 256}&group=0"}.items():
         go(page, address)
         assert not page.evaluate(too_wide), name
+        assert page.evaluate(CUT_OFF) == [], name
     page.evaluate("document.querySelector('main').append(document.createElement('pre'))")
     page.evaluate("p = document.querySelector('pre'), p.textContent = 'x'.repeat(999), p.style.overflowWrap = 'normal'")
     assert page.evaluate(too_wide)  # it can be told
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360), ("dark", 1280), ("light", 360)])
 def test_every_view_is_accessible_and_in_its_colours(quiet, new_page, scheme, width):
     """With axe's rules; and it leaves pictures to look at in build/dashboard."""
     folder = ROOT / "build" / "dashboard"
@@ -446,6 +452,7 @@ def test_axe_would_have_something_to_say(quiet, new_page):
 
 
 def test_live_figures_follow_the_server(stub, url, new_page):
+    stub.series._since -= 900  # it runs for long
     page = log_in(new_page(url, hurry=True), stub.admin_key)
     tile = page.locator(".tile", has_text="Queries").locator("b")
     expect(tile).to_have_text("0")
@@ -457,6 +464,121 @@ def test_live_figures_follow_the_server(stub, url, new_page):
     assert colours(page, ".plot canvas") > 4
     stub.ready = False
     expect(page.get_by_text("Not ready")).to_be_visible()
+
+
+def test_a_chart_has_a_gap_where_nothing_is_known_and_is_zero_where_nothing_happened(stub, url, new_page):
+    stub.series._since -= 60
+    page = log_in(new_page(url, hurry=True), stub.admin_key)
+    expect(page.get_by_role("img", name=re.compile("Traffic: 0 requests, .* in (?!5 min)"))).to_be_visible()
+    assert [is_drawn(page, third) for third in range(3)] == [False, False, True]
+    stub.series._since -= 900
+    expect(page.get_by_role("img", name=re.compile("Traffic: 0 requests, .* in 5 min"))).to_be_visible()
+    assert [is_drawn(page, third) for third in range(3)] == [True, True, True]
+
+
+def is_drawn(page: Page, third: int) -> bool:
+    """Whether there is a line in this third of the traffic chart: something darker than its grid, above the axis."""
+    return page.evaluate(
+        """third => {
+            const c = document.querySelectorAll(".plot canvas")[1], width = c.width - 70;
+            const [left, above] = [46 + (third * width) / 3, c.height - 22];
+            const part = c.getContext("2d").getImageData(left, 0, width / 3 - 1, above).data;
+            for (let i = 0; i < part.length; i += 4)
+                if (part[i + 3] > 200 && part[i] + part[i + 1] + part[i + 2] < 400) return true;
+            return false;
+        }""",
+        third,
+    )
+
+
+def test_words_explain_themselves_by_keyboard(quiet, new_page):
+    page = log_in(new_page(quiet.url, hurry=True), quiet.stub.admin_key)
+    tab_to(page, "Accused")
+    page.keyboard.press("Enter")
+    box = page.get_by_role("dialog", name="Accused")
+    expect(box).to_contain_text("This is evidence, not proof")
+    expect(box).to_be_focused()
+    with page.expect_response(re.compile("/admin/events")):  # what the server says closes nothing
+        pass
+    page.keyboard.press("Tab")
+    expect(box.get_by_role("button", name="Close")).to_be_focused()
+    assert_accessible(page, "explanation")
+    page.keyboard.press("Tab")
+    expect(box).to_be_hidden()
+    word = page.get_by_role("button", name="Accused")
+    expect(word).to_be_focused()
+    expect(word).to_have_attribute("aria-expanded", "false")
+    page.keyboard.press("Space")
+    expect(box).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(box).to_be_hidden()
+    expect(word).to_be_focused()
+
+
+def test_words_explain_themselves_by_touch_and_fit_the_screen(quiet, new_page):
+    page = new_page(quiet.url, viewport={"width": 360, "height": 740}, has_touch=True)
+    log_in(page, quiet.stub.admin_key)
+    go(page, VIEWS["clients"])
+    words = page.locator(".words button")
+    box = page.get_by_role("dialog")
+    for at in range(words.count()):
+        words.nth(at).tap()
+        expect(box.get_by_role("heading")).to_have_text(words.nth(at).text_content())
+        left, right = box.evaluate("e => [e.getBoundingClientRect().left, e.getBoundingClientRect().right]")
+        assert 0 <= left < right <= 360
+        words.nth(at).tap()
+        expect(box).to_be_hidden()
+    words.first.tap()
+    expect(box).to_be_visible()
+    page.get_by_role("heading", level=1).tap()
+    expect(box).to_be_hidden()
+    words.first.tap()
+    go(page, VIEWS["policy"])
+    expect(box).to_be_hidden()
+    expect(page.get_by_text("its square root, 100 of 10,000")).to_be_visible()  # all words stand here as well
+
+
+def test_times_name_their_zone_and_the_choice_of_utc_is_remembered(quiet, new_page):
+    page = log_in(new_page(quiet.url, timezone_id="Asia/Kolkata"), quiet.stub.admin_key)
+    at = datetime.fromtimestamp(quiet.stub.guard.ledger.events()[0].at, UTC)
+    here = (at + timedelta(hours=5, minutes=30)).strftime("%Y-%m-%d %H:%M:%S UTC+05:30")
+    there = at.strftime("%Y-%m-%d %H:%M:%S UTC")
+    for name in ("live", "accused", "events"):
+        go(page, VIEWS[name])
+        expect(page.locator("main time", has_text=here).first).to_be_visible()
+    page.get_by_role("button", name="UTC", exact=True).click()
+    expect(page.locator("main time", has_text=there).first).to_be_visible()
+    expect(page.locator("main time", has_text="+05:30")).to_have_count(0)
+    page.goto(f"{quiet.url}/dashboard")
+    page.reload()
+    log_in(page, quiet.stub.admin_key)
+    expect(page.locator(".chart .at").first).to_have_text("times in UTC")
+    expect(page.locator("main time", has_text=there).first).to_be_visible()
+    assert page.evaluate("Object.entries(localStorage)") == [["queen-times", "utc"]]
+    page.get_by_role("button", name="Local", exact=True).click()
+    expect(page.locator(".chart .at").first).to_have_text("times in UTC+05:30")
+
+
+def test_all_notices_are_marked_as_seen_at_once_if_that_is_confirmed(stub, url, new_page):
+    page = log_in(new_page(url), stub.admin_key)
+    go(page, VIEWS["events"])
+    page.get_by_role("button", name="Mark all as seen").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Mark 5 open notices as seen?")
+    page.get_by_role("dialog").get_by_role("button", name="Mark all").click()
+    expect(page.locator(".result.good")).to_contain_text("5 notices are marked as seen.")
+    expect(page.get_by_text("No open notices.")).to_be_visible()
+    assert {event.acknowledged for event in stub.guard.ledger.events()} == {"olga <admin>"}
+
+
+def test_a_key_that_is_revoked_closes_what_it_had_opened(stub, url, new_page):
+    page = log_in(new_page(url, hurry=True), stub.admin_key)
+    go(page, VIEWS["accused"])
+    page.get_by_role("button", name="Pardon").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    stub.keys.revoke("olga <admin>")
+    expect(page.get_by_role("alert")).to_contain_text("or it was revoked. Make another with")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(page.get_by_label("Admin key")).to_be_focused()
 
 
 @contextmanager
@@ -476,7 +598,8 @@ def test_a_server_that_goes_and_comes_back(stub, new_page):
         page = log_in(new_page(url, hurry=True), stub.admin_key)
         expect(page.locator(".tile").first).to_be_visible()
     banner = page.locator("#banner")
-    expect(banner).to_contain_text("The server does not answer.")
+    expect(banner).to_contain_text("The server does not answer: see whether it runs")
+    expect(page.locator("#ready")).to_have_text("▲ No answer")
     expect(banner).to_contain_text("What you see is from")
     page.evaluate(STAND_STILL)
     try_now = page.get_by_role("button", name="Try now")

@@ -106,6 +106,7 @@ def test_overview_tells_model_policy_server_and_totals(stub, http):
     assert (bundle["model"], bundle["version"], bundle["classes"], bundle["policy"]) == ("digits", "1", 10, "sentinel")
     assert bundle["limits"] == {"radius": 0.12, "threshold": 0.08, "extra_answers": 150}
     assert (sentinel["alpha"], sentinel["bar"], sentinel["on_alarm"]) == (1e-3, pytest.approx(BAR), "refuse")
+    assert sentinel["calibration"] == 1
     assert (sentinel["on_spent"], sentinel["after_alarm"], sentinel["digits"]) == ("refuse", 2000, None)
     assert sentinel["groups"]["tenant"] == {**bundle["limits"], "extra_answers": 900, "enforce_alarm": False}
     assert bundle["answers"]["A"] == ["honest", "refuse"]
@@ -123,7 +124,7 @@ def test_other_policies_have_no_bar_and_none_is_called_by_its_name(listener, tmp
     for kind, policy in ((Guard, "paper"), (Unprotected, "none")):
         with client_of(listener, AdminStub(kind(small_guard(policy="paper").bundle), tmp_path)) as http:
             bundle = http.get("overview").json()["bundle"]
-        assert (bundle["policy"], bundle["sentinel"]["bar"]) == (policy, None)
+        assert (bundle["policy"], bundle["sentinel"]["bar"], bundle["sentinel"]["calibration"]) == (policy, None, None)
         honest_first = {letter: pair[0] == "honest" for letter, pair in bundle["answers"].items()}
         assert honest_first == {"A": policy == "none", "B": policy == "none", "C": True, "D": True}
 
@@ -238,7 +239,8 @@ def test_series_are_those_of_the_server(stub, http):
     stub.series.batch(4, {"A": 3, "C": 1}, alarmed=1)
     stub.series._clock = lambda: 1001.0
     facts = http.get("series?seconds=2").json()
-    assert (facts["time"], facts["requests"], facts["A"], facts["alarmed"]) == ([999, 1000], [0, 1], [0, 3], [0, 1])
+    assert (facts["time"], facts["requests"]) == ([999, 1000], [None, 1])  # it began at 1000
+    assert (facts["A"], facts["alarmed"]) == ([None, 3], [None, 1])
     assert len(http.get("series").json()["time"]) == 899
     assert http.get("series?seconds=901").status_code == 400
 

@@ -29,7 +29,9 @@ from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.real
 
-ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'queen[ray]'), so nothing is tested on it")
+ray = pytest.importorskip(
+    "ray", reason="Ray is not installed (pip install 'queen-guard[ray]'), so nothing is tested on it"
+)
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 START = 600.0  # seconds for a cluster to start: as long as the command itself waits for its replicas

@@ -194,5 +194,5 @@ def test_what_ray_cannot_do_is_said():
 
 def test_without_ray_the_way_out_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(OptionError, match=r"pip install 'queen\[ray\]'"):
+    with pytest.raises(OptionError, match=r"pip install 'queen-guard\[ray\]'"):
         scale.serve_on_ray(settings())

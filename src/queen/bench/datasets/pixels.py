@@ -14,13 +14,14 @@ from torch.nn import functional as F
 
 from queen.bench.datasets.trees import DataError, Tree, reading
 from queen.errors import OptionError
+from queen.extras import install
 
 SEED = 123  # of every split and selection that the publisher did not fix
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP")  # not all that Pillow knows: some run programs
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 LUMA = (0.299, 0.587, 0.114)
 CHUNK = 4096
-PILLOW = "images are read with Pillow: pip install 'queen[bench]'"
+PILLOW = f"images are read with Pillow: {install('bench')}"
 
 
 @dataclass(frozen=True)

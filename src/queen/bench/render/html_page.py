@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import Protocol
+
+MOST_STACKED = 12  # columns of a table whose rows a narrow screen shows as lists; one with more is scrolled
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c22; --soft: #62626d; --line: #dcdce2; --card: #fff; --page: #f5f5f8;
@@ -24,7 +27,11 @@ th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: 
 tr.best td { font-weight: 700; } tr.benign td { color: var(--soft); }
 ul { color: var(--soft); font-size: .92rem; padding-left: 1.1rem; max-width: 95ch; }
 figure { margin: 0 0 1.2rem; } figcaption { color: var(--soft); font-size: .9rem; margin-top: .4rem; }
-img { max-width: 100%; background: #fff; border-radius: 6px; }
+img { max-width: 100%; border-radius: 6px; }
+p.takeaway { max-width: 80ch; margin: .8rem 0 1rem; padding: .7rem 1rem; background: var(--card);
+  border: 1px solid var(--line); border-left: 5px solid var(--soft); border-radius: 6px; font-size: 1.06rem; }
+.bars h3 { grid-column: 1 / -1; margin: .8rem 0 0; font-size: .95rem; } .bars h3:first-child { margin-top: 0; }
+:focus-visible { outline: 3px solid var(--benign); outline-offset: 2px; }
 .bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: .3rem .8rem; align-items: center;
   font-size: .92rem; }
 .track { background: var(--line); border-radius: 4px; height: 1.15rem; position: relative; }
@@ -32,13 +39,29 @@ img { max-width: 100%; background: #fff; border-radius: 6px; }
 .chance { position: absolute; top: 0; bottom: 0; width: 2px; background: var(--ink); opacity: .55; }
 .key span { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin: 0 .35rem 0 .9rem; }
 @media (max-width: 640px) { .bars { grid-template-columns: 1fr max-content; }
-  .bars > div:nth-child(3n+1) { grid-column: 1 / -1; margin-top: .4rem; } }
+  .bars > .name { grid-column: 1 / -1; margin-top: .4rem; }
+  figure img { max-width: none; width: 44rem; }
+  .stacked { display: block; } .stacked thead { position: absolute; clip-path: inset(50%); }
+  .stacked tbody, .stacked td { display: block; padding: 0; border: 0; text-align: left; white-space: normal; }
+  .stacked tr { display: grid; grid-template-columns: repeat(auto-fit, minmax(6rem, 1fr)); gap: .3rem 1rem;
+    padding: .7rem 0; border-bottom: 1px solid var(--line); }
+  .stacked td:first-child { grid-column: 1 / -1; font-weight: 650; } .stacked td:empty { display: none; }
+  .stacked td:not(:first-child)::before { content: attr(data-label); display: block; color: var(--soft); } }
 """
 
 
-def html_page(heading: str, body: str, *, lead: str = "") -> str:
-    """A whole page; `body` is HTML, the rest is text."""
-    below = f'<p class="lead">{escape(lead)}</p>\n' if lead else ""
+class Draw(Protocol):
+    """Draws a picture for a light or a dark page, as a PNG."""
+
+    def __call__(self, *, dark: bool) -> bytes:
+        """The picture's bytes."""
+        ...
+
+
+def html_page(heading: str, body: str, *, lead: str = "", takeaway: str = "") -> str:
+    """A whole page; `body` is HTML, the rest is text. `takeaway` is what to remember if one reads nothing else."""
+    texts = {"takeaway": takeaway, "lead": lead}
+    below = "".join(f'<p class="{kind}">{escape(text)}</p>\n' for kind, text in texts.items() if text)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(heading)}</title><style>{STYLE}</style></head><body><main>
@@ -48,22 +71,36 @@ def html_page(heading: str, body: str, *, lead: str = "") -> str:
 
 
 def html_section(title: str, content: str, notes: Iterable[str] = ()) -> str:
-    """A card with a title, if there is one, and notes below it; `content` is HTML, the rest is text."""
+    """A card with a title, if there is one, and notes below it; `content` is HTML, the rest is text.
+
+    A card with a table or picture may be wider than the screen, so that it can be scrolled, by keyboard too.
+    """
     above = f"<h2>{escape(title)}</h2>\n" if title else ""
     listed = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f'{above}<div class="card">{content}</div>\n' + (f"<ul>{listed}</ul>\n" if listed else "")
+    is_wide = "<table" in content or "<img" in content
+    wide = f' tabindex="0" role="region" aria-label="{escape(title or "Results")}"' if is_wide else ""
+    return f'{above}<div class="card"{wide}>{content}</div>\n' + (f"<ul>{listed}</ul>\n" if listed else "")
 
 
 def html_table(header: Sequence[str], rows: Iterable[Sequence[str]], kinds: Iterable[str] | None = None) -> str:
     """A table of texts; `kinds` are CSS classes, one per row."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
-    lines = ["".join(f"<td>{escape(text)}</td>" for text in row) for row in rows]
+    head = "".join(f'<th scope="col" role="columnheader">{escape(name)}</th>' for name in header)
+    lines = ["".join(map(_cell, header, row)) for row in rows]
     marks = [f' class="{kind}"' if kind else "" for kind in kinds or [""] * len(lines)]
-    body = "".join(f"<tr{mark}>{line}</tr>" for mark, line in zip(marks, lines, strict=True))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    body = "".join(f'<tr role="row"{mark}>{line}</tr>' for mark, line in zip(marks, lines, strict=True))
+    kind = ' class="stacked"' if len(header) <= MOST_STACKED else ""
+    top = f'<thead role="rowgroup"><tr role="row">{head}</tr></thead>'
+    return f'<table role="table"{kind}>{top}<tbody role="rowgroup">{body}</tbody></table>'
 
 
-def html_picture(png: bytes, alt: str, caption: str = "") -> str:
-    """A picture within the page."""
-    image = f'<img alt="{escape(alt)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
-    return f"<figure>{image}" + (f"<figcaption>{escape(caption)}</figcaption>" if caption else "") + "</figure>"
+def _cell(column: str, text: str) -> str:
+    """An entry with its roles, which it would lose where it is no part of a table on the screen."""
+    return f'<td role="cell" data-label="{escape(column)}">{escape(text)}</td>'
+
+
+def html_picture(draw: Draw, alt: str, caption: str = "") -> str:
+    """A picture within the page, drawn for its light and for its dark colours."""
+    light, dark = (f"data:image/png;base64,{base64.b64encode(draw(dark=dark)).decode()}" for dark in (False, True))
+    source = f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+    picture = f'<picture>{source}<img alt="{escape(alt)}" src="{light}"></picture>'
+    return f"<figure>{picture}" + (f"<figcaption>{escape(caption)}</figcaption>" if caption else "") + "</figure>"

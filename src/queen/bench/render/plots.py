@@ -8,13 +8,18 @@ from typing import Any
 
 from queen.bench.render.leaderboard import BoardRow, Leaderboard
 from queen.bench.render.table import BEST, Row, Table
-from queen.plots import png
+from queen.plots import GROUND, INK, drawn_for, png, shade
 
 GREY, RED, GREEN, PALE = "#9a9aa5", "#c8102e", "#1b7f4d", "#8cc9a9"
 
 
-def draw_tradeoff(table: Table, chance: float) -> bytes:
+def draw_tradeoff(table: Table, chance: float, *, dark: bool = False) -> bytes:
     """What the best published attacker gets and what benign clients get, three bars per defense."""
+    with drawn_for(dark=dark):
+        return _draw_tradeoff(table, chance, dark)
+
+
+def _draw_tradeoff(table: Table, chance: float, dark: bool) -> bytes:
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
     benign = next(row for row in table.rows if row.name.endswith("many clients"))
@@ -28,9 +33,11 @@ def draw_tradeoff(table: Table, chance: float) -> bytes:
         ([_percent(entry) for entry in benign.entries], GREEN, 0.0, "many benign clients"),
         ([_percent(entry) for entry in alone.entries], PALE, 0.26, "one busy benign client"),
     ):
-        bars = axis.barh([place + shift for place in places], values, height=0.24, color=colour, label=name)
+        bars = axis.barh(
+            [place + shift for place in places], values, height=0.24, color=shade(colour, dark=dark), label=name
+        )
         axis.bar_label(bars, fmt="%.0f", fontsize=7, padding=2)
-    axis.axvline(100 * chance, color=GREY, linestyle=":", linewidth=1)
+    axis.axvline(100 * chance, color=shade(GREY, dark=dark), linestyle=":", linewidth=1)
     axis.set_yticks(list(places), table.columns, fontsize=8)
     axis.set(title=f"{table.protectee}: accuracy (%)", xlim=(0, 108))
     axis.invert_yaxis()
@@ -45,18 +52,25 @@ def _strongest(rows: Sequence[Row], columns: int) -> list[float]:
     return [max((_percent(entry) for entry in column if entry), default=float("nan")) for column in entries]
 
 
-def draw_matrix(table: Table) -> bytes:
-    """All thieves as a coloured grid: dark is a good copy; flagged results have a star."""
-    from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
+def draw_matrix(table: Table, *, dark: bool = False) -> bytes:
+    """All thieves as a coloured grid: the redder, the better the copy; flagged results have a star."""
+    with drawn_for(dark=dark):
+        return _draw_matrix(table, dark)
+
+
+def _draw_matrix(table: Table, dark: bool) -> bytes:
+    from matplotlib.colors import LinearSegmentedColormap  # noqa: PLC0415  (an extra)
+    from matplotlib.figure import Figure  # noqa: PLC0415
 
     rows = [row for row in table.rows if row.query]
     figure = Figure(figsize=(1.8 + 0.75 * len(table.columns), 1.4 + 0.28 * len(rows)), layout="constrained")
     axis = figure.subplots()
     shades = [[_percent(entry) for entry in row.entries] for row in rows]
-    axis.imshow(shades, cmap="Reds", vmin=0, vmax=100, aspect="auto")
+    reds = LinearSegmentedColormap.from_list("reds", (GROUND[True], shade(RED, dark=True))) if dark else "Reds"
+    axis.imshow(shades, cmap=reds, vmin=0, vmax=100, aspect="auto")
     for i, row in enumerate(rows):
         for j, text in enumerate(row.texts()):
-            colour = "white" if shades[i][j] > 60 else "black"
+            colour = INK[dark] if shades[i][j] <= 60 else GROUND[dark]
             axis.text(j, i, text, ha="center", va="center", fontsize=7, color=colour)
     axis.set_xticks(range(len(table.columns)), table.columns, rotation=35, ha="right", fontsize=8)
     axis.set_yticks(range(len(rows)), [f"{row.query} {row.name}" for row in rows], fontsize=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -27,10 +28,10 @@ def _part(table: Table, chance: float) -> str:
     rows = [(row.query, row.name, *row.texts()) for row in table.rows]
     shown = html_section(table.protectee, html_table(names, rows, map(_kind, table.rows)), table.notes)
     pictures = {
-        "Every thief": draw_matrix(table),
-        "What the best thief and benign clients get": draw_tradeoff(table, chance),
+        "Every thief": partial(draw_matrix, table),
+        "What the best thief and benign clients get": partial(draw_tradeoff, table, chance),
     }
-    return shown + "".join(html_section(name, html_picture(png, name)) for name, png in pictures.items())
+    return shown + "".join(html_section(name, html_picture(draw, name)) for name, draw in pictures.items())
 
 
 def _kind(row: Row) -> str:

@@ -34,11 +34,18 @@ def evidence_markdown(evidence: Result) -> str:
         f"least foreign. Late: after {evidence['warm_up']:,} benign queries. Images were packed, some with a little "
         "loss.\n",
         markdown_table(
-            ("victim", "accuracy", "calibration images", "benign orders accused", "clients of one predicted class"),
+            (
+                "victim",
+                "accuracy",
+                "calibration images",
+                "benign orders accused",
+                "clients that send one predicted class only",
+            ),
             [_benign(one) for one in victims.values()],
         ),
-        "Benign clients face margin 0, where accusing is easiest; calibration and held-out images are divided anew "
-        "again and again. A thief who sends images of the victim's own kind is such a client: never accused.\n",
+        "The benign clients were tried at margin 0, where they are accused most easily; the images were divided into "
+        "calibration and held-out images many times. A thief who sends images of the victim's own kind looks like "
+        "these clients, so it is never accused.\n",
         "Hard cases. Few calibration images in every class (the median query of plain thieves, margin "
         f"0 / {default}, or the share caught), and "
         "cascade clients, who send only the fifth of their images that the model is least sure of.\n",

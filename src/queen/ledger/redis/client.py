@@ -10,6 +10,7 @@ from math import inf
 from typing import Any
 
 from queen.errors import LedgerError, LostStateError, OptionError
+from queen.extras import install
 from queen.ledger.redis.durability import hides_settings, volatile_settings
 from queen.ledger.redis.epochs import RedisEpochs
 from queen.ledger.redis.script import Script, ScriptCall, parse_address
@@ -29,7 +30,7 @@ def _import_redis() -> Any:
         import redis.exceptions  # noqa: PLC0415
         import redis.retry  # noqa: PLC0415
     except ImportError as error:
-        raise OptionError("a Redis ledger needs its client: pip install 'queen[redis]'") from error
+        raise OptionError(f"a Redis ledger needs its client: {install('redis')}") from error
     return redis
 
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from queen.errors import QueenError
-from queen.serve.access.key import NETWORK, Key, digest_of, parse
+from queen.secret import digest_of
+from queen.serve.access.key import NETWORK, Key, parse
 from queen.serve.access.key_store import KeySource
 from queen.serve.access.proxies import UnnamedProxies
 from queen.serve.network import Address, TrustedProxies, parse_address

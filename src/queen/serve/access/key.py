@@ -17,6 +17,7 @@ from typing import Any
 from queen.errors import OptionError
 from queen.ledger.rows import check_client
 from queen.ledger.words import Budget, check_budget
+from queen.secret import digest_of
 
 TEXT = re.compile(r"qk_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 ID = re.compile(r"[0-9a-f]{16}")
@@ -73,11 +74,6 @@ def parse(text: str) -> tuple[str, str] | None:
     """Id and secret in the text of a key, or None if the text is no key."""
     match = TEXT.fullmatch(text)
     return None if match is None else (match[1], match[2])
-
-
-def digest_of(secret: str) -> bytes:
-    """What is stored of a secret; 256 random bits need neither salt nor a slow hash."""
-    return hashlib.sha256(secret.encode()).digest()
 
 
 def mark_revoked(keys: Mapping[str, Key], id_or_name: str) -> list[Key]:

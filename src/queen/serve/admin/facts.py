@@ -16,10 +16,14 @@ from queen.serve.access.key import Key
 from queen.serve.types import ModelSpec
 
 
-def bundle_facts(guard: Guard, spec: ModelSpec, bar: float | None) -> dict[str, Any]:
-    """What is served, and how it is protected; `bar` is the wealth that accuses, or None if nobody can be accused."""
+def bundle_facts(guard: Guard, spec: ModelSpec, bar: float | None, calibration: int | None) -> dict[str, Any]:
+    """What is served, and how it is protected.
+
+    `bar` is the wealth that accuses, and `calibration` how many calibrations its ledger has met, this one included;
+    both are None if nobody can be accused.
+    """
     bundle = guard.bundle
-    settings, calibration = bundle.sentinel, bundle.calibration
+    settings = bundle.sentinel
     return {
         "model": spec.name,
         "version": spec.version,
@@ -33,6 +37,7 @@ def bundle_facts(guard: Guard, spec: ModelSpec, bar: float | None) -> dict[str, 
         "sentinel": {
             "alpha": settings.alpha,
             "bar": bar,
+            "calibration": calibration,
             "on_alarm": settings.on_alarm,
             "on_spent": settings.on_spent,
             "after_alarm": settings.after_alarm,
@@ -44,7 +49,7 @@ def bundle_facts(guard: Guard, spec: ModelSpec, bar: float | None) -> dict[str, 
                 for kind, group in settings.groups.items()
             },
         },
-        "certified": calibration is not None and calibration.certified,
+        "certified": bundle.calibration is not None and bundle.calibration.certified,
         "statement": bundle.statement,
         "price": list(bundle_price_lines(bundle)) if guard.policy.name == bundle.policy else [],
         "warnings": list(bundle.report.get("warnings", [])),

@@ -125,6 +125,12 @@ class AdminApi:
         """The wealth that accuses."""
         return await self._in_thread(lambda: self._guard.bar)
 
+    async def _calibration(self) -> int | None:
+        """How many calibrations the ledger has met, this one included; every one of them raised the bar."""
+        if self._bundle.policy != "sentinel":
+            return None
+        return await self._in_thread(lambda: self._ledger.number_of(self._bundle.test, claim=False))
+
     async def overview(self, request: Request, caller: Caller) -> Json:
         """Facts about the bundle and the server, and totals."""
         accounts, history = await asyncio.gather(self._accounts.get(), self._history.get())
@@ -134,7 +140,7 @@ class AdminApi:
         server = server_facts(
             self._ledger, ledger_time, ready=service.ready, started=service.started, advice=service.advice
         )
-        bundle = bundle_facts(self._guard, self._service.spec, await self._bar())
+        bundle = bundle_facts(self._guard, self._service.spec, await self._bar(), await self._calibration())
         return {"bundle": bundle, "server": server, "totals": totals}
 
     async def series(self, request: Request, caller: Caller) -> Json:

@@ -41,7 +41,7 @@ HEADERS: Mapping[str, str] = {
 
 
 def dashboard_routes() -> list[Route]:
-    """GET /dashboard and its files."""
+    """GET /dashboard and its files, and the way there from / for browsers."""
     files = _read_files()  # once: a name in a request is looked up here and never becomes a path
 
     async def page(request: Request) -> Response:
@@ -56,7 +56,18 @@ def dashboard_routes() -> list[Route]:
             raise ServeError(404, "the dashboard has no such file")
         return _reply(name, files[name])
 
-    return [Route("/dashboard", page), Route("/dashboard/", without_slash), Route("/dashboard/{file}", file)]
+    async def root(request: Request) -> Response:
+        """Programs find nothing here: only who asks for a page gets one."""
+        if "text/html" not in request.headers.get("accept", ""):
+            raise ServeError(404, "no such page")
+        return RedirectResponse("dashboard", headers={**HEADERS, "Vary": "Accept"})
+
+    return [
+        Route("/", root),
+        Route("/dashboard", page),
+        Route("/dashboard/", without_slash),
+        Route("/dashboard/{file}", file),
+    ]
 
 
 def _read_files() -> dict[str, bytes]:

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from queen.core import inputs
 from queen.options import Group
+from queen.refusal import Refusal
 from queen.serve.queue.fair_queue import FairQueue
-from queen.serve.refusal import Refusal
 from queen.serve.types import Caller, Query, ServeError
 
 CLIENT_FULL = "this client has {} rows waiting, and the limit for one client is {}: wait for answers and try again"

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queen.ledger import Judgement
+from queen.refusal import explain
 from queen.serve.queue.request_queue import PendingRequest
-from queen.serve.refusal import explain, refuse
+from queen.serve.refusal import refuse
 from queen.serve.types import ServeError
 
 NOT_RECORDED = "the ledger cannot record this request, so it gets no answer; try again"

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from queen.errors import OptionError, QueenError
+from queen.extras import install
 from queen.parallel.ray_cluster import LOCAL, connected, find_ray, worker_device
 from queen.serve.ray.replica import application, ray_logging, replica_resources, take_fingerprint
 from queen.serve.settings import Settings
@@ -68,7 +69,7 @@ def _find_serve() -> Any:
     try:
         from ray import serve  # noqa: PLC0415
     except ImportError as error:
-        raise OptionError(f"--ray needs Ray Serve ({error}): pip install 'queen[ray]'") from error
+        raise OptionError(f"--ray needs Ray Serve ({error}): {install('ray')}") from error
     logging.getLogger("ray.serve").setLevel(logging.ERROR)  # our own log has what matters
     return serve
 

@@ -25,13 +25,15 @@ MIDDLES = SMALLEST * 2.0 ** (np.arange(BINS) // STEPS) * (1 + (np.arange(BINS) %
 class Series:
     """Counts of requests, rows, verdicts and latencies, second by second; the oldest second makes room for the newest.
 
-    Requests and batches may be counted by different threads.
+    It knows of no second before it was made: a server that was down is not one that nobody asked. Requests and batches
+    may be counted by different threads.
     """
 
     def __init__(self, *, seconds: int = SECONDS, clock: Callable[[], float] = time.time) -> None:
         self.seconds = seconds
         self._clock = clock
         self._lock = Lock()
+        self._since = int(clock())
         self._stamps = array("q", bytes(8 * seconds))
         self._counts = array("q", bytes(8 * seconds * WIDTH))
         self._bins = array("q", bytes(8 * seconds * BINS))
@@ -55,6 +57,7 @@ class Series:
     def _slot(self) -> int:
         """The place of this second in the ring; what it held one round ago is cleared."""
         second = int(self._clock())
+        self._since = min(self._since, second)  # the clock may have been set back
         slot = second % self.seconds
         if self._stamps[slot] != second:
             self._stamps[slot] = second
@@ -65,7 +68,8 @@ class Series:
     def read(self, seconds: int | None = None) -> dict[str, Any]:
         """The last whole seconds, oldest first: `time`, one list for each of `COUNTS`, and p50 and p99 in ms.
 
-        Latencies are exact to within an eighth, and None for a second without requests.
+        Counts are None for a second before this series was made. Latencies are exact to within an eighth, and None for
+        a second without requests.
         """
         now = int(self._clock())
         times = np.arange(now - min(seconds or self.seconds, self.seconds - 1), now)  # this second is not over yet
@@ -74,7 +78,10 @@ class Series:
             alive = np.frombuffer(self._stamps, np.int64)[slots] == times
             counts = np.frombuffer(self._counts, np.int64).reshape(-1, WIDTH)[slots] * alive[:, None]
             bins = np.frombuffer(self._bins, np.int64).reshape(-1, BINS)[slots] * alive[:, None]
-        named = {name: column.tolist() for name, column in zip(COUNTS, counts.T, strict=True)}
+            unknown = int((times < self._since).sum())
+        named = {
+            name: [None] * unknown + column.tolist()[unknown:] for name, column in zip(COUNTS, counts.T, strict=True)
+        }
         return {"time": times.tolist(), **named, "p50": _quantile(bins, 0.5), "p99": _quantile(bins, 0.99)}
 
 

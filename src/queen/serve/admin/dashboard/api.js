@@ -30,13 +30,13 @@ async function call(path, options) {
     const more = { cache: "no-store", credentials: "omit", redirect: "error", signal: AbortSignal.timeout(15000) };
     reply = await fetch(path, { ...more, ...options, headers });
   } catch {
-    throw new ApiError(0, "The server does not answer.");
+    throw new ApiError(0, "The server does not answer: see whether it runs, and whether this machine can reach it.");
   }
   let body;
   try {
     body = await reply.json();
   } catch {
-    throw new ApiError(reply.status || 0, `The server's answer cannot be read (status ${reply.status}).`);
+    throw new ApiError(reply.status, `What answers with status ${reply.status} is not the server: see whether it runs, and what the proxy before it says.`);
   }
   if (!reply.ok) throw new ApiError(reply.status, body.error ?? `status ${reply.status}`);
   return body;

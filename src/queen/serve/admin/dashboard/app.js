@@ -3,10 +3,12 @@
 import { ApiError, dropKey, get, hasKey, setKey } from "./api.js";
 import { client } from "./client.js";
 import { clients } from "./clients.js";
-import { badge, clock, count, make, swap } from "./dom.js";
+import { badge, count, make, swap } from "./dom.js";
 import { events } from "./events.js";
 import { live } from "./live.js";
 import { policy } from "./policy.js";
+import { when, zoneChoice } from "./time.js";
+import { hide } from "./words.js";
 
 const VIEWS = { "/": ["live", live], "/clients": ["clients", clients], "/client": ["clients", client], "/events": ["events", events], "/policy": ["policy", policy] };
 const EVERY = 2000;
@@ -26,8 +28,7 @@ function route() {
 }
 
 function open() {
-  view?.close();
-  view = null;
+  leave();
   if (!hasKey()) return showLogin();
   const [[name, make_view], parameters] = route();
   byId("header").hidden = false;
@@ -59,14 +60,14 @@ async function ask() {
     if (mine !== round) return;
     main.removeAttribute("aria-busy");
     failures = 0;
-    lastAnswer = new Date();
+    lastAnswer = Date.now() / 1000;
     byId("banner").hidden = true;
   } catch (error) {
     if (mine !== round) return;
-    if (!(error instanceof ApiError)) throw error;
     if (error.status === 401 || error.status === 403) return lock(wrongKey(error));
     failures += 1;
     showBanner(error);
+    if (!(error instanceof ApiError)) throw error; // a fault of this page: it does not ask again by itself
   }
   if (!document.hidden) timer = setTimeout(ask, wait());
 }
@@ -74,30 +75,44 @@ async function ask() {
 const wait = () => Math.min(SLOWEST, EVERY * 2 ** Math.max(0, failures - 1));
 
 function showBanner(error) {
-  const since = lastAnswer ? ` What you see is from ${clock(lastAnswer)}.` : "";
-  byId("banner-text").textContent = `▲ ${error.message}${since} Trying again in ${Math.round(wait() / 1000)} s.`;
+  const isOwn = !(error instanceof ApiError);
+  const then = isOwn ? " Load this page again." : ` Trying again in ${Math.round(wait() / 1000)} s.`;
+  const since = lastAnswer ? [" What you see is from ", when(lastAnswer), "."] : [];
+  byId("banner-text").replaceChildren(`▲ ${isOwn ? `This page failed: ${error.message}.` : error.message}`, ...since, then);
   byId("banner").hidden = false;
+  if (error.status === 0) drawReady("warn", "▲", "No answer");
 }
+
+const drawReady = (...state) => byId("ready").replaceWith(Object.assign(badge(...state), { id: "ready" }));
 
 function drawHeader({ bundle, server, totals }) {
   byId("model").textContent = `${bundle.model} · policy ${bundle.policy}${bundle.observe ? " (observing)" : ""}`;
-  const state = server.ready ? badge("good", "●", "Ready") : badge("bad", "▲", "Not ready");
-  byId("ready").replaceWith(Object.assign(state, { id: "ready" }));
+  if (server.ready) drawReady("good", "●", "Ready");
+  else drawReady("bad", "▲", "Not ready");
   const unseen = byId("unseen");
   unseen.hidden = !totals.unacknowledged;
   swap(unseen, count(totals.unacknowledged ?? 0), make("span", { class: "unseen" }, " open"));
 }
 
 const wrongKey = (error) =>
-  error.status === 403 ? "This key is no admin key. Make one with: queen keys new NAME --admin" : "The server does not know this key, or it was revoked.";
+  error.status === 403
+    ? "This key is no admin key. Make one with: queen keys new NAME --admin"
+    : "The server does not know this key, or it was revoked. Make another with: queen keys new NAME --admin";
 
 function lock(why = "") {
   dropKey();
   clearTimeout(timer);
   round += 1;
+  leave();
+  showLogin(why);
+}
+
+/** Close the view, and what is open above it. */
+function leave() {
+  hide();
+  byId("confirm").close();
   view?.close();
   view = null;
-  showLogin(why);
 }
 
 function showLogin(why = "") {
@@ -142,6 +157,7 @@ function showLogin(why = "") {
   field.focus();
 }
 
+byId("times").replaceChildren(zoneChoice() ?? "");
 byId("lock").onclick = () => lock();
 byId("retry").onclick = ask;
 byId("skip").onclick = (event) => {

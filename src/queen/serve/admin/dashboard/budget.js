@@ -1,6 +1,8 @@
 // The budget of a client: what is left of it, when it renews, and a form that gives it one of its own.
 
-import { count, make, onChange, small, swap, when } from "./dom.js";
+import { count, make, onChange, small, swap } from "./dom.js";
+import { when } from "./time.js";
+import { word } from "./words.js";
 
 const HINT = "A number is for life; 2000/day, 0.2/week (hour, day, week or month) renews. Leave a field empty for the usual limit.";
 
@@ -25,10 +27,10 @@ export function budgetForm(save) {
   });
   const draw = (found) => {
     drawFacts([
-      ["Extra answers", extraText(found), found.extra_renews],
+      ["extra", "Extra answers", extraText(found), found.extra_renews],
       found.classes_end
-        ? ["Each class", `may give ${allowanceText(found.class_allowance)} of its disc`, found.classes_renew]
-        : ["Each class", "is never spent: answers are counted"],
+        ? ["threshold", "Each class", `${allowanceText(found.class_allowance)} of its disc may be seen`, found.classes_renew]
+        : ["threshold", "Each class", "is never spent: answers are counted"],
     ]);
     drawOwn(found.budget);
   };
@@ -48,9 +50,9 @@ const amountText = (n) => (Number.isInteger(n) && n < 1e6 ? count(n) : small(n))
 export const extraText = (found) =>
   `${count(found.extra_used)} of ${allowanceText(found.extra_allowance)} used, ${amountText(found.extra_left)} left`;
 
-function fact([name, text, renews]) {
+function fact([about, name, text, renews]) {
   const outlook = renews === undefined ? [] : renews === null ? ["; for life"] : ["; renews ", when(renews)];
-  return make("div", {}, make("dt", {}, name), make("dd", {}, text, ...outlook));
+  return make("div", {}, make("dt", {}, word(about, name)), make("dd", {}, text, ...outlook));
 }
 
 function field(id, label, example) {

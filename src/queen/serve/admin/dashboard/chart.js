@@ -1,6 +1,8 @@
 // A time series on uPlot with a legend in words: every line has a name, a dash pattern and its value as text.
 
-import { clock, make, onTheme, small, token } from "./dom.js";
+import { make, onTheme, small, token } from "./dom.js";
+import { clock, onZone, zone } from "./time.js";
+import { word } from "./words.js";
 
 const HEIGHT = 180;
 
@@ -26,8 +28,9 @@ function swatch(line) {
 }
 
 export class Chart {
-  /** `lines`: {name, colour (a CSS variable), dash, fill}; with `stacked` the first line lies at the bottom. */
-  constructor(title, unit, lines, { stacked = false, log = false } = {}) {
+  /** `lines`: {name, colour (a CSS variable), dash, fill}; with `stacked` the first line lies at the bottom. `about`: the
+   * word that explains it. */
+  constructor(title, unit, lines, { stacked = false, log = false, about }) {
     Object.assign(this, { title, lines, stacked, log, plot: null, data: null });
     this.box = make("div", { class: "plot", role: "img", "aria-label": `${title}: not known yet` });
     this.values = lines.map(() => make("span", { class: "number" }, "–"));
@@ -37,16 +40,17 @@ export class Chart {
     this.node = make(
       "section",
       { class: "card chart" },
-      make("div", { class: "head" }, make("h2", {}, title), make("span", { class: "unit" }, unit), this.at),
+      make("div", { class: "head" }, make("h2", {}, word(about, title)), make("span", { class: "unit" }, unit), this.at),
       this.box,
       make("ul", { class: "legend" }, ...legend),
     );
     this.sizes = new ResizeObserver(() => this.resize());
     this.sizes.observe(this.box);
-    this.stop = onTheme(() => this.draw());
+    const stops = [onTheme(() => this.draw()), onZone(() => (this.draw(), this.tell(null)))];
+    this.stop = () => stops.forEach((stop) => stop());
   }
 
-  /** `columns`: one list of numbers a line. */
+  /** `columns`: one list of numbers a line, null where nothing is known: there the line has a gap. */
   update(times, columns, summary) {
     this.columns = columns;
     this.data = [times, ...(this.stacked ? stack(columns) : columns)];
@@ -74,8 +78,8 @@ export class Chart {
       width: 1.5,
       dash: line.dash,
       fill: line.fill ? mix(token(line.colour), token("--card")) : undefined,
-      points: { show: false },
-      spanGaps: true,
+      points: { show: true, size: 4, filter: (plot, i) => alone(plot.data[i]) },
+      spanGaps: false,
     }));
     this.plot = new uPlot(
       {
@@ -86,7 +90,7 @@ export class Chart {
         cursor: { drag: { x: false, y: false }, y: false, points: { show: false } },
         scales: { x: { time: true }, y: this.log ? { distr: 3 } : { range: (_, low, high) => [0, Math.max(1, high * 1.08)] } },
         axes: [
-          { ...axis, grid: { show: false }, size: 26, gap: 8, space: 46, values: (_, ticks) => times(ticks) },
+          { ...axis, grid: { show: false }, size: 26, gap: 8, space: 76, values: (_, ticks) => times(ticks) },
           { ...axis, grid, size: 46, gap: 8, space: 36, values: (_, ticks) => ticks.map((n) => (n === null ? "" : small(n))) },
         ],
         series: [{}, ...(this.stacked ? series.reverse() : series)],
@@ -102,10 +106,10 @@ export class Chart {
     if (!this.data) return;
     const last = this.data[0].length - 1;
     const at = index ?? last;
-    this.at.textContent = index == null ? "" : clock(new Date(1000 * this.data[0][at]));
+    const date = new Date(1000 * this.data[0][at]);
+    this.at.textContent = index == null ? `times in ${zone(date)}` : `${clock(date)} ${zone(date)}`;
     this.columns.forEach((column, i) => {
-      const value = index == null ? (column.findLast((n) => n !== null) ?? null) : column[at];
-      this.values[i].textContent = value === null || value === undefined ? "–" : small(value);
+      this.values[i].textContent = column[at] == null ? "–" : small(column[at]);
     });
   }
 
@@ -116,6 +120,10 @@ export class Chart {
   }
 }
 
+/** The places of values without a neighbour, of which a line shows nothing. */
+const alone = (values) =>
+  values.flatMap((value, i) => (value != null && values[i - 1] == null && values[i + 1] == null ? [i] : []));
+
 /** Ticks of the time axis, with seconds only where they tell something. */
 function times(ticks) {
   const length = ticks.every((t) => t % 60 === 0) ? 5 : 8;
@@ -125,7 +133,7 @@ function times(ticks) {
 /** Running sums, the highest first, so that each area is painted over by those below it. */
 function stack(columns) {
   const sums = [];
-  columns.forEach((column, i) => sums.push(i ? column.map((n, k) => n + sums[i - 1][k]) : column));
+  columns.forEach((column, i) => sums.push(i ? column.map((n, k) => (n === null ? null : n + sums[i - 1][k])) : column));
   return sums.reverse();
 }
 

@@ -3,10 +3,12 @@
 import { get, post } from "./api.js";
 import { allowanceText, budgetForm } from "./budget.js";
 import { confirmed } from "./dialog.js";
-import { badge, badges, count, make, meter, nameOf, onChange, percent, plural, small, swap, visible, wealthShare, wealthText, when } from "./dom.js";
+import { badge, badges, count, make, meter, nameOf, onChange, percent, plural, small, swap, visible, wealthShare, wealthText } from "./dom.js";
 import { eventWords, evidence } from "./events.js";
 import { tile } from "./live.js";
 import { ClassMap } from "./map.js";
+import { when } from "./time.js";
+import { word } from "./words.js";
 
 const FIRST = 24; // classes shown before one asks for all
 
@@ -33,18 +35,18 @@ export function client({ name, group: isGroup }) {
     make(
       "div",
       { class: "columns" },
-      make("div", { class: "stack" }, card("Coverage by class", cover), card("What happened", history)),
-      make("div", { class: "stack" }, card("Map of the class", map.node), !group && card("Budget", budget.node), !group && card("Keys", keys)),
+      make("div", { class: "stack" }, card(word("coverage", "Coverage by class"), cover), card("What happened", history)),
+      make("div", { class: "stack" }, card(word("map"), map.node), !group && card("Budget", budget.node), !group && card("Keys", keys)),
     ),
   );
 
   const drawTop = onChange((found) => {
-    swap(pills, group && badge("", "◆", "Group"), ...(found.known ? badges(found) : [badge("", "○", "Never seen")]));
+    swap(pills, group && word("group", badge("", "◆", "Group")), ...(found.known ? badges(found) : [badge("", "○", "Never seen")]));
     swap(tiles, ...standingTiles(found));
     swap(tools, ...buttons(found));
   });
   const drawCover = onChange(() => swap(cover, coverage()));
-  const drawHistory = onChange((events) => swap(history, eventList(events)));
+  const drawHistory = onChange((events) => swap(history, eventList(events, classNames(now))));
   const drawKeys = onChange((found) => swap(keys, keyList(found)));
   const drawMap = onChange(({ found, text }) => map.show(found, text));
 
@@ -127,7 +129,7 @@ export function client({ name, group: isGroup }) {
           act([title("Take off the allow-list:"), "It is judged like everybody else again.", "Take off"],
             { name, allowed: false }, "allow", () => "Taken off the allow-list."))
       : button("Allow-list", "allow", () =>
-          act([title("Allow-list"), "It is always answered honestly, whatever it asks, and is no weight on its groups.", "Allow-list"],
+          act([title("Allow-list"), "It is always answered honestly, whatever and however much it asks, and its groups are not charged for it: nothing protects the model from it.", "Allow-list"],
             { name, allowed: true }, "allow", () => "On the allow-list: always answered honestly."));
     const keys = active(now).length;
     const revoke = button(keys > 1 ? `Revoke ${keys} keys` : "Revoke key", "revoke", () => revokeAll(keys), "danger");
@@ -171,18 +173,21 @@ const howToRead = (classesEnd) => {
 
 function standingTiles(client) {
   const { most, bar } = client;
-  const wealth = tile("Wealth", bar ? wealthText(client.wealth) : "–", bar ? `accused at ${small(bar)}` : "sentinel only", client.alarmed);
+  const standing = bar ? ["accused at ", word("bar", small(bar))] : "only the sentinel has evidence";
+  const wealth = tile(word("wealth"), bar ? wealthText(client.wealth) : "–", standing, client.alarmed);
   if (bar) wealth.lastChild.append(meter(wealthShare(client.wealth, bar), client.alarmed ? "bad" : ""));
   const ends = most && client.classes_end;
-  const ofWhat = ends ? `of what class ${most.name} may give` : most ? "no class is ever spent" : "nothing recorded";
-  const share = tile("Most covered", ends ? percent(most.share) : "–", ofWhat, most?.spent);
+  const ofWhat = ends ? `of what it may see of class ${most.name}` : most ? "no class is ever spent" : "nothing recorded";
+  const share = tile(word("coverage", "Most covered"), ends ? percent(most.share) : "–", ofWhat, most?.spent);
   if (ends) share.lastChild.append(meter(most.share ?? 1, most.spent ? "warn" : ""));
   const own = client.budget ? "own budget" : "usual budget";
   return [
     wealth,
     share,
-    tile("Queries", count(client.queries), client.after_alarm ? `${count(client.after_alarm)} since the alarm` : "judged"),
-    tile("Extra answers", count(client.extra_used), `of ${allowanceText(client.extra_allowance)}, ${own}`, client.budget_state.includes("budget spent")),
+    tile(word("queries"), count(client.queries), client.after_alarm ? `${count(client.after_alarm)} since the alarm` : "judged"),
+    bar
+      ? tile(word("extra"), count(client.extra_used), `of ${allowanceText(client.extra_allowance)}, ${own}`, client.budget_state.includes("budget spent"))
+      : tile(word("extra"), "–", "this policy has no budget"),
   ];
 }
 
@@ -196,16 +201,19 @@ function budgetWords({ extra_answers, threshold }) {
   return `It has ${parts.join(" and ")} from now on.`;
 }
 
-function eventList(events) {
+/** What calls a label by its name, as far as this client's classes tell. */
+const classNames = (found) => (label) => found.coverage.find((one) => one.label === label)?.name ?? String(label);
+
+function eventList(events, nameOfClass) {
   if (!events.length) return make("p", { class: "empty" }, "No alarm, and no operator did anything.");
   const lines = events.map((event) =>
-    make("li", {}, make("div", { class: "line" }, make("span", {}, ...eventWords(event)), when(event.at)), make("p", { class: "hint" }, ...eventDetails(event))),
+    make("li", {}, make("div", { class: "line" }, make("span", {}, ...eventWords(event)), when(event.at)), make("p", { class: "hint" }, ...eventDetails(event, nameOfClass))),
   );
   return make("ol", { class: "list" }, ...lines);
 }
 
-function eventDetails(event) {
-  const parts = [evidence(event)];
+function eventDetails(event, nameOfClass) {
+  const parts = evidence(event, nameOfClass);
   if (event.group && event.client) parts.push(" · raised by ", nameOf(event.client));
   if (event.acknowledged) parts.push(" · seen by ", nameOf(event.acknowledged));
   return parts;

@@ -1,10 +1,12 @@
 // All clients and groups, ranked.
 
 import { get } from "./api.js";
+import { allowanceText } from "./budget.js";
 import { badges, choice, clientLink, count, make, meter, onChange, percent, small, swap, titled, wealthShare, wealthText } from "./dom.js";
+import { word, wordLine } from "./words.js";
 
 const SORTS = [["wealth", "Wealth"], ["coverage", "Coverage"], ["queries", "Queries"]];
-const COLUMNS = [["name", "Name"], ["wealth", "Wealth"], ["coverage", "Most covered class"], ["queries", "Queries"], ["state", "State"]];
+const COLUMNS = [["name", "Name"], ["wealth", "Wealth"], ["coverage", "Coverage"], ["extra", "Extra answers"], ["queries", "Queries"], ["state", "State"]];
 
 export function clients() {
   let [sort, search, limit, timer] = ["wealth", "", 100, 0];
@@ -29,6 +31,7 @@ export function clients() {
     "div",
     {},
     titled("Clients"),
+    wordLine("wealth", "bar", "coverage", "extra", "group", "state", "accused"),
     make(
       "div",
       { class: "tools" },
@@ -66,11 +69,15 @@ const line = (text) => make("tr", { role: "row" }, make("td", { role: "cell", co
 function row(client) {
   const cell = (name, label, ...children) => make("td", { role: "cell", class: name, "data-label": label }, ...children);
   const { most, bar } = client;
+  const limit = client.extra_limit;
   const wealth = bar
-    ? [make("span", { class: "number" }, `${wealthText(client.wealth)} `, make("small", {}, `of ${small(bar)}`)), meter(wealthShare(client.wealth, bar), client.alarmed ? "bad" : "")]
+    ? [make("span", { class: "number" }, `${wealthText(client.wealth)} `, make("small", {}, `bar ${small(bar)}`)), meter(wealthShare(client.wealth, bar), client.alarmed ? "bad" : "")]
     : ["–"];
-  const cover = most
+  const cover = most && client.classes_end
     ? [make("span", { class: "number" }, `${percent(most.share)} `, make("small", {}, make("bdi", {}, `of ${most.name}`))), meter(most.share ?? 1, most.spent ? "warn" : "")]
+    : ["–"];
+  const extra = bar // other policies refuse nobody, so they have no budget
+    ? [make("span", { class: "number" }, `${count(client.extra_used)} `, make("small", {}, `of ${allowanceText(client.extra_allowance)}`)), meter(limit ? client.extra_used / limit : 1, client.budget_state.includes("budget spent") ? "warn" : "")]
     : ["–"];
   return make(
     "tr",
@@ -84,6 +91,7 @@ function row(client) {
     ),
     cell("wealth", "Wealth", ...wealth),
     cell("coverage", "Coverage", ...cover),
+    cell("extra", "Extra answers", ...extra),
     cell("queries", "Queries", make("span", { class: "number" }, count(client.queries))),
     cell("state", "State", make("span", { class: "pills" }, ...badges(client))),
   );

@@ -62,15 +62,6 @@ export const percent = (share) => (share === null ? "over" : `${share < 0.1 ? (1
 /** Wealth: tiny ones are as good as none. */
 export const wealthText = (w) => (w === null ? "∞" : w === 0 ? "0" : w < 0.01 ? "< 0.01" : small(w));
 
-const two = (n) => String(n).padStart(2, "0");
-export const clock = (date) => [date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":");
-
-export function when(seconds) {
-  const date = new Date(1000 * seconds);
-  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
-  return make("time", { datetime: date.toISOString() }, `${day} ${clock(date)}`);
-}
-
 export function span(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;

@@ -1,9 +1,12 @@
 // The first view: what the server does now, and who deserves a look.
 
 import { get } from "./api.js";
+import { allowanceText } from "./budget.js";
 import { Chart } from "./chart.js";
+import { badges, choice, clientLink, count, isOpen, make, meter, onChange, percent, plural, small, span, swap, titled, visible, wealthShare, wealthText } from "./dom.js";
 import { eventWords } from "./events.js";
-import { badges, choice, clientLink, count, isOpen, make, meter, onChange, percent, plural, small, span, swap, titled, visible, wealthShare, wealthText, when } from "./dom.js";
+import { when } from "./time.js";
+import { word } from "./words.js";
 
 const WINDOWS = [["60", "1 min"], ["300", "5 min"], ["900", "15 min"]];
 const VERDICTS = [
@@ -25,9 +28,9 @@ const LATENCY = [
 
 export function live() {
   let seconds = "300";
-  const verdicts = new Chart("Verdicts", "queries per second", VERDICTS, { stacked: true });
-  const flow = new Chart("Traffic", "per second", FLOW);
-  const latency = new Chart("Latency", "ms, from request to answer", LATENCY, { log: true });
+  const verdicts = new Chart("Verdicts", "queries per second", VERDICTS, { stacked: true, about: "verdicts" });
+  const flow = new Chart("Traffic", "per second", FLOW, { about: "traffic" });
+  const latency = new Chart("Latency", "milliseconds", LATENCY, { log: true, about: "latency" });
   const tiles = make("dl", { class: "tiles" });
   const advice = make("div");
   const suspects = make("div");
@@ -49,8 +52,8 @@ export function live() {
       make(
         "div",
         { class: "stack" },
-        make("section", { class: "card" }, head("Most suspicious", "#/clients", "All clients"), suspects),
-        make("section", { class: "card" }, head("Open notices", "#/events", "All events"), alarms),
+        make("section", { class: "card" }, head(word("wealth", "Highest wealth"), "#/clients", "All clients"), suspects),
+        make("section", { class: "card" }, head(word("notices"), "#/events", "All events"), alarms),
       ),
     ),
   );
@@ -74,20 +77,21 @@ export function live() {
   function draw(series) {
     const step = { 60: 1, 300: 3, 900: 10 }[seconds];
     const times = thin(series.time, step, (part) => part.at(-1));
-    const rate = (name) => thin(series[name], step, (part) => sum(part) / part.length);
+    const rates = (names) => names.map((name) => thin(series[name], step, mean));
+    const known = series.time.filter((_, i) => series.rows[i] !== null).length;
+    const during = `in ${span(known)}`;
     const total = sum(series.rows);
     const shares = ["C", "D", "A", "B"].map((letter) => `${letter} ${percent(total ? sum(series[letter]) / total : 0)}`);
-    const told = `${count(total)} queries in ${span(Number(seconds))}`;
-    verdicts.update(times, ["C", "D", "A", "B"].map(rate), `${told}; ${shares.join(", ")}.`);
+    verdicts.update(times, rates(["C", "D", "A", "B"]), `${count(total)} queries ${during}; ${shares.join(", ")}.`);
     flow.update(
       times,
-      ["requests", "alarmed", "refused", "errors"].map(rate),
+      rates(["requests", "alarmed", "refused", "errors"]),
       `${count(sum(series.requests))} requests, ${count(sum(series.alarmed))} queries of accused clients, ` +
-        `${count(sum(series.refused))} refused queries, ${count(sum(series.errors))} errors in ${span(Number(seconds))}.`,
+        `${count(sum(series.refused))} refused queries, ${count(sum(series.errors))} errors ${during}.`,
     );
     const [p50, p99] = [middle(series.p50), worst(series.p99)];
     const speed = p50 === null ? "no requests." : `median ${small(p50)} ms, worst p99 of a second ${small(p99)} ms.`;
-    latency.update(series.time, [series.p50, series.p99], speed);
+    latency.update(times, [thin(series.p50, step, middle), thin(series.p99, step, worst)], speed);
   }
 
   const close = () => [verdicts, flow, latency].forEach((chart) => chart.close());
@@ -96,23 +100,23 @@ export function live() {
 
 function tileNodes(series, totals) {
   const recent = (name, n) => series[name].slice(-n);
-  const perSecond = (name) => sum(recent(name, 10)) / 10;
+  const perSecond = (name) => small(mean(recent(name, 10)) ?? 0);
   const [p50, p99] = [middle(recent("p50", 60)), worst(recent("p99", 60))];
   return [
-    tile("Requests", small(perSecond("requests")), "per second"),
-    tile("Queries", small(perSecond("rows")), "per second"),
-    tile("Latency p50", p50 === null ? "–" : small(p50), p99 === null ? "no requests" : `ms · p99 up to ${small(p99)}`),
+    tile(word("requests"), perSecond("requests"), "per second"),
+    tile(word("queries"), perSecond("rows"), "per second"),
+    tile(word("latency", "Latency p50"), p50 === null ? "–" : small(p50), p99 === null ? "no requests in this minute" : `ms · p99 up to ${small(p99)}`),
     totals.clients === null
       ? tile("Clients", "…", "being counted")
-      : tile("Clients", count(totals.clients), totals.groups ? `and ${plural(totals.groups, "group")}` : "on record"),
-    tile("Accused", known(totals.alarmed), totals.alarmed ? "stand accused" : "nobody", totals.alarmed > 0),
-    tile("Out of budget", known(totals.spent), totals.spent ? "get refusals" : "nobody", totals.spent > 0),
-    tile("Open notices", known(totals.unacknowledged), totals.unacknowledged ? "not seen yet" : "all seen", totals.unacknowledged > 0),
+      : tile("Clients", count(totals.clients), totals.groups ? ["and ", word("group", plural(totals.groups, "group"))] : "on record"),
+    tile(word("accused"), known(totals.alarmed), totals.alarmed ? "clients and groups" : "nobody", totals.alarmed > 0),
+    tile(word("spent"), known(totals.spent), totals.spent ? "clients and groups" : "nobody", totals.spent > 0),
+    tile(word("notices"), known(totals.unacknowledged), totals.unacknowledged ? "not seen yet" : "all seen", totals.unacknowledged > 0),
   ];
 }
 
 export const tile = (name, value, unit, bad = false) =>
-  make("div", { class: bad ? "tile bad" : "tile" }, make("dt", {}, name), make("dd", {}, make("b", {}, value), " ", make("span", {}, unit)));
+  make("div", { class: bad ? "tile bad" : "tile" }, make("dt", {}, name), make("dd", {}, make("b", {}, value), " ", make("span", {}, ...[unit].flat())));
 
 const adviceCard = (texts) =>
   make("section", { class: "card advice" }, make("h2", {}, "Advice"), make("ul", { class: "plain" }, ...texts.map((text) => make("li", {}, visible(text)))));
@@ -121,7 +125,7 @@ const head = (title, address, text) =>
   make("div", { class: "head" }, make("h2", {}, title), make("a", { href: address }, text));
 
 function suspectList(clients, total) {
-  if (!clients.length) return make("p", { class: "empty" }, total === null ? "The ledger is being read." : "Nobody has asked yet.");
+  if (!clients.length) return make("p", { class: "empty" }, total === null ? "The ledger is being read." : "Nobody has asked yet. Clients appear here with their first query.");
   const lines = clients.map((client) =>
     make(
       "li",
@@ -136,9 +140,10 @@ function suspectList(clients, total) {
 
 function standsAt(client) {
   const parts = [];
-  if (client.bar) parts.push(`wealth ${wealthText(client.wealth)} of ${small(client.bar)}`);
-  if (client.most) parts.push(`${percent(client.most.share)} of class ${client.most.name}`);
-  return parts.join(" · ") || "nothing recorded";
+  if (client.bar) parts.push(`wealth ${wealthText(client.wealth)}, bar ${small(client.bar)}`);
+  if (client.most && client.classes_end) parts.push(`${percent(client.most.share)} of class ${client.most.name}`);
+  else if (client.bar) parts.push(`${count(client.extra_used)} of ${allowanceText(client.extra_allowance)} extra answers`);
+  return parts.join(" · ") || plural(client.queries, "query", "queries");
 }
 
 function alarmList(events) {
@@ -155,10 +160,16 @@ function alarmList(events) {
 }
 
 const known = (n) => (n === null ? "…" : count(n));
-const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0); // null counts as 0
 const sorted = (numbers) => numbers.filter((n) => n !== null).sort((a, b) => a - b);
 const middle = (numbers) => sorted(numbers).at(sorted(numbers).length >> 1) ?? null;
 const worst = (numbers) => sorted(numbers).at(-1) ?? null;
+
+/** The mean of what is known; null where nothing is. */
+function mean(numbers) {
+  const found = numbers.filter((n) => n !== null);
+  return found.length ? sum(found) / found.length : null;
+}
 
 /** Every `step` numbers become one; parts end with the newest number. */
 function thin(numbers, step, fold) {

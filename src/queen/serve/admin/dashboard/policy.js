@@ -2,6 +2,7 @@
 
 import { allowanceText } from "./budget.js";
 import { count, make, onChange, small, span, swap, titled } from "./dom.js";
+import { WORDS, word } from "./words.js";
 
 const VERDICTS = [
   ["A", "outside", "not in the sensitive disc of its class"],
@@ -12,7 +13,7 @@ const VERDICTS = [
 
 export function policy() {
   const facts = make("div", { class: "columns" });
-  const node = make("div", {}, titled("Model and policy"), facts);
+  const node = make("div", { class: "stack" }, titled("Model and policy"), facts, glossary());
   const draw = onChange(({ bundle, server }) => swap(facts, ...cards(bundle, server)));
   const refresh = async (overview) => {
     if (!overview) return;
@@ -32,7 +33,7 @@ function cards(bundle, server) {
       ...bundle.inputs.map((one) => [`Input ${one.name}`, `${one.datatype} [${one.shape.map((n) => (n < 0 ? "n" : n)).join(", ")}]`]),
       ["Classes", classes(bundle)],
       ["Device", bundle.device],
-      ["Identity", make("code", {}, bundle.identity)],
+      [word("identity"), make("code", {}, bundle.identity)],
     ]),
     card("Limits of one client", limitRows(limits)),
     bundle.price.length > 0 && prose("What a copy costs", bundle.price),
@@ -48,15 +49,16 @@ function cards(bundle, server) {
     card("Policy", [
       ["Policy", bundle.policy],
       ["Mode", mode(bundle)],
-      ["Accused clients get", watches ? accused(sentinel) : null],
-      ["Clients without budget get", watches ? answer(sentinel.on_spent) : null],
+      [word("accused", "Accused clients get"), watches ? accused(sentinel) : null],
+      [word("spent", "Clients without budget get"), watches ? answer(sentinel.on_spent) : null],
       ["Decimals of answers", watches ? (sentinel.digits ?? "all") : null],
-      ["Accused at", watches ? `wealth ${small(sentinel.bar)} (alpha ${sentinel.alpha})` : null],
-      ["Evidence", watches ? `${sentinel.scores.join(", ")}; margin ${sentinel.margin}` : null],
+      [word("bar", "Accused at"), watches ? bar(sentinel) : null],
+      [word("alpha"), watches ? `${sentinel.alpha}: at most ${small(1e4 * sentinel.alpha)} of 10,000 honest clients are ever accused wrongly, on average` : null],
+      [word("scores"), watches ? `${sentinel.scores.join(", ")}; margin ${sentinel.margin}` : null],
       ["Certificate", watches ? bundle.statement : null],
     ]),
-    card("Verdicts", VERDICTS.map(([letter, name, text]) => [`${letter} ${name}`, [text, make("br"), make("small", {}, answered(bundle.answers[letter]))]])),
-    card("Groups", Object.entries(sentinel.groups).map(([kind, group]) => [
+    card(word("verdicts"), VERDICTS.map(([letter, name, text]) => [`${letter} ${name}`, [text, make("br"), make("small", {}, answered(bundle.answers[letter]))]])),
+    card(word("group", "Groups"), Object.entries(sentinel.groups).map(([kind, group]) => [
       kind,
       `${allowanceText(group.extra_answers)} extra answers, threshold ${allowanceText(group.threshold)}; its alarm ${group.enforce_alarm ? "has consequences" : "is only reported"}`,
     ]), "No kinds of groups have limits: every client is judged by itself."),
@@ -90,14 +92,30 @@ function prose(title, texts) {
   return make("section", { class: "card" }, make("h2", {}, title), make("ul", { class: "plain" }, ...texts.map((text) => make("li", {}, text))));
 }
 
+/** What accuses, and why it is so high. */
+function bar({ bar, calibration }) {
+  const before = calibration - 1;
+  const why = before ? `${before} earlier ${before === 1 ? "calibration has" : "calibrations have"} raised it, and each further one does` : "the first calibration of this ledger; each further one raises it";
+  return [`wealth ${small(bar)}`, make("br"), make("small", {}, why)];
+}
+
+/** All words, for whoever would rather read than press. */
+const glossary = () =>
+  make(
+    "section",
+    { class: "card" },
+    make("h2", {}, "What the words mean"),
+    make("dl", { class: "facts" }, ...Object.values(WORDS).map(([name, ...texts]) => make("div", {}, make("dt", {}, name), make("dd", {}, ...texts.map((text) => make("p", {}, text)))))),
+  );
+
 function limitRows(limits) {
   const radius = Array.isArray(limits.radius)
     ? `${small(Math.min(...limits.radius))} to ${small(Math.max(...limits.radius))}, by class`
     : small(limits.radius);
   return [
-    ["Radius of a query", radius],
-    ["Threshold of a class", allowanceText(limits.threshold)],
-    ["Extra answers", allowanceText(limits.extra_answers)],
+    [word("radius"), radius],
+    [word("threshold"), allowanceText(limits.threshold)],
+    [word("extra"), allowanceText(limits.extra_answers)],
   ];
 }
 

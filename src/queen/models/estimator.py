@@ -1,0 +1,116 @@
+"""Classifiers with the methods of scikit-learn: its own, pipelines of them, LightGBM's, CatBoost's and so on."""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from queen.errors import BundleModelError, DtypeError
+from queen.models.outside import Gives, OutsideModel, check_columns
+from queen.recipe import Recipe
+from queen.types import Inputs
+
+SAME = 1e-6  # by which the softmax of decisions may miss the probabilities
+
+
+class EstimatorModel(OutsideModel):
+    """A fitted classifier: its decisions are logits where their softmax is what it calls probabilities (or where it has
+    none), else its probabilities are all that it tells.
+
+    Numbers stay in float64, as scikit-learn computes. A bundle does not hold the estimator, which only pickle could
+    store: whoever loads it gives the estimator again.
+    """
+
+    def __init__(self, estimator: Any, columns: int | None = None) -> None:
+        classes = np.asarray(estimator.classes_)
+        gives: Gives = "logits" if _decisions_are_logits(estimator) else "probabilities"
+        width = getattr(estimator, "n_features_in_", None)
+        super().__init__(len(classes), gives, columns=check_columns(columns, width))
+        self.double()
+        self.estimator, self.library = estimator, f"{_package(estimator)} {_name(estimator)}"
+        if not np.array_equal(classes, np.arange(len(classes))):
+            self.class_names = tuple(map(str, classes))
+            self.own_labels = classes
+
+    @property
+    def recipe(self) -> Recipe:
+        """What says, when a bundle is loaded, that the estimator is missing."""
+        package = _package(self.estimator)
+        version = getattr(importlib.import_module(package), "__version__", "?")
+        args = {"kind": _name(self.estimator), "package": package, "version": version}
+        return Recipe("queen.models.estimator:missing", args)
+
+    def run(self, x: Inputs) -> tuple[None, Tensor]:
+        """Decisions or probabilities (n, K) of a batch of vectors."""
+        if not isinstance(x, Tensor):
+            raise TypeError("expected vectors as one tensor, got named tensors")
+        method = "decision_function" if self.gives == "logits" else "predict_proba"
+        return None, torch.from_numpy(_ask(self.estimator, method, x.detach().cpu().numpy())).to(self.head.weight)
+
+
+def _ask(estimator: Any, method: str, x: NDArray[Any]) -> NDArray[np.float64]:
+    """Decisions or probabilities (n, K); of two classes half of the decision, and its negative."""
+    columns = getattr(estimator, "feature_names_in_", None)
+    if columns is not None:  # it was fitted on a table, and may look for its columns by name
+        with suppress(ImportError):
+            x = importlib.import_module("pandas").DataFrame(x, columns=columns)
+    numbers = np.asarray(getattr(estimator, method)(x), np.float64)
+    return np.stack([-numbers / 2, numbers / 2], 1) if numbers.ndim == 1 else numbers
+
+
+def _decisions_are_logits(estimator: Any) -> bool:
+    """Whether decisions are better than probabilities: there are no others, or these are made of them, by softmax."""
+    if not hasattr(estimator, "decision_function"):
+        return False
+    if not hasattr(estimator, "predict_proba"):
+        return True
+    columns = getattr(estimator, "n_features_in_", None)
+    if columns is None:
+        return False
+    x = np.random.default_rng(0).standard_normal((16, columns))
+    try:
+        decisions, probabilities = (_ask(estimator, name, x) for name in ("decision_function", "predict_proba"))
+    except (ValueError, TypeError):  # it takes something else than any numbers
+        return False
+    if decisions.shape != probabilities.shape:  # one against one
+        return False
+    softmax = torch.from_numpy(decisions).softmax(1).numpy()
+    return bool(np.abs(softmax - probabilities).max() <= SAME)
+
+
+def missing(kind: str, package: str, version: str) -> nn.Module:
+    """An error that says which estimator a bundle was made with: it holds none."""
+    raise BundleModelError(
+        f"a bundle cannot hold the model of {package}: that takes pickle, which runs whatever code a file holds. Give "
+        f"yours again, queen.load(path, model=estimator), the fitted {kind} of {package} {version}; for a server, "
+        "--model package.module:factory with a function '-> nn.Module' that returns queen.models.as_module(estimator)"
+    )
+
+
+def read_estimator(model: Any, columns: int | None = None) -> EstimatorModel:
+    """The module of a fitted classifier."""
+    if not hasattr(model, "predict_proba") and not hasattr(model, "decision_function"):
+        raise DtypeError(
+            f"expected a classifier with predict_proba or decision_function, got {_name(model)}: a regressor has no "
+            "classes; wrap a classifier without them in sklearn.calibration.CalibratedClassifierCV"
+        )
+    classes = getattr(model, "classes_", None)
+    if classes is None:
+        raise DtypeError(f"expected a fitted classifier, got {_name(model)} without classes: call its fit(x, y) first")
+    if isinstance(classes, list):
+        raise DtypeError("expected a classifier that gives one class, got one with several outputs: guard each of them")
+    return EstimatorModel(model, columns)
+
+
+def _name(estimator: Any) -> str:
+    return type(estimator).__name__
+
+
+def _package(estimator: Any) -> str:
+    return type(estimator).__module__.partition(".")[0]

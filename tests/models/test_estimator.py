@@ -1,0 +1,169 @@
+"""Classifiers with the methods of scikit-learn: guarded directly, and asked for again by a bundle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.ensemble import IsolationForest, RandomForestClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+import queen
+from queen.core.split import find_split
+from queen.errors import BundleModelError, DtypeError, LabelError, OptionError
+from queen.models import as_module
+from queen.models.outside import OutsideModel
+from queen.recipe import Recipe
+from tests.models.conftest import cancer
+
+
+def test_decisions_are_taken_where_their_softmax_is_the_probabilities(known, unseen):
+    estimator = make_pipeline(StandardScaler(), LogisticRegression()).fit(*known)
+    module = as_module(estimator)
+    features, logits = find_split(module, torch.from_numpy(unseen[:9]).double())(torch.from_numpy(unseen[:9]).double())
+    assert (module.gives, module.scores) == ("logits", None)
+    assert np.abs(logits.softmax(1).numpy() - estimator.predict_proba(unseen[:9].astype(float))).max() < 1e-9
+    assert torch.equal(features[:, :10], logits)
+    assert features.shape == (9, 74)
+
+
+@pytest.mark.parametrize("estimator", [LogisticRegression(max_iter=5000), SVC()], ids=["logistic", "svc"])
+def test_one_decision_of_two_classes_becomes_two_logits(estimator):
+    x, y = cancer()
+    estimator.fit(x[:300], y[:300])
+    logits = as_module(estimator)(torch.from_numpy(x[300:310]))
+    assert np.allclose((logits[:, 1] - logits[:, 0]).numpy(), estimator.decision_function(x[300:310]))
+    assert np.array_equal(logits.argmax(1).numpy(), estimator.predict(x[300:310]))
+
+
+def test_probabilities_come_back_from_their_logarithms(known, unseen):
+    forest = RandomForestClassifier(20, random_state=0).fit(*known)
+    module, x = as_module(forest), torch.from_numpy(unseen[:50]).double()
+    logits = module(x)
+    assert module.gives == "probabilities"
+    assert np.abs(logits.softmax(1).numpy() - forest.predict_proba(unseen[:50])).sum(1).max() < 2e-3
+    assert logits.logsumexp(1).abs().max() < 1e-9  # so energy says nothing
+    assert "energy" not in module.scores
+
+
+@pytest.mark.slow
+def test_a_forest_is_protected_asked_stored_and_given_again(known, unseen, quick, tmp_path):
+    forest = RandomForestClassifier(20, random_state=0).fit(*known)
+    guard = queen.protect(forest, known, calibration=unseen[:300], **quick)
+    assert guard.bundle.sentinel.scores == ("distance", "confidence", "knn")
+    assert "RandomForestClassifier: probabilities alone" in guard.report["model"]
+    asked = unseen[300:310]
+    reply = guard.answer(asked, client="a")
+    assert np.array_equal(reply.probabilities.argmax(1), forest.predict(asked))
+    guard.save(tmp_path / "b")
+    with pytest.raises(BundleModelError, match=r"model=estimator\), the fitted RandomForestClassifier"):
+        queen.load(tmp_path / "b")
+    loaded = queen.load(tmp_path / "b", model=forest)
+    assert np.array_equal(loaded.answer(asked, client="a").probabilities, reply.probabilities)
+    assert not [file for file in (tmp_path / "b").iterdir() if b"sklearn" in file.read_bytes()[:2]]
+    other = RandomForestClassifier(20, random_state=1).fit(*known)
+    with pytest.raises(BundleModelError, match="another model"):
+        queen.load(tmp_path / "b", model=other)
+
+
+def test_settings_of_a_user_are_kept(known, unseen, quick):
+    forest = RandomForestClassifier(5, random_state=0).fit(*known)
+    chosen = queen.options.Sentinel(scores=("knn",))
+    guard = queen.protect(forest, known, calibration=unseen[:300], sentinel=chosen, **quick)
+    assert guard.bundle.sentinel == chosen
+
+
+def test_classes_of_other_names_are_understood(quick):
+    x, y = cancer()
+    names = np.array(["malignant", "benign"])[y]
+    estimator = make_pipeline(StandardScaler(), LogisticRegression()).fit(x[:300], names[:300])
+    guard = queen.protect(estimator, (x[:300], names[:300]), calibration=(x[300:], names[300:]), **quick)
+    assert guard.bundle.class_names == ("benign", "malignant")
+    answers = guard.fresh(observe=True).answer(x[:50], client="a").probabilities
+    assert (np.array(guard.bundle.class_names)[answers.argmax(1)] == names[:50]).mean() > 0.9
+    with pytest.raises(LabelError, match=r"benign, malignant\), got 0"):
+        queen.protect(estimator, (x[:300], y[:300]), **quick)
+
+
+def test_a_table_with_named_columns_is_asked_by_name():
+    pandas = pytest.importorskip("pandas")
+    x, y = cancer()
+    table = pandas.DataFrame(x[:300], columns=[f"column {i}" for i in range(x.shape[1])])
+    estimator = make_pipeline(StandardScaler(), LogisticRegression()).fit(table, y[:300])
+    as_module(estimator)(torch.from_numpy(x[300:310]))  # a warning of scikit-learn is an error here
+
+
+def test_the_columns_that_the_guard_looks_at_are_in_standard_deviations(quick):
+    x, y = cancer()
+    x = np.c_[x, np.full(len(x), 7.0)]  # one that never varies
+    estimator = RandomForestClassifier(5, random_state=0).fit(x[:300], y[:300])
+    module = as_module(estimator)
+    guard = queen.protect(module, (x[:300], y[:300]), calibration=x[300:], **quick)
+    features, _ = guard.bundle.split(torch.from_numpy(x[:300]))
+    columns = features[:, 2:].numpy()
+    assert np.abs(columns.mean(0)).max() < 0.3  # but for what lies beyond ten deviations
+    assert np.abs(columns).max() <= 10
+    assert (columns[:, -1] == 0).all()
+    assert (module.centre == 0).all()  # the caller's own is left alone
+    assert as_module(estimator, columns=0).head.in_features == 2
+    with pytest.raises(OptionError, match="columns must be 0 or"):
+        as_module(estimator, columns=3)
+
+
+def test_two_classes_without_columns_have_no_neighbours():
+    x, y = cancer()
+    estimator = LogisticRegression(max_iter=5000).fit(x[:300], y[:300])
+    assert as_module(estimator, columns=0).scores == ("energy", "distance")
+    assert as_module(estimator).scores is None
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (LinearRegression(), "regressor"),
+        (LogisticRegression(), "fit"),
+        (IsolationForest(), "fit"),
+        ("multi", "several outputs"),
+        (object(), "as_module"),
+        (lambda x: x, "classes="),
+        (3, "ONNX Runtime session"),
+    ],
+)
+def test_what_is_no_fitted_classifier_is_refused(model, says, known):
+    x, y = known[0][:50], known[1][:50]
+    if model == "multi":
+        model = MultiOutputClassifier(LogisticRegression(max_iter=5)).fit(x, np.c_[y, y])
+    elif isinstance(model, LinearRegression):
+        model.fit(x, y)
+    with pytest.raises(DtypeError, match=says):
+        as_module(model)
+
+
+def test_a_function_of_arrays_is_a_model_too(known, unseen, quick, tmp_path):
+    forest = RandomForestClassifier(5, random_state=0).fit(*known)
+    module = as_module(forest.predict_proba, classes=10, columns=64)
+    guard = queen.protect(module, known, calibration=unseen[:300], **quick)
+    asked = unseen[300:310]
+    reply = guard.answer(asked, client="a")
+    assert np.array_equal(reply.probabilities.argmax(1), forest.predict(asked))
+    guard.save(tmp_path / "b")
+    with pytest.raises(BundleModelError, match="function"):
+        queen.load(tmp_path / "b")
+    again = queen.load(
+        tmp_path / "b", model=as_module(forest.predict_proba, classes=10, columns=64, gives="probabilities")
+    )
+    assert np.array_equal(again.answer(asked, client="a").probabilities, reply.probabilities)
+
+
+def test_a_recipe_cannot_build_an_estimator():
+    with pytest.raises(BundleModelError, match="pickle"):
+        Recipe("queen.models.estimator:missing", {"kind": "SVC", "package": "sklearn", "version": "1"}).build()
+
+
+def test_a_model_needs_two_classes():
+    with pytest.raises(OptionError, match="at least 2"):
+        OutsideModel(1, "logits")
