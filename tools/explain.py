@@ -103,14 +103,14 @@ def draw_plane(found: Explained) -> bytes:
         for k in range(len(found["discs"])):
             points = [place[:2] for place in found[name] if place[2] == k]
             colour = CLASS_COLOURS[k] if name == "held-out" else "#55555f"
-            style = {"marker": marker, "alpha": 0.55, "linewidths": 0 if marker == "o" else 0.9}
+            style: dict[str, Any] = {"marker": marker, "alpha": 0.55, "linewidths": 0 if marker == "o" else 0.9}
             axes.scatter([x for x, _ in points], [y for _, y in points], s=size, color=colour, **style)
     middle = torch.tensor(found["discs"])[:, :2].mean(0)
     for k, (*centre, spread) in enumerate(found["discs"]):
         axes.add_patch(Circle(tuple(centre), spread, fill=False, edgecolor=CLASS_COLOURS[k], linewidth=2))
         x, y = (30 * torch.nn.functional.normalize(torch.tensor(centre) - middle, dim=0)).tolist()
-        style = {"ha": "center", "va": "center", "fontsize": 13, "weight": "bold", "color": "#222222"}
-        axes.annotate(str(k), centre, xytext=(x, y), textcoords="offset points", **style)
+        words: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 13, "weight": "bold", "color": "#222222"}
+        axes.annotate(str(k), centre, xytext=(x, y), textcoords="offset points", **words)
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_axis_off()
     return png(figure)
