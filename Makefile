@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 .PHONY: demo serve adaptive test long-test check quick-test coverage lint format qa results speed bench-smoke pages \
-  sbom lock install-hashed audit clean
+  site site-serve notebooks sbom lock install-hashed audit clean
 
 demo: $(STAMP)                ## train, protect and attack a small digit classifier; report in build/demo/
 	$(BIN)/queen demo
@@ -64,6 +64,15 @@ bench-smoke: $(STAMP)         ## every defense against every attack on small dig
 pages: $(STAMP)               ## put the committed results into README and docs, and draw the picture of the house
 	$(BIN)/python -m tools.pages
 	$(BIN)/python -m tools.house
+
+site: $(STAMP)                ## the documentation as a site, in build/site; open build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+site-serve: $(STAMP)          ## the same in a browser, built anew whenever a document changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
+notebooks: $(STAMP)           ## run the notebooks of docs/notebooks and store what they print
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.notebooks
 
 speed: $(STAMP)               ## the guard's cost, as ratios inside one run
 	$(BIN)/queen speed

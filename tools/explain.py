@@ -12,6 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +34,7 @@ Explained = Mapping[str, Any]
 def measure(epochs: int = 16) -> dict[str, Any]:
     """One model on 8x8 digits: where images lie on its plane, a class that is used up, and three clients' evidence."""
     x, y = digits()
+    torch.manual_seed(0)  # of the first weights
     generator = torch.Generator().manual_seed(0)
     model = train(build("small_cnn", classes=10), x[:1000], y[:1000], Schedule(epochs=epochs), generator)
     guard = queen.protect(model, (x[:1000], y[:1000]), calibration=x[1000:1400], secret=bytes(32))
@@ -62,7 +64,7 @@ def _short(number: float) -> float:
 def _on_plane(guard: queen.Guard, x: Tensor) -> list[list[float]]:
     """Place and predicted class of every image."""
     batch = guard.measure(x)
-    points = plane_points(guard.bundle, batch.points, batch.labels).tolist()
+    points = plane_points(guard.bundle, np.asarray(batch.points, np.float64), batch.labels).tolist()
     return [[*map(_short, point), label] for point, label in zip(points, batch.labels.tolist(), strict=True)]
 
 
@@ -101,14 +103,14 @@ def draw_plane(found: Explained) -> bytes:
         for k in range(len(found["discs"])):
             points = [place[:2] for place in found[name] if place[2] == k]
             colour = CLASS_COLOURS[k] if name == "held-out" else "#55555f"
-            axes.scatter(*zip(*points, strict=True) if points else ((), ()), s=size, color=colour, marker=marker,
-                         alpha=0.55, linewidths=0 if marker == "o" else 0.9)  # fmt: skip
+            style: dict[str, Any] = {"marker": marker, "alpha": 0.55, "linewidths": 0 if marker == "o" else 0.9}
+            axes.scatter([x for x, _ in points], [y for _, y in points], s=size, color=colour, **style)
     middle = torch.tensor(found["discs"])[:, :2].mean(0)
     for k, (*centre, spread) in enumerate(found["discs"]):
         axes.add_patch(Circle(tuple(centre), spread, fill=False, edgecolor=CLASS_COLOURS[k], linewidth=2))
-        outward = 30 * torch.nn.functional.normalize(torch.tensor(centre) - middle, dim=0)
-        axes.annotate(str(k), centre, xytext=outward.tolist(), textcoords="offset points", ha="center", va="center",
-                      fontsize=13, weight="bold", color="#222222")  # fmt: skip
+        x, y = (30 * torch.nn.functional.normalize(torch.tensor(centre) - middle, dim=0)).tolist()
+        words: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 13, "weight": "bold", "color": "#222222"}
+        axes.annotate(str(k), centre, xytext=(x, y), textcoords="offset points", **words)
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_axis_off()
     return png(figure)
@@ -128,8 +130,8 @@ def draw_class(found: Explained) -> bytes:
         for point in points if letter == "C" else ():
             disc.add_patch(Circle(tuple(point), one["radius"], color=VERDICT_COLOURS["C"], alpha=0.1, linewidth=0))
         label = f"{VERDICT_WORDS[letter]}: {len(points)}"
-        disc.scatter(*zip(*points, strict=True) if points else ((), ()), s=16, color=VERDICT_COLOURS[letter],
-                     linewidths=0, label=label)  # fmt: skip
+        places = [x for x, _ in points], [y for _, y in points]
+        disc.scatter(*places, s=16, color=VERDICT_COLOURS[letter], linewidths=0, label=label)
     disc.set(xlim=(-3.4, 1.5), ylim=(-1.9, 2.0), aspect="equal", title=f"disc of the digit {one['digit']}")
     disc.set_axis_off()
     disc.legend(fontsize=9, frameon=False, loc="center left")
@@ -167,12 +169,14 @@ def explained_lines(path: Path = RESULT) -> str:
     found = json.loads(path.read_text())
     bar, wealth = found["bar"], found["wealth"]
     client = wealth["client"]
-    after = {name: 1 + next(i for i, one in enumerate(wealth[name]) if one >= bar) for name in wealth if name != "client"}
+    after = {
+        name: 1 + next(i for i, one in enumerate(wealth[name]) if one >= bar) for name in wealth if name != "client"
+    }
     thief, covered = after.values()
     return (
-        f"The bar is {bar:,.0f}. The thief is accused with its query number {thief}; with one held-out digit sent for every "
-        f"photograph it takes {covered} queries, {ceil(covered / 2)} of them photographs. The evidence against the client, who sends "
-        f"{len(client)} held-out digits, never exceeds {max(client):.1f}.\n"
+        f"The bar is {bar:,.0f}. The thief is accused with its query number {thief}; with one held-out digit sent for "
+        f"every photograph it takes {covered} queries, {ceil(covered / 2)} of them photographs. The evidence against "
+        f"the client, who sends {len(client)} held-out digits, never exceeds {max(client):.1f}.\n"
     )
 
 

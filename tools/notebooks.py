@@ -8,9 +8,13 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "notebooks"
@@ -20,13 +24,9 @@ Cell = dict[str, Any]
 
 def run_notebook(path: Path, folder: Path) -> dict[str, Any]:
     """The notebook with the outputs of a run in `folder`; raises where a cell does."""
-    import nbformat
-    from nbclient import NotebookClient
-
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook, timeout=TIMEOUT, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
-    )
+    where = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(notebook, timeout=TIMEOUT, kernel_name="python3", resources=where, coalesce_streams=True)
     client.execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # when it ran
@@ -60,10 +60,6 @@ def _parts(cell: Cell, name: str, pictures: dict[str, bytes]) -> Iterator[str]:
 
 def main() -> None:
     """Run all, one after the other, in the folder they lie in."""
-    import tempfile
-
-    import nbformat
-
     for path in sorted(FOLDER.glob("*.ipynb")):
         with tempfile.TemporaryDirectory() as folder:
             nbformat.write(nbformat.from_dict(run_notebook(path, Path(folder))), path)

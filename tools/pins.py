@@ -31,7 +31,7 @@ TARGET = {
     "platform_system": "Linux",
 }
 PROJECT = "queen-guard"
-RIVALS = {"litserve", "pyzmq"}  # of benchmarks/serve/lit.py alone: pinned, but `make` does not install them
+RIVALS = {"litserve"}  # of benchmarks/serve/lit.py alone: pinned, but `make` does not install them
 MACOS = r"macosx.*_(x86_64|arm64|universal2)"
 PLATFORMS = rf"any|(many)?linux.*_(x86_64|aarch64)|{MACOS}"
 INTERPRETERS = r"py3|cp31[1-9]"

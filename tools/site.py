@@ -1,7 +1,7 @@
 """What mkdocs does besides, while it builds the site of mkdocs.yml: pages and links from outside of docs/, notebooks.
 
 The documents are written for a code host: they link to files of the whole repository, whose address nobody knows here.
-In the site README.md and its neighbours are pages, images from elsewhere are copied, and a link to any other file becomes
+In the site README.md and its neighbours are pages, images from elsewhere are copied, and a link to any other file is
 its path as text.
 """
 
@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from posixpath import normpath, relpath
 from typing import TYPE_CHECKING
+
+from mkdocs.structure.files import File
 
 from tools.notebooks import to_markdown
 
@@ -40,7 +42,7 @@ def slug(heading: str, separator: str) -> str:
 
 
 def site_markdown(text: str, source: str) -> str:
-    """A document as the site has it: every link, seen from `source` below the top folder, leads to a file of the site."""
+    """A document as the site has it: links lead to files of the site; `source` is its path in the repository."""
     parts = FENCE.split(text)  # code at odd places
     return "".join(part if i % 2 else LINK.sub(partial(_site_link, source), part) for i, part in enumerate(parts))
 
@@ -73,8 +75,6 @@ def site_path(path: str, *, is_image: bool = False) -> str | None:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages from outside of docs/, the notebooks as pages, and the images that documents show."""
-    from mkdocs.structure.files import File
-
     texts = {file.src_uri: file.content_string for file in files if file.src_uri.endswith(".md")}
     images = {image for name, text in texts.items() for image in _images(text, f"{DOCS}/{name}")}
     for source, page in PAGES.items():

@@ -20,7 +20,7 @@ from tools.reliability import read_goals
 SOURCE = ROOT / "src" / "queen"
 README, PAPER = ROOT / "README.md", ROOT / "docs" / "paper.md"
 SECURITY, THREATS = ROOT / "SECURITY.md", ROOT / "docs" / "threat-model.md"
-DOCUMENTS = [README, SECURITY, *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [README, SECURITY, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(path: Path, *languages: str) -> list[str]:
