@@ -29,7 +29,7 @@ from queen.cli.shared import (
     read_budget,
     this_actor,
 )
-from queen.cli.standings import budget_events, own_budget, standing_line
+from queen.cli.parts.standings import budget_events, own_budget, standing_line
 from queen.errors import OptionError
 
 MOST_BUDGETS = 20  # of clients' own that are listed
