@@ -27,6 +27,7 @@ FAILURES: dict[grpc.StatusCode, UpstreamFailure] = {
     grpc.StatusCode.UNIMPLEMENTED: "unready",
 }
 CLOSE_AFTER = 1.0  # seconds
+RECONNECT = 0.15  # seconds after which gRPC tries to connect again
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_BYTES),
     ("grpc.max_send_message_length", -1),
@@ -110,12 +111,12 @@ class GrpcClient(UpstreamClient):
             left = deadline - time.monotonic()
             if left <= 0:
                 raise UpstreamError(f"no answer within {self.asking.timeout:g} s", "late")
-            connected = self._connections > 0
             try:
                 raw = call(request, timeout=left, metadata=self._metadata, wait_for_ready=False)
             except grpc.RpcError as error:
                 code = error.code()
-                if code is grpc.StatusCode.UNAVAILABLE and connected and not is_last:
+                if code is grpc.StatusCode.UNAVAILABLE and not is_last:
+                    time.sleep(RECONNECT)
                     continue
                 failure = FAILURES.get(code, "rejected")
                 said = " ".join((error.details() or "").split())[:MAX_SAID]
