@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from queen.cli.parts.standings import budget_events, own_budget, standing_line
 from queen.cli.shared import (
     ALREADY_REVOKED,
     Actor,
@@ -29,7 +30,6 @@ from queen.cli.shared import (
     read_budget,
     this_actor,
 )
-from queen.cli.parts.standings import budget_events, own_budget, standing_line
 from queen.errors import OptionError
 
 MOST_BUDGETS = 20  # of clients' own that are listed

@@ -21,8 +21,8 @@ from queen.errors import OptionError
 
 @app.command(
     epilog=epilog(
-        "`queen check vgg16_bn --arg classes=10 --weights vgg.safetensors --data train.npz`, or `queen check model.onnx "
-        "--data train.npz`",
+        "`queen check vgg16_bn --arg classes=10 --weights vgg.safetensors --data train.npz`, or "
+        "`queen check model.onnx --data train.npz`",
         "findings",
     )
 )
