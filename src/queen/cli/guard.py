@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SUMMARY = "Guard a model that runs on another server of the Open Inference Protocol."
 EXAMPLE = "`queen guard bundle --upstream http://triton:8000 --upstream-model digits`"
 BELOW = """The upstream must give features and logits as outputs, and nobody but this server may reach it: whoever can
-ask it directly goes around the guard. Clients need a key: `queen keys new alice`. Settings also come from the environment
-(QUEEN_UPSTREAM=grpc://triton:8001) and from a file (`--config guard.yaml`); a flag always wins."""
+ask it directly goes around the guard. Clients need a key: `queen keys new alice`. Settings also come from the
+environment (QUEEN_UPSTREAM=grpc://triton:8001) and from a file (`--config guard.yaml`); a flag always wins."""
 UpstreamUrl = Annotated[
     str | None,
     typer.Option("--upstream", help="Server that runs the network: http://, https://, grpc:// or grpcs://HOST:PORT."),
