@@ -55,7 +55,7 @@ def _name(parameter: Any) -> str:
 
 
 def _value(parameter: Any) -> str:
-    return parameter.opts[0].lstrip("-").replace("-", "_").upper()
+    return str(parameter.opts[0]).lstrip("-").replace("-", "_").upper()
 
 
 def _default(parameter: Any) -> str:

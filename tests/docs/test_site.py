@@ -134,6 +134,6 @@ def assert_no_sideways_scrolling(page: Page, name: str) -> None:
 
 def search(page: Page) -> None:
     """The search finds a word of the threat model, although no server helps."""
-    page.locator("label[for=__search]").first.click()
-    page.locator("input[name=query]").fill("watermark")
+    page.locator("label[for=__search]:visible").first.click()
+    page.locator("input[name=query]").press_sequentially("watermark")
     page.wait_for_selector(".md-search-result__link[href*='threat-model']", timeout=60_000)
