@@ -21,6 +21,7 @@ ELSEWHERE = {  # pages whose Python is run by other tests, or why it is not
     "apps.md": "tests/web/test_example.py",
     "attacks.md": "tests/contracts/test_docs_attacks.py",
     "data.md": "needs archives of published images; tests/bench/datasets reads such",
+    "models.md": "models of your own; tests/models has one of each kind",
     "policies.md": "a price takes minutes; tests/fit/test_price.py measures small ones",
     "sentinel.md": "below, with names that it takes for granted",
 }
