@@ -27,7 +27,7 @@ def test_every_command_and_option_is_there():
 
 def test_defaults_and_what_is_needed_are_told():
     text = cli_reference()
-    assert "queen protect FACTORY --weights WEIGHTS --data DATA --out OUT [OPTIONS]" in text
+    assert "queen protect [FACTORY] --data DATA --out OUT [OPTIONS]" in text
     assert "| `--seed` | `0` |" in text
     assert "| `--out` | needed |" in text
     assert "Or `QUEEN_LEDGER`." in text
