@@ -21,10 +21,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from models import Served
 from rich.console import Console
 from rich.table import Table
 from run import COMPARISONS, load_command, machine
+
+from models import Served
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 import scrape
 import torch
-from models import Served, make_digits, make_vgg
 from rich.console import Console
 from servers import HERE, Server, lit_server, queen_server, redis_server
 from summary import check_targets, show
 
+from models import Served, make_digits, make_vgg
 from queen.bundle.bundle import Bundle
 from queen.guard import load
 from queen.serve.protocol.rest_read import read_query

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models import Served
-
 from queen.serve.access.key_store import open_keys
 
 HERE = Path(__file__).parent
