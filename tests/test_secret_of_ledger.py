@@ -49,7 +49,7 @@ def test_so_is_one_of_a_ledger_that_remembers_no_secret_yet(bundle):
     ledger = MemoryLedger()
     queen.Guard(fitted(policy="strict").bundle, ledger=ledger).answer(queries()[:1], client="alice")
     secret_path(bundle).unlink()
-    with pytest.raises(SecretError, match="this ledger has been used"):
+    with pytest.raises(SecretError, match="this ledger was used"):
         queen.load(bundle, ledger=ledger)
 
 

@@ -107,5 +107,5 @@ def test_what_defenses_import_is_what_their_answers_are_filed_under():
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
     imported = {".".join(name.split(".")[:2]) for name in done.stdout.split()}
     # They only write, show, complain and start processes.
-    silent = {"queen.atomic", "queen.cache", "queen.errors", "queen.parallel", "queen.progress"}
+    silent = {"queen.atomic", "queen.cache", "queen.errors", "queen.extras", "queen.parallel", "queen.progress"}
     assert imported - silent == set(DEFENDING)

@@ -15,7 +15,7 @@ def test_a_good_model_passes(here):
     result = run(*args())
     assert "with dropout" in result.stdout  # it comes in training mode
     assert "STOPS" not in result.stdout
-    assert [finding["what"] for finding in as_json(*args())] == ["mode"]
+    assert [finding["what"] for finding in as_json(*args())["findings"]] == ["mode"]
 
 
 def test_what_stops_is_the_exit_code(here, tmp_path):

@@ -22,7 +22,7 @@ from tests.support.paths import ROOT
 COMMANDS = [
     "demo", "protect", "ask", "inspect", "certify", "speed",
     "price", "calibrate", "clients", "alarms", "pardon", "allow", "budget", "revoke",
-    "serve", "guard", "audit", "migrate",
+    "serve", "guard", "audit", "migrate", "check",
 ]  # fmt: skip
 GROUPS = ["bench", "keys", "ledger"]  # of commands, each with a test file of its own
 

@@ -185,7 +185,6 @@ class Twice(nn.Module):
         (mlp(), "nowhere", r"no layer 'nowhere'.*\b4\b"),
         (mlp(), "0", "layer '0' is not the model's head"),
         (nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 3)), "0", "layer '0' is not the model's head"),
-        (Ends(nn.Softmax(1)), None, "is not the model's head"),
         (Ends(nn.Unflatten(1, (3, 1))), None, r"expected logits of shape \(n, classes\).*\(2, 3, 1\)"),
         (Ends(lambda y: y[:, 0]), None, r"expected logits of shape \(n, classes\).*\(2,\)"),
         (Ends(lambda y: "text"), None, "got str"),

@@ -407,10 +407,15 @@ def test_quick_maps_are_healthy_enough_for_these_tests():
     assert QUICK.epochs < MapRecipe().epochs
 
 
-@pytest.mark.parametrize("model", [None, lambda x: x, "vgg16_bn"], ids=["None", "a function", "a name"])
+@pytest.mark.parametrize("model", [None, lambda x: x], ids=["None", "a function"])
 def test_what_is_no_network_is_refused(model):
     with pytest.raises(DtypeError, match=r"torch\.nn\.Module"):
         protect(model, train_set())
+
+
+def test_a_name_is_taken_for_a_file():
+    with pytest.raises(OptionError, match="cannot read the ONNX model 'vgg16_bn'"):
+        protect("vgg16_bn", train_set())
 
 
 @pytest.mark.parametrize(

@@ -184,8 +184,9 @@ def test_the_file_of_the_webhooks_secret_must_be_private_and_hold_one(tmp_path, 
             asyncio.run(check())
     monkeypatch.setenv("QUEEN_WEBHOOK_SECRET", "hush")
     assert read_settings({"bundle": "b"}).webhook_secret == "hush"
+    assert read_settings({"bundle": "b", **options}).webhook_secret is None  # the flag wins
     with pytest.raises(OptionError, match="got both"):
-        read_settings({"bundle": "b", **options})
+        read_settings({"bundle": "b", "webhook_secret": "hush", **options})
 
 
 def test_the_description_needs_a_key(tmp_path):

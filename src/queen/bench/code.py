@@ -19,6 +19,7 @@ DEFENDING = (
     "queen.fit",
     "queen.guard",
     "queen.ledger",
+    "queen.models",
     "queen.options",
     "queen.perturber",
     "queen.policy",

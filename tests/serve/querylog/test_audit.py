@@ -299,7 +299,7 @@ def test_the_command_notes_what_it_could_not_read(log, tmp_path):
     assert "1 queries do not fit this bundle" in done.stderr
     assert "no limits for groups of these kinds: net" in done.stderr
     assert "1 damaged places were skipped" in done.stderr
-    assert "and 2 more, none of them accused" in done.stdout
+    assert "2 more are not shown; nobody of them is accused" in done.stdout
     assert "alice" not in done.stdout
 
 
