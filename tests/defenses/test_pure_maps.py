@@ -40,9 +40,10 @@ def test_shape_type_and_simplex(name, classes, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize("classes", [2, 3, 10, 13])
 @pytest.mark.parametrize("name", MAPS)
-def test_a_row_gets_exactly_the_same_answer_alone_and_in_a_batch(name, classes, dtype):
-    if (name, classes) == ("mad", 2):
-        pytest.skip("with two classes all candidates are as bad up to rounding, which differs between processors")
+def test_a_row_gets_exactly_the_same_answer_alone_and_in_a_batch(name, classes, dtype, request):
+    if (name, classes, dtype) == ("mad", 2, F64):  # a known fault, which shows on some processors
+        why = "of two candidates that are as bad MAD takes the one that rounding favours, which depends on the batch"
+        request.node.add_marker(pytest.mark.xfail(reason=why, strict=False))
     y = all_kinds(classes, 25, dtype)
     together = MAPS[name](y)
     alone = torch.cat([MAPS[name](y[i : i + 1]) for i in range(len(y))])
