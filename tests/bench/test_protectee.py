@@ -9,10 +9,12 @@ import torch
 from safetensors.torch import save_file
 
 from queen.bench import protectee as module
-from queen.bench.datasets import digits
+from queen.bench.datasets import digits, load_set
+from queen.bench.parsing import SpecError
 from queen.bench.protectee import make_protectee
 from queen.cache import Cache
 from queen.errors import OptionError
+from queen.training import train
 from tests.support.benchmarks import tiny_protectee, tiny_spec
 
 
@@ -85,3 +87,50 @@ def test_the_victims_files_are_all_that_another_machine_needs_to_attack_the_same
     again = make_protectee(spec.protectee, spec.thief, there, "cpu", None)
     assert (again.weights, again.key) == (here.weights, here.key)
     assert torch.equal(again.victim.clean(here.test[0]), here.victim.clean(here.test[0]))
+
+
+START = {"data": {"set": "digits", "split": "all", "count": 300}, "schedule": {"epochs": 2, "lr": 0.1, "batch": 32}}
+
+
+def test_victim_and_thieves_start_from_the_same_weights_whatever_the_seed(tmp_path, monkeypatch):
+    learned = []
+    monkeypatch.setattr(module, "train", lambda network, x, *_, **__: learned.append(len(x)) or train(network, x, *_))
+    cache = Cache(tmp_path)
+    began = [
+        make_protectee(spec.protectee, spec.thief, cache, "cpu", None).make_thief(torch.Generator().manual_seed(draw))
+        for spec in (tiny_spec(protectee__start=START, protectee__seed=seed) for seed in (0, 1))
+        for draw in (3, 4)
+    ]
+    assert sorted(learned) == [300, 900, 900]  # learned once, then two victims
+    weights = [network.state_dict() for network in began]
+    different = {key for key in weights[0] if not all(torch.equal(w[key], weights[0][key]) for w in weights)}
+    assert different == {"head.weight", "head.bias"}
+    assert not torch.equal(weights[0]["head.weight"], weights[1]["head.weight"])
+
+
+def test_a_start_makes_another_victim_and_another_thief_of_another_network(tmp_path):
+    cache = Cache(tmp_path)
+    plain, started = (tiny_spec(protectee__schedule__epochs=1, **more) for more in ({}, {"protectee__start": START}))
+    scratch, public = (make_protectee(spec.protectee, spec.thief, cache, "cpu", None) for spec in (plain, started))
+    assert public.weights != scratch.weights
+    assert public.key != scratch.key
+    own = tiny_spec(protectee__schedule__epochs=1, protectee__start=START, thief={"network": {"grid": 1}})
+    thief = make_protectee(own.protectee, own.thief, cache, "cpu", None).make_thief(torch.Generator())
+    assert len(list(tmp_path.glob("start-*"))) == 2
+    assert thief.state_dict()["hidden.weight"].shape != public.make_thief(torch.Generator()).hidden.weight.shape
+
+
+def test_of_image_files_only_those_wanted_are_decoded(tmp_path, monkeypatch):
+    counts = []
+
+    def load_some(name, split, *, count=None, **options):
+        counts.append(count)
+        return load_set(name, split, count=count, **options)
+
+    monkeypatch.setattr(module, "load_set", load_some)
+    spec = tiny_spec(protectee__schedule__epochs=1)
+    assert len(make_protectee(spec.protectee, spec.thief, Cache(tmp_path), "cpu", None).pool) == 600
+    assert 600 in counts
+    greedy = tiny_spec(protectee__pool={"set": "digits", "split": "all", "count": 6000})
+    with pytest.raises(SpecError, match="'digits' has 1797 images"):
+        make_protectee(greedy.protectee, greedy.thief, Cache(tmp_path), "cpu", None)

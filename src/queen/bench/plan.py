@@ -167,14 +167,18 @@ def _spent(phase: str, result: Result) -> float | None:
 
 def _list_files(spec: Spec, root: Path | None, cache: Path | None) -> Iterable[tuple[str, int]]:
     """The files that another machine needs to run the spec, and their sizes: image sets, and the weights of victims,
-    those that the spec names or those trained here."""
-    wanted = [spec.protectee.data, spec.protectee.test, spec.protectee.pool, spec.protectee.outliers]
+    those that the spec names or those trained here, with what networks start from."""
+    protectee = spec.protectee
+    wanted = [protectee.data, protectee.test, protectee.pool, protectee.outliers]
+    wanted += [protectee.start.data] if protectee.start else []
     names = dict.fromkeys(images.set for images in wanted if isinstance(images, ImageSet))
     paths = [path for name in names for path in files_of_set(name, root)]
-    if spec.protectee.weights is not None:
-        paths += files_of_weights(find_root(root) / spec.protectee.weights)
+    if protectee.weights is not None:
+        paths += files_of_weights(find_root(root) / protectee.weights)
     elif cache is not None:
         paths += sorted(cache.glob("victim-*"))
+    if protectee.start is not None and cache is not None:
+        paths += sorted(cache.glob("start-*"))
     for path in paths:
         inside = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
         yield str(path), sum(file.stat().st_size for file in inside)

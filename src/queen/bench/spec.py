@@ -41,6 +41,14 @@ class ImageSet:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Start:
+    """What networks have learned before they see anything else, as public weights have: these images and labels."""
+
+    data: ImageSet
+    schedule: Schedule = field(default_factory=Schedule)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProtecteeSpec:
     """The victim and its surroundings.
 
@@ -50,7 +58,8 @@ class ProtecteeSpec:
     `outliers` the victim also learns to be unsure of these images. With `weights`, a file below the folder of image
     sets, the victim is not trained: these are `network`'s weights (`queen.bench.weights` says which files fit). With
     `victim_per_seed` each of the benchmark's seeds has a shuffle and a victim of its own, so that seeds also tell how
-    much victims differ.
+    much victims differ. With `start` the networks of the victim and of thieves begin with the same weights, all but the
+    head trained on those images.
     """
 
     name: str
@@ -67,6 +76,7 @@ class ProtecteeSpec:
     seed: int = 0
     weights: str | None = field(default=None, metadata=LATER)
     victim_per_seed: bool = field(default=False, metadata=LATER)
+    start: Start | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "network", {"name": DEFAULT_NETWORK, **self.network})
