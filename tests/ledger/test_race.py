@@ -156,11 +156,15 @@ def test_the_race_is_hard_enough_to_catch_a_careless_ledger(tmp_path: Path):
         ledger = Careless(server.url)
         return "".join(map(ledger.judge, POINTS[:500]))
 
-    try:
+    def mistakes() -> int:
         letters = "".join(race(work))
         with server.client() as client:
             records = np.frombuffer(b"".join(client.lrange("points", 0, -1))).reshape(-1, 2)
+            client.delete("points")
         assert letters.count("C") == len(records)
-        assert twice(records) > 10
+        return twice(records)
+
+    try:
+        assert any(mistakes() > 10 for _ in range(20))  # on a busy machine one process may be done before the next runs
     finally:
         server.kill()

@@ -34,11 +34,8 @@ class Moody(Digits):
         elif mode == "error":
             raise ValueError("a secret of the upstream: /srv/model.onnx on 10.1.2.3")
         elif mode in ("nan", "poison"):
-            x = payload.inputs[0].as_numpy()
             logits = by_name["logits"].as_numpy().copy()
-            logits[np.ones(len(x), bool) if mode == "nan" else x.reshape(len(x), -1)[:, 0] == float(argument or 0)] = (
-                np.nan
-            )
+            logits[np.isfinite(_first(payload)) if mode == "nan" else _first(payload) == float(argument)] = np.nan
             by_name["logits"].set_data_from_numpy(logits, binary_data=True)
         elif mode == "fewer":
             for output in response.outputs:
@@ -57,9 +54,15 @@ class Moody(Digits):
         elif mode == "shuffled":
             values = by_name["features"].as_numpy()[:, ::-1].copy()
             by_name["features"].set_data_from_numpy(values, binary_data=payload.from_grpc)
-        elif mode == "unready":
+        elif mode == "unready" or (mode == "refuse" and (_first(payload) == float(argument)).any()):
             raise kserve.errors.ModelNotReady(self.name)
         return response
+
+
+def _first(payload: kserve.InferRequest) -> Any:
+    """The first number of every row."""
+    x = payload.inputs[0].as_numpy()
+    return x.reshape(len(x), -1)[:, 0]
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from queen.policy import Action
 from queen.serve.protocol.rest_write import clean
 from queen.serve.queue.request_queue import OVERLOADED, PendingRequest, RequestQueue
 from queen.serve.queue.results import NOT_RECORDED, fail, finish, split_results
+from queen.serve.queue.suspects import Suspects, halves
 from queen.serve.refusal import refuse
 from queen.serve.types import Caller, Query, ServeError
 from queen.types import Reply
@@ -98,6 +99,7 @@ class Batcher:
         self._is_recorded = threading.Event()  # while the ledger has nothing to record
         self._model_seconds = self._ledger_seconds = 0.0  # that a batch takes them, lately
         self._cores, self._cores_set = torch.get_num_threads(), threading.Event()
+        self._suspects = Suspects()
         self._threads = [
             threading.Thread(target=self._run_model, name="queen-model", daemon=True),
             threading.Thread(target=self._run_ledger, name="queen-ledger", daemon=True),
@@ -172,23 +174,34 @@ class Batcher:
             self._is_recorded.wait(ahead)
 
     def _measure(self, requests: list[PendingRequest]) -> list[tuple[list[PendingRequest], MeasuredBatch]]:
-        """Run the model on all requests at once; if that fails, without those at fault, or else on one at a time."""
+        """Run the model on all requests at once; if that fails, without those at fault, or else on one at a time.
+
+        Requests of clients with one that the upstream did not take are asked after the others, and not for ever.
+        """
         requests = [request for request in requests if request.whole is None or self._is_part_of_valid(request)]
+        others, suspected = self._suspects.divide(requests)
+        return self._try(others) + self._try(suspected)
+
+    def _try(self, requests: list[PendingRequest]) -> list[tuple[list[PendingRequest], MeasuredBatch]]:
         if not requests:
+            return []
+        if not self._suspects.may_ask(requests):
+            fail(requests, ServeError(503, NOT_ASKED, retry_after=1))
             return []
         try:
             return [(requests, self._guard.measure(inputs.join([request.query.inputs for request in requests])))]
         except UpstreamError as error:
-            if error.may_be_the_request and len(requests) > 1:  # whose it is takes a few questions to find
-                half = len(requests) // 2
-                return self._measure(requests[:half]) + self._measure(requests[half:])
+            if error.may_be_the_request:
+                if len(requests) > 1:  # whose it is takes a few questions to find
+                    return [batch for part in halves(requests) for batch in self._try(part)]
+                self._suspects.add(requests[0], error)
             late = error.kind == "late"
             fail(requests, ServeError(504 if late else 503, TOO_LATE if late else NOT_ASKED, retry_after=1))
         except QueenError as error:
             if len(requests) > 1:
                 valid = [request for request in requests if self._is_valid(request)]
                 parts = [valid] if len(valid) < len(requests) else [[request] for request in requests]
-                return [batch for part in parts for batch in self._measure(part)]
+                return [batch for part in parts for batch in self._try(part)]
             fail(requests, ServeError(400, str(error)))
         except Exception:
             fail(requests, ServeError(500, "the model failed on this request"))

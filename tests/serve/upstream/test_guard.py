@@ -81,9 +81,13 @@ def test_without_a_usable_answer_there_is_none_and_nothing_is_recorded(guarded, 
     assert on_record(guarded) == 5
 
 
-@pytest.mark.parametrize("guarded", ["http", "grpc"], indirect=True)
-def test_one_bad_request_in_a_batch_harms_no_other(guarded, upstream):
-    upstream.behave("poison 0.515625")
+@pytest.mark.parametrize(
+    ("guarded", "mode", "kind"),
+    [("http", "poison", "unusable"), ("http", "refuse", "rejected"), ("grpc", "refuse", "rejected")],
+    indirect=["guarded"],
+)
+def test_one_bad_request_in_a_batch_harms_no_other(guarded, upstream, mode, kind):
+    upstream.behave(f"{mode} 0.515625")
     good, bad = digits()[:4], digits()[4:5].clone()
     bad[0, 0, 0, 0] = 0.515625
     assert not (good[:, 0, 0, 0] == 0.515625).any()
@@ -99,7 +103,7 @@ def test_one_bad_request_in_a_batch_harms_no_other(guarded, upstream):
         assert statuses == [503 if i == 3 else 200 for i in range(8)]
     assert on_record(guarded) == 3 * 7 * 4
     assert is_ready(guarded)  # whatever a client sends
-    assert errors(guarded, "unusable") >= 3
+    assert errors(guarded, kind) >= 3
 
 
 def test_another_model_is_noticed_at_the_first_question(guarded, upstream):

@@ -124,6 +124,19 @@ class TestWithKServe:
         assert loaded.bundle.probe.features.shape[1] == 10
         assert torch.allclose(loaded.measure(digits()).honest, honest(digits()), atol=1e-5)
 
+    @pytest.mark.parametrize("scheme", ["http", "grpc"])
+    def test_with_logits_alone_another_model_is_noticed_at_the_first_question(self, upstream, tmp_path, scheme):
+        model = UpstreamModel(upstream.url(scheme), model="digits", features=None, max_batch=8)
+        queen.protect(model, data(), **QUIET).save(tmp_path / "bundle")
+        guard = queen.load(tmp_path / "bundle")
+        assert torch.allclose(guard.measure(digits()[:20]).honest, honest(digits()[:20]), atol=1e-5)
+        upstream.swap(1)
+        with pytest.raises(UpstreamError) as refusal:
+            guard.measure(digits()[:1])
+        assert refusal.value.kind == "other_model"
+        upstream.swap(0)
+        assert torch.allclose(guard.measure(digits()[:1]).honest, honest(digits()[:1]), atol=1e-5)
+
     def test_our_own_server_as_upstream_gives_probabilities(self, tmp_path):
         with served_in_thread(tmp_path / "home", policy="none", grpc_port=0) as server:
             options = {

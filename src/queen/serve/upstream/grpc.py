@@ -42,7 +42,10 @@ OPTIONS = [
 
 
 class GrpcClient(UpstreamClient):
-    """Asks over one channel, which connects again by itself; then `verify` has to pass before an answer is used."""
+    """Asks over one channel, which connects again by itself; `verify` has to pass as soon as gRPC has told of that.
+
+    An answer may come before gRPC tells, so `UpstreamModel` sends a row of the probe with every question.
+    """
 
     def __init__(self, asking: Asking) -> None:
         super().__init__(asking)

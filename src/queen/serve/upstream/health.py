@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -18,6 +19,7 @@ from queen.serve.upstream.settings import GuardSettings
 CHECK_EVERY = 5.0  # seconds between two looks at an upstream that works
 SHORTEST = 0.05  # seconds between two looks in any case
 RETRY_EVERY = 0.5  # seconds between two looks at an upstream that failed
+REJECTED_EVERY = 1.0  # seconds between two looks because of requests that it does not take
 CLOSING = ("unreachable", "late", "other_model")  # what says at once that others would not be answered either
 
 
@@ -41,6 +43,7 @@ class UpstreamHealth:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._logged = ""  # the kind of the last error in the log
+        self._looked = 0.0  # by time.monotonic()
         model.on_error = self.report
         metrics.watch_upstream()
 
@@ -68,6 +71,8 @@ class UpstreamHealth:
             return
         if error.kind in CLOSING:
             self._set(error)
+        elif error.may_be_the_request and time.monotonic() - self._looked < REJECTED_EVERY:
+            return  # or whoever sends such requests makes it look all the time
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._wake.set)
 
@@ -88,6 +93,7 @@ class UpstreamHealth:
                     await self._wake.wait()
 
     def _check(self) -> None:
+        self._looked = time.monotonic()
         try:
             self._model.check()
         except UpstreamError as error:

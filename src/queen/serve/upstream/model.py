@@ -10,23 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from queen.bundle.bundle import Probe
-from queen.bundle.model import RemoteModel, difference, is_same
+from queen.bundle.model import RemoteModel, is_same
 from queen.core import inputs
 from queen.errors import BundleModelError, OptionError, UpstreamError
 from queen.recipe import Recipe
 from queen.serve.types import INPUT
 from queen.serve.upstream.address import read_address, read_headers
 from queen.serve.upstream.client import BYTES_PER_NUMBER, MAX_SMALL, Ask, Asking, UpstreamClient
-from queen.serve.upstream.grpc import GrpcClient
+from queen.serve.upstream.connect import find_model, new_client
 from queen.serve.upstream.head import identity, make_linear, solve_head
-from queen.serve.upstream.rest import RestClient
+from queen.serve.upstream.recognise import Recogniser
 from queen.serve.upstream.tensors import SentTensor, UpstreamMetadata, UpstreamReply, log_of, pack
 from queen.types import Inputs
 
 MAX_BATCH = 64  # rows of one question upstream, unless somebody says
 FACTORY = f"{__name__}:UpstreamModel"
 LOGITS_ALONE = "none"
-MOST_VERSIONS = 16  # versions of the upstream's model that have passed the probe and are remembered
 
 
 class UpstreamModel(RemoteModel):
@@ -40,7 +39,8 @@ class UpstreamModel(RemoteModel):
     `width` and `classes` are those of the head, in a bundle.
 
     Every answer must be whole: as many rows as were asked for, finite, of the right sizes, and with logits that the
-    head makes of the features, or `UpstreamError` is raised. While `is_closed`, nobody is asked.
+    head makes of the features, or `UpstreamError` is raised. Where there are no features to check logits against, and over
+    gRPC, which connects again unseen, a row of the probe goes with every question. While `is_closed`, nobody is asked.
     """
 
     head: nn.Linear
@@ -79,8 +79,7 @@ class UpstreamModel(RemoteModel):
         self._client: UpstreamClient | None = None
         self._metadata = UpstreamMetadata({})
         self._lock = threading.Lock()
-        self._probe: Probe | None = None
-        self._versions: set[str] = set()  # that have passed the probe
+        self._recogniser: Recogniser | None = None
         self.is_closed = False
         self.on_error: Callable[[UpstreamError], None] = lambda error: None
 
@@ -112,7 +111,7 @@ class UpstreamModel(RemoteModel):
             self.on_error(error)
             raise
         except Exception as error:  # whose text is not for clients, as that of other errors of a model is
-            if self._probe is None:
+            if self._recogniser is None:
                 raise
             unusable = UpstreamError(f"asking failed: {type(error).__name__}: {error}", "unusable")
             self.on_error(unusable)
@@ -151,7 +150,7 @@ class UpstreamModel(RemoteModel):
 
     def expect(self, probe: Probe) -> None:
         """From now on, use no connection on which the network does not answer the probe like this."""
-        self._probe = probe
+        self._recogniser = Recogniser(probe)
         self.close()  # connections that nobody has tried
 
     def close(self) -> None:
@@ -189,9 +188,9 @@ class UpstreamModel(RemoteModel):
     def _open(self) -> UpstreamClient:
         outputs = tuple(name for name in (self.features, self.logits) if name is not None)
         if self._model is None:
-            self._model = self._find_model()
+            self._model = find_model(Asking(self.address, "", (), self._headers, self._timeout))
         asking = Asking(self.address, self._model, outputs, self._headers, self._timeout)
-        client = self._new_client(asking)
+        client = new_client(asking, binary=self._binary)
         try:
             self._metadata = client.metadata()
         except UpstreamError as error:
@@ -208,41 +207,45 @@ class UpstreamModel(RemoteModel):
             )
         if self._knows_head:
             client.most = self._most_bytes()
-        client.verify = self._ask_probe if self._probe is not None else None
+        client.verify = self._ask_probe if self._recogniser is not None else None
         return client
-
-    def _new_client(self, asking: Asking) -> UpstreamClient:
-        return GrpcClient(asking) if asking.address.is_grpc else RestClient(asking, binary=self._binary)
-
-    def _find_model(self) -> str:
-        """The only model of the server."""
-        client = self._new_client(Asking(self.address, "", (), self._headers, self._timeout))
-        try:
-            models = client.models()
-        finally:
-            client.close()
-        if not models or len(models) > 1:
-            has = f"has {', '.join(models)[:200]}" if models else "does not say which models it has"
-            raise OptionError(f"the server at {self.address} {has}: name the model with --upstream-model")
-        return models[0]
 
     def _ask(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """Features (n, D) and logits (n, K), as the upstream gives them."""
-        client = self._connected()
-        features, logits, versions = self._collect(client.ask, x)
-        if self._probe is not None and not versions <= self._versions:
+        client, recogniser = self._connected(), self._recogniser
+        if recogniser is None:
+            return self._collect(client.ask, x)[:2]
+        try:
+            # REST knows its connections, and the head makes logits of the features: then answers need no witness.
+            doubtful = self.features is None or self.address.is_grpc
+            features, logits, versions = self._collect(client.ask, x, recogniser if doubtful else None)
+        except UpstreamError as error:
+            if error.kind == "unready" or (error.kind == "unreachable" and self.address.is_grpc):
+                self._ask_probe(client.ask)  # raises if it answers nobody now
+                raise UpstreamError(f"it takes the probe, but not this request: {error}", "rejected") from error
+            raise
+        if recogniser.unknown(versions):
             self._ask_probe(client.ask)
-            if new := versions - self._versions:
+            if new := recogniser.unknown(versions):
                 raise UpstreamError(f"version '{min(new)[:60]}' of the model has not passed its check", "other_model")
         return features, logits
 
-    def _collect(self, ask: Ask, x: Inputs) -> tuple[Tensor, Tensor, set[str]]:
-        """Features, logits, and the versions of the model that gave them, asked for in parts if there are many rows."""
+    def _collect(self, ask: Ask, x: Inputs, recogniser: Recogniser | None = None) -> tuple[Tensor, Tensor, set[str]]:
+        """Features, logits, and the versions of the model that gave them, asked for in parts if there are many rows.
+
+        With a recogniser a row of its probe goes with every part, so that each answer says who gave it.
+        """
         parts, versions = [], set()
-        for start in range(0, inputs.count(x), self.max_batch):
-            part = inputs.take(x, slice(start, start + self.max_batch))
-            reply = ask(self._pack(part))
-            parts.append(self._read(reply, inputs.count(part)))
+        step = max(1, self.max_batch - (recogniser is not None))
+        for start in range(0, inputs.count(x), step):
+            part = inputs.take(x, slice(start, start + step))
+            rows = inputs.count(part)
+            more = recogniser.add_witness(part) if recogniser is not None and self.max_batch > 1 else None
+            reply = ask(self._pack(part if more is None else more))
+            features, logits = self._read(reply, rows + (more is not None))
+            if recogniser is not None and more is not None:
+                recogniser.examine_witness(features[rows:], logits[rows:])
+            parts.append((features[:rows], logits[:rows]))
             versions.add(reply.version)
         features, logits = (torch.cat(column) for column in zip(*parts, strict=True))
         return features, logits, versions
@@ -267,21 +270,16 @@ class UpstreamModel(RemoteModel):
 
     def _ask_probe(self, ask: Ask) -> None:
         """Ask the probe; `UpstreamError` unless the network answers as it did when the bundle was made."""
-        assert self._probe is not None  # noqa: S101
+        assert self._recogniser is not None  # noqa: S101
         try:
-            features, logits, versions = self._collect(ask, self._probe.x)
+            answer = self._collect(ask, self._recogniser.probe.x)
         except UpstreamError as error:
             if error.kind == "unusable":
                 raise UpstreamError(f"it runs another model, or a broken one: {error}", "other_model") from error
             if error.kind == "rejected":  # no client's request is at fault
                 raise UpstreamError(f"it does not take the probe: {error}", "unready") from error
             raise
-        device = self._probe.logits.device
-        if (name := difference(self._probe, features.to(device), logits.to(device))) is not None:
-            raise UpstreamError(f"it runs another model: its {name} differ on the stored probe", "other_model")
-        if len(self._versions) >= MOST_VERSIONS:
-            self._versions.clear()
-        self._versions |= versions
+        self._recogniser.examine(*answer)
 
     def _pack(self, x: Inputs) -> list[SentTensor]:
         if isinstance(x, Mapping):

@@ -25,6 +25,7 @@ MAX_SAID = 300  # bytes of an error, for the operator
 MAX_IDLE = 8  # connections kept open
 CANNOT_NOW = (401, 403, 404, 429, 502, 503)
 TOO_LATE = (408, 504)
+COMPLETE = ("unready", "rejected")  # failures that a whole answer told of, so that the connection is as good as before
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class RestClient(UpstreamClient):
             try:
                 reply = self._question(connection, request, deadline)
             except UpstreamError as error:
+                if error.kind in COMPLETE:
+                    self._keep(connection)
+                    raise
                 connection.close()
                 if is_last or error.kind != "unreachable":
                     raise
