@@ -10,7 +10,8 @@ import pytest
 from starlette.requests import HTTPConnection
 
 from queen.web import Client, NoAnswerError, from_key, from_user
-from queen.web.clients import ClientHook, identify, name_of_key
+from queen.web.ask import Ask
+from queen.web.clients import ClientHook, name_of_key
 from tests.support.web_app import by_key
 
 
@@ -20,7 +21,10 @@ def connection(*headers: tuple[str, str], **state: object) -> HTTPConnection:
 
 
 def client_of(hook: ClientHook, *headers: tuple[str, str], **state: object) -> Client:
-    return asyncio.run(identify(hook, connection(*headers, **state)))
+    async def ask() -> Client:
+        return await Ask(None, hook, connection(*headers, **state)).client()
+
+    return asyncio.run(ask())
 
 
 def is_nobody(hook: ClientHook, *headers: tuple[str, str], **state: object) -> bool:

@@ -14,7 +14,8 @@ import pytest
 import torch
 from fastapi import Depends, FastAPI, HTTPException
 from starlette.requests import HTTPConnection
-from starlette.testclient import TestClient
+from starlette.testclient import TestClient, WebSocketDenialResponse
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from queen import load
 from queen.errors import CalibrationError, ProtectionWarning
@@ -291,3 +292,29 @@ def test_options_of_load_are_passed_on(tmp_path):
     with closing(SqliteLedger(tmp_path / "clients.sqlite")) as ledger:
         assert ledger.standing("mallory").alarmed
         assert load(small_bundle(), ledger=ledger).bind() is False
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_websocket_is_refused_before_it_is_accepted_and_closed_afterwards(plain):
+    guard = guarded(small_guard(), client=by_key)
+    app, asking = make_app(guard, plain=plain), Depends(guard)
+
+    @app.websocket("/talk")
+    async def talk(socket: WebSocket, ask: Ask = asking) -> None:
+        await socket.accept()
+        while True:
+            reply = await ask(torch.tensor(await socket.receive_json()))
+            await socket.send_json(reply.probabilities.tolist())
+
+    with TestClient(app) as http:
+        with pytest.raises(WebSocketDenialResponse) as denied, http.websocket_connect("/talk"):
+            pass
+        assert denied.value.status_code == 401
+        with http.websocket_connect("/talk", headers={"authorization": "Bearer m"}) as socket:
+            socket.send_json(digits()[:1].tolist())
+            assert len(socket.receive_json()) == 1
+            socket.send_json(noise().tolist())
+            with pytest.raises(WebSocketDisconnect) as refused:
+                socket.receive_json()
+        assert refused.value.code == 1008
+        assert "stands accused" in refused.value.reason

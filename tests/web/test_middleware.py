@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import anyio.to_thread
+import httpx
 import pytest
 import torch
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from queen.ledger import open_ledger
-from queen.web import GuardMiddleware, NoAnswerError
+from queen.web import EXCEPTION_HANDLERS, GuardMiddleware, NoAnswerError
 from tests.support.serving import digits, noise, small_bundle, small_guard
-from tests.support.web_app import by_key, post
+from tests.support.waiting import PATIENCE
+from tests.support.web_app import OWNERS, by_key, post
 
 
 async def predict(request: Request) -> Response:
@@ -223,3 +228,83 @@ def test_an_answer_that_was_begun_is_not_begun_again():
 
     with pytest.raises(NoAnswerError):
         post(TestClient(GuardMiddleware(app, small_guard(), client=by_key)), digits()[:1], None)
+
+
+def test_strangers_who_wait_for_their_lookup_leave_threads_to_others():
+    async def look_up(connection: HTTPConnection) -> str | None:
+        await run_in_threadpool(time.sleep, 0.05)
+        return OWNERS.get(connection.headers["authorization"].removeprefix("Bearer "))
+
+    app = Starlette(routes=ROUTES, middleware=[Middleware(GuardMiddleware, guard=small_guard(), client=look_up)])
+
+    async def ask(http: httpx.AsyncClient, key: str) -> int:
+        headers = {"authorization": f"Bearer {key}"}
+        return (await http.post("/waiting", headers=headers)).status_code
+
+    async def ask_all() -> tuple[list[int], int]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = 2
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as http:
+            strangers = await asyncio.wait_for(asyncio.gather(*(ask(http, "x") for _ in range(12))), PATIENCE)
+            return strangers, await asyncio.wait_for(ask(http, "a"), PATIENCE)
+
+    assert asyncio.run(ask_all()) == ([401] * 12, 200)
+
+
+def test_a_client_that_is_known_only_later_is_found_when_something_is_asked():
+    def by_state(connection: HTTPConnection) -> str | None:
+        return getattr(connection.state, "user", None)
+
+    async def sign_in(request: Request) -> Response:
+        request.state.user = "alice"
+        return await predict(request)
+
+    guard = small_guard()
+    routes = [Route("/predict", sign_in, methods=["POST"])]
+    guarding = Middleware(GuardMiddleware, guard=guard, client=by_state)
+    assert post(TestClient(Starlette(routes=routes, middleware=[guarding])), digits()[:1], None).status_code == 200
+    assert list(guard.ledger.clients()) == ["alice"]
+
+
+def test_requests_do_not_share_what_they_ask_with_even_if_the_server_shares_their_state():
+    asks = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        asks.append(scope["state"]["ask"])
+
+    state: dict[str, Any] = {"mine": 1}
+    guarding = GuardMiddleware(app, small_guard(), client=by_key)
+    for key in (b"a", b"m"):
+        scope = {"type": "http", "headers": [(b"authorization", b"Bearer " + key)], "state": state}
+        asyncio.run(guarding(scope, None, None))
+    assert [asyncio.run(ask.client()).name for ask in asks] == ["alice", "mallory"]
+    assert state == {"mine": 1}
+
+
+def test_a_mounted_application_needs_the_handlers_to_tell_why_there_is_no_answer():
+    below = Starlette(routes=ROUTES, exception_handlers=EXCEPTION_HANDLERS)
+    guarding = Middleware(GuardMiddleware, guard=small_guard(), client=by_key)
+    http = TestClient(Starlette(routes=[Mount("/below", below)], middleware=[guarding]))
+    response = post(http, digits()[:1], None, "/below/predict")
+    assert response.status_code == 401
+    assert response.json() == {"error": "no answer: this request does not say whose it is"}
+
+
+def test_whatever_stops_the_guard_from_opening_stops_the_application_from_starting():
+    def broken() -> None:
+        raise ZeroDivisionError("no ledger today")
+
+    sent = []
+
+    async def start() -> None:
+        async def receive() -> dict[str, str]:
+            return {"type": "lifespan.startup"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await GuardMiddleware(Starlette(), small_bundle(), ledger=broken, client=by_key)(
+            {"type": "lifespan"}, receive, send
+        )
+
+    asyncio.run(start())
+    assert sent == [{"type": "lifespan.startup.failed", "message": "ZeroDivisionError: no ledger today"}]

@@ -6,10 +6,11 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
-from queen.errors import BindingError, BundleError, LedgerError, OptionError, ProtectionWarning
+from queen.errors import BindingError, BundleError, LedgerError, OptionError, ProtectionWarning, ShapeError
 from queen.ledger import MemoryLedger, SqliteLedger, open_ledger
 from queen.web.clients import Client
 from queen.web.process import ProcessGuard
@@ -99,6 +100,7 @@ def test_what_cannot_be_opened_says_why(tmp_path):
         (("digits",), {}, r"expected ledger=\.\.\., where clients are remembered"),
         (("digits",), {"ledger": "memory://", "threads": 0}, "threads must be a whole number"),
         (("digits",), {"ledger": "memory://", "threads": "4"}, "threads must be a whole number"),
+        (("digits",), {"ledger": "memory://", "max_rows": 0}, "max_rows must be a whole number"),
     ],
 )
 def test_mistakes_are_told_when_the_application_is_loaded(arguments, options, message):
@@ -169,3 +171,36 @@ def test_after_a_fork_every_process_opens_its_own(tmp_path):
     ledger = open_ledger(tmp_path / "clients.sqlite")
     assert ledger.standing("alice").queries == 3
     ledger.close()
+
+
+def test_a_question_of_too_many_rows_is_not_asked():
+    made = small_guard()
+    guard = ProcessGuard(made, max_rows=3)
+    assert len(asyncio.run(guard.answer(digits()[:3], Client("alice"))).verdicts) == 3
+    with pytest.raises(ShapeError, match="expected at most 3 rows in a question, got 4"):
+        asyncio.run(guard.answer(digits()[:4], Client("alice")))
+    assert made.ledger.standing("alice").queries == 3
+    guard.close()
+
+
+def test_what_waits_is_answered_before_the_ledger_is_closed_and_nothing_is_opened_again(tmp_path):
+    opened, closed = [], []
+
+    def ledger():
+        made = open_ledger(tmp_path / "clients.sqlite")
+        close, judge_rows = made.close, made.judge_rows
+        made.close = lambda: (closed.append(1), close())
+        made.judge_rows = lambda *given: (time.sleep(0.05), judge_rows(*given))[1]
+        opened.append(1)
+        return made
+
+    guard = ProcessGuard(small_bundle(), ledger=ledger, threads=1)
+
+    async def ask_and_close() -> int:
+        waiting = [asyncio.ensure_future(guard.answer(digits()[:1], Client("alice"))) for _ in range(4)]
+        await asyncio.sleep(0.01)
+        await asyncio.to_thread(guard.close)
+        return sum([len((await one).verdicts) for one in waiting])
+
+    assert asyncio.run(ask_and_close()) == 4
+    assert (len(opened), len(closed)) == (1, 1)

@@ -12,9 +12,19 @@ try:
     from queen.web.ask import Ask
     from queen.web.clients import Client, from_key, from_user
     from queen.web.dependency import Guarded, guarded
-    from queen.web.errors import NoAnswerError
+    from queen.web.errors import EXCEPTION_HANDLERS, NoAnswerError
     from queen.web.middleware import GuardMiddleware
 except ModuleNotFoundError as error:
     raise missing(error, "web") from error
 
-__all__ = ["Ask", "Client", "GuardMiddleware", "Guarded", "NoAnswerError", "from_key", "from_user", "guarded"]
+__all__ = [
+    "EXCEPTION_HANDLERS",
+    "Ask",
+    "Client",
+    "GuardMiddleware",
+    "Guarded",
+    "NoAnswerError",
+    "from_key",
+    "from_user",
+    "guarded",
+]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Any
 
 from starlette.requests import HTTPConnection
+from starlette.websockets import WebSocket, WebSocketState
 
 from queen.errors import QueenError
 from queen.types import Reply
-from queen.web.clients import Client, ClientHook, identify
-from queen.web.errors import HttpNoAnswerError, no_answer
+from queen.web.clients import Client, ClientHook, check_found
+from queen.web.errors import HttpNoAnswerError, SocketNoAnswerError, no_answer
 from queen.web.process import Asked, ProcessGuard
 
 
@@ -27,12 +29,27 @@ class Ask:
         self._guard, self._hook, self._connection, self._for_fastapi = guard, hook, connection, for_fastapi
         self._loop = asyncio.get_running_loop()
         self._client: Client | None = None
+        self._wrong: Exception | None = None  # what `prepare` ran into
+        self._hook_waits = False  # whether the hook returned something to wait for
+
+    async def prepare(self) -> None:
+        """Find out who asks before the endpoint runs; what is wrong with it is told when something is asked.
+
+        A hook may need a thread for its look into a database. Endpoints that wait in `now` hold threads, and enough of
+        them would wait for their hooks for ever.
+        """
+        try:
+            await self.client()
+        except Exception as error:
+            self._wrong = error
 
     async def client(self) -> Client:
         """Who asks; a `NoAnswerError` 401 where the request does not say."""
         if self._client is None:
             try:
-                self._client = await identify(self._hook, self._connection)
+                found = self._hook(self._connection)
+                self._hook_waits = inspect.isawaitable(found)
+                self._client = check_found(await found if inspect.isawaitable(found) else found)
             except QueenError as error:
                 raise self._no_answer(error) from error
         return self._client
@@ -50,9 +67,18 @@ class Ask:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run_coroutine_threadsafe(self(x), self._loop).result()
+            return asyncio.run_coroutine_threadsafe(self._from_thread(x), self._loop).result()
         raise RuntimeError("ask.now(x) would stop the event loop: use `await ask(x)` in `async def`")
 
+    async def _from_thread(self, x: Asked) -> Reply[Any]:
+        if self._client is None and self._hook_waits and self._wrong is not None:
+            raise self._wrong  # the hook may need a thread, and this endpoint may hold the last one
+        return await self(x)
+
     def _no_answer(self, error: QueenError) -> QueenError:
-        told = no_answer(error)
-        return HttpNoAnswerError(told) if self._for_fastapi else told
+        told, connection = no_answer(error), self._connection
+        if not self._for_fastapi:
+            return told
+        if isinstance(connection, WebSocket) and connection.application_state is WebSocketState.CONNECTED:
+            return SocketNoAnswerError(told)
+        return HttpNoAnswerError(told)

@@ -80,9 +80,8 @@ def from_user(attribute: str | None = None) -> ClientHook:
     return find
 
 
-async def identify(hook: ClientHook, connection: HTTPConnection) -> Client:
-    """The client who asks; `NoAnswerError` 401 where there is none, and whatever else the hook raises."""
-    found = await _result(hook(connection))
+def check_found(found: object) -> Client:
+    """The client that a hook has found; `NoAnswerError` 401 where that is nobody."""
     if found is None or isinstance(found, str):
         found = Client(found or "")
     if not isinstance(found, Client):

@@ -8,14 +8,13 @@ from contextlib import asynccontextmanager
 from os import PathLike
 from typing import Any
 
-from starlette.requests import HTTPConnection, Request
-from starlette.responses import Response
+from starlette.requests import HTTPConnection
 
 from queen.guard import Guard
 from queen.web.ask import Ask
 from queen.web.clients import ClientHook
-from queen.web.errors import NoAnswerError
-from queen.web.process import LedgerSource, ProcessGuard
+from queen.web.errors import EXCEPTION_HANDLERS
+from queen.web.process import MAX_ROWS, LedgerSource, ProcessGuard
 
 
 class Guarded:
@@ -55,11 +54,7 @@ class Guarded:
     @property
     def exception_handlers(self) -> dict[Any, Any]:
         """What turns a `NoAnswerError` into a response."""
-        return {NoAnswerError: _respond}
-
-
-async def _respond(request: Request, error: NoAnswerError) -> Response:
-    return Response(error.body, error.status, error.response_headers)
+        return EXCEPTION_HANDLERS
 
 
 def guarded(
@@ -68,6 +63,7 @@ def guarded(
     client: ClientHook,
     ledger: LedgerSource | None = None,
     threads: int = 4,
+    max_rows: int = MAX_ROWS,
     weak: bool = False,
     **options: Any,
 ) -> Guarded:
@@ -75,7 +71,7 @@ def guarded(
 
     `guard` is the folder of a bundle, with `ledger` the address where clients are remembered, which all workers share,
     or a function that opens it; or it is a guard, with the ledger that it has. `client` says who asks. At most
-    `threads` questions are worked on at a time. A sentinel that would catch nobody is refused unless `weak`. `options`
-    are those of `queen.load`: model, device, policy, limits, ...
+    `threads` questions are worked on at a time, each of at most `max_rows` rows. A sentinel that would catch nobody is
+    refused unless `weak`. `options` are those of `queen.load`: model, device, policy, limits, ...
     """
-    return Guarded(ProcessGuard(guard, ledger=ledger, threads=threads, weak=weak, **options), client)
+    return Guarded(ProcessGuard(guard, ledger=ledger, threads=threads, max_rows=max_rows, weak=weak, **options), client)

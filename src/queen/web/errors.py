@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
+from typing import Any
 
-from starlette.exceptions import HTTPException
+from starlette.exceptions import HTTPException, WebSocketException
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketState
 
 from queen.errors import (
     DtypeError,
@@ -24,6 +28,8 @@ from queen.errors import (
 from queen.ledger.refusal import ACCUSED_MESSAGE, UNSAID_MESSAGE, Refusal, tell
 
 LOGGER = logging.getLogger("queen.web")
+POLICY_VIOLATION = 1008  # of websockets
+MOST_BYTES = 120  # of the reason why a websocket is closed; the protocol allows 123
 NO_CLIENT = "no answer: this request does not say whose it is"
 NOT_RECORDED = "no answer: this request cannot be recorded now; try again"
 NOT_READY = "no answer: the guard of this model does not work now; ask the operator"
@@ -51,6 +57,11 @@ class NoAnswerError(QueenError):
         after = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
         return {"content-type": "application/json", **after}
 
+    @property
+    def closing(self) -> tuple[int, str]:
+        """Code and reason with which a websocket is closed."""
+        return POLICY_VIOLATION, self.message.encode("ascii", "replace")[:MOST_BYTES].decode()
+
 
 class HttpNoAnswerError(NoAnswerError, HTTPException):
     """The same where FastAPI is to answer, which knows what to do with its own exceptions."""
@@ -59,6 +70,30 @@ class HttpNoAnswerError(NoAnswerError, HTTPException):
         NoAnswerError.__init__(self, error.status, error.message, retry_after=error.retry_after, rows=error.rows)
         self.status_code, self.detail = error.status, error.message
         self.headers = {name: text for name, text in error.response_headers.items() if name == "retry-after"}
+
+
+class SocketNoAnswerError(NoAnswerError, WebSocketException):
+    """The same for a websocket that was accepted: Starlette closes it."""
+
+    def __init__(self, error: NoAnswerError) -> None:
+        NoAnswerError.__init__(self, error.status, error.message, retry_after=error.retry_after, rows=error.rows)
+        self.code, self.reason = error.closing
+
+
+async def respond(connection: HTTPConnection, error: NoAnswerError) -> Response | None:
+    """The response to a request without an answer; a websocket gets it, or is closed if it was accepted."""
+    response = Response(error.body, error.status, error.response_headers)
+    if not isinstance(connection, WebSocket):
+        return response
+    if connection.application_state is WebSocketState.CONNECTED:
+        await connection.close(*error.closing)
+    elif connection.application_state is WebSocketState.CONNECTING:
+        await connection.send_denial_response(response)
+    return None
+
+
+EXCEPTION_HANDLERS: dict[Any, Any] = {NoAnswerError: respond}
+"""For applications that are mounted below the one with the middleware: they turn errors into responses themselves."""
 
 
 def no_answer(error: QueenError) -> NoAnswerError:

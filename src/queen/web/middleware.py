@@ -9,22 +9,18 @@ from typing import Any
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from queen.errors import QueenError
 from queen.guard import Guard
 from queen.web.ask import Ask
 from queen.web.clients import ClientHook
 from queen.web.errors import NoAnswerError
-from queen.web.process import LedgerSource, ProcessGuard
-
-POLICY_VIOLATION = 1008  # of websockets; before they are accepted it is a 403
-MOST_BYTES = 120  # of the reason why a websocket is closed; the protocol allows 123
+from queen.web.process import MAX_ROWS, LedgerSource, ProcessGuard
 
 
 class GuardMiddleware:
     """Puts an `Ask` into every request's state: `reply = await request.state.ask(x)`; parameters as of `guarded`.
 
-    Who asks is found out when the first question comes, so pages that ask nothing need no client. Where there is no
-    answer the response says why, unless it has begun before: then the connection breaks.
+    Who asks is found out first, but pages that ask nothing need no client. Where there is no answer the response says
+    why, unless it has begun before: then the connection breaks.
     """
 
     def __init__(
@@ -35,11 +31,12 @@ class GuardMiddleware:
         client: ClientHook,
         ledger: LedgerSource | None = None,
         threads: int = 4,
+        max_rows: int = MAX_ROWS,
         weak: bool = False,
         **options: Any,
     ) -> None:
         self.app = app
-        self._guard = ProcessGuard(guard, ledger=ledger, threads=threads, weak=weak, **options)
+        self._guard = ProcessGuard(guard, ledger=ledger, threads=threads, max_rows=max_rows, weak=weak, **options)
         self._hook = client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,7 +47,10 @@ class GuardMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        scope.setdefault("state", {})["ask"] = Ask(self._guard, self._hook, HTTPConnection(scope))
+        state = dict(scope.get("state", {}))  # of this request alone, even where a server gives all the same one
+        scope = {**scope, "state": state}
+        state["ask"] = ask = Ask(self._guard, self._hook, HTTPConnection(scope))
+        await ask.prepare()
         has_started = False
 
         async def send_and_note(message: Message) -> None:
@@ -64,8 +64,8 @@ class GuardMiddleware:
             if has_started:
                 raise
             if scope["type"] == "websocket":
-                reason = error.message.encode("ascii", "replace")[:MOST_BYTES].decode()
-                await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})
+                code, reason = error.closing
+                await send({"type": "websocket.close", "code": code, "reason": reason})
             else:
                 await _respond(send, error)
 
@@ -74,7 +74,7 @@ class GuardMiddleware:
         messages = [await receive()]
         try:
             await asyncio.to_thread(self._guard.open)
-        except QueenError as error:
+        except Exception as error:
             await send({"type": "lifespan.startup.failed", "message": f"{type(error).__name__}: {error}"})
             return
 

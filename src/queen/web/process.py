@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from queen.errors import CalibrationError, OptionError, ProtectionWarning
+from queen.errors import CalibrationError, OptionError, ProtectionWarning, ShapeError
 from queen.guard import Guard, load
 from queen.ledger import Ledger, MemoryLedger, open_ledger
 from queen.types import Arrays, Inputs, Reply
 from queen.web.clients import Client
 
+MAX_ROWS = 1024  # of a question: the ledger takes one at a time, and the others wait
 CHECK_EVERY = 0.5  # seconds between two looks at whether the ledger has lost records or was taken over
 FORGETFUL = (
     "the ledger is in memory: every process counts for itself, and none remembers anything after a restart; give a "
@@ -55,6 +56,7 @@ class ProcessGuard:
         *,
         ledger: LedgerSource | None = None,
         threads: int = 4,
+        max_rows: int = MAX_ROWS,
         weak: bool = False,
         **options: Any,
     ) -> None:
@@ -66,10 +68,11 @@ class ProcessGuard:
                 raise OptionError(f"expected ledger=..., where clients are remembered, such as '{guard}.sqlite'")
         else:
             raise OptionError(f"expected a guard or the folder of a bundle, got {type(guard).__name__}")
-        if not isinstance(threads, int) or threads < 1:
-            raise OptionError(f"threads must be a whole number from 1, got {threads!r}")
+        for name, number in (("threads", threads), ("max_rows", max_rows)):
+            if not isinstance(number, int) or number < 1:
+                raise OptionError(f"{name} must be a whole number from 1, got {number!r}")
         self._source, self._ledger, self._options = guard, ledger, options
-        self._threads, self._weak = threads, weak
+        self._threads, self._max_rows, self._weak = threads, max_rows, weak
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
         self._pool: ThreadPoolExecutor | None = None
@@ -88,10 +91,11 @@ class ProcessGuard:
         """Wait for the last answers and close what `open` has opened; a later question opens it again."""
         with self._lock:
             self._forget_parent()
-            opened, self._opened = self._opened, None
             pool, self._pool = self._pool, None
         if pool is not None:
-            pool.shutdown()
+            pool.shutdown()  # which answers what waits, with what is still open
+        with self._lock:
+            opened, self._opened = self._opened, None
         if opened is not None and opened.is_ours:
             opened.guard.ledger.close()
 
@@ -100,11 +104,14 @@ class ProcessGuard:
 
         Whoever stops waiting gets no answer, but what a thread has begun goes on and stays on record.
         """
+        if not isinstance(x, Tensor | np.ndarray | Mapping):
+            raise TypeError(f"expected a tensor or an array to ask about, got {type(x).__name__}: np.asarray(...)")
+        rows = max((len(part) for part in (x.values() if isinstance(x, Mapping) else [x]) if part.ndim), default=0)
+        if rows > self._max_rows:
+            raise ShapeError(f"expected at most {self._max_rows} rows in a question, got {rows}: ask in parts")
         return await asyncio.get_running_loop().run_in_executor(self._start_pool(), self._answer, x, client)
 
     def _answer(self, x: Asked, client: Client) -> Reply[Any]:
-        if not isinstance(x, Tensor | np.ndarray | Mapping):
-            raise TypeError(f"expected a tensor or an array to ask about, got {type(x).__name__}: torch.as_tensor(...)")
         guard = self.open()
         self._check(guard)
         return guard.answer(x, client=client.name, groups=client.groups)

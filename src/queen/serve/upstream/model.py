@@ -39,8 +39,9 @@ class UpstreamModel(RemoteModel):
     `width` and `classes` are those of the head, in a bundle.
 
     Every answer must be whole: as many rows as were asked for, finite, of the right sizes, and with logits that the
-    head makes of the features, or `UpstreamError` is raised. Where there are no features to check logits against, and over
-    gRPC, which connects again unseen, a row of the probe goes with every question. While `is_closed`, nobody is asked.
+    head makes of the features, or `UpstreamError` is raised. Where there are no features to check logits against, and
+    over gRPC, which connects again unseen, a row of the probe goes with every question. While `is_closed`, nobody is
+    asked.
     """
 
     head: nn.Linear
