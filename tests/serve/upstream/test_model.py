@@ -96,8 +96,9 @@ class TestWithKServe:
         said = loaded.measure(digits()).honest
         assert torch.allclose(said, honest(digits()), atol=1e-4)
         local = queen.protect(trained(), (x, y), **QUIET)
-        points = guard.measure(digits()).points
-        assert torch.allclose(torch.tensor(points), torch.tensor(local.measure(digits()).points), atol=1e-2)
+        points, again, alike = (torch.tensor(one.measure(digits()).points) for one in (guard, loaded, local))
+        assert torch.allclose(points, again, atol=1e-4)
+        assert torch.allclose(points, alike, atol=0.1)  # training a map makes more of a rounding error
 
     def test_the_only_model_need_not_be_named_over_rest(self, upstream):
         guard = queen.load(small_bundle(), lambda: UpstreamModel(upstream.rest))
