@@ -38,6 +38,7 @@ from queen.serve.settings import Settings
 from queen.serve.upstream.settings import GuardSettings
 from tools import honest
 from tools.cli_reference import cli_reference
+from tools.experiments import experiments_table
 from tools.explain import draw as draw_explained
 from tools.explain import explained_lines
 from tools.prices import (
@@ -260,6 +261,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/how-it-works.md": {"explained": explained_lines},
     "docs/reference/cli.md": {"commands": cli_reference},
     "docs/models.md": {"lost": lambda: lost_markdown(_read(LOST))},
+    "docs/paper.md": {"experiments": experiments_table},
     "docs/reliability.md": {"goals": goals_table, "open goals": open_goals_table},
     "docs/honest-rerun.md": {
         "scope": lambda: read_rerun(CIFAR10).scope_line(),
