@@ -36,8 +36,9 @@ from queen.demo.plot import draw_cost
 from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
 from queen.serve.upstream.settings import GuardSettings
-from tools import rerun
+from tools import honest
 from tools.cli_reference import cli_reference
+from tools.experiments import experiments_table
 from tools.explain import draw as draw_explained
 from tools.explain import explained_lines
 from tools.prices import (
@@ -49,6 +50,7 @@ from tools.prices import (
     sold_markdown,
 )
 from tools.reliability import goals_table, open_goals_table
+from tools.rerun import PAPER_OF, read_rerun
 from tools.strength import (
     ablation_table,
     data_free_line,
@@ -67,7 +69,7 @@ from tools.upstream import upstream_markdown
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 DEMO = RESULTS / "demo/demo.json"
-SMOKE, ACCUSED, RERUN = RESULTS / "smoke", RESULTS / "accused", RESULTS / "cifar10"
+SMOKE, ACCUSED, CIFAR10 = RESULTS / "smoke", RESULTS / "accused", "cifar10"
 READ_BACK = {"demo": RESULTS / "qa/30-read-back.json", "CIFAR-10": RESULTS / "qa/30-read-back-cifar10.json"}
 SERVE, CAPACITY, TIMING = RESULTS / "serve", RESULTS / "capacity/ledgers.json", RESULTS / "timing/cpu-2-cores.json"
 EVIDENCE, TOLERANCE, ODD, THRESHOLD, DIGITS = (
@@ -107,6 +109,11 @@ def demo_table() -> str:
 def benchmark_table(folder: Path) -> str:
     """Every defense against every attack, for each protectee of a benchmark."""
     return "\n".join(to_markdown(table) for table in tables(read_results(folder)))
+
+
+def rerun_section(name: str) -> str:
+    """One of the paper's tables run again, or that it was not run yet."""
+    return read_rerun(name).section()
 
 
 def study_figures(name: str) -> str:
@@ -254,22 +261,24 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/how-it-works.md": {"explained": explained_lines},
     "docs/reference/cli.md": {"commands": cli_reference},
     "docs/models.md": {"lost": lambda: lost_markdown(_read(LOST))},
+    "docs/paper.md": {"experiments": experiments_table},
     "docs/reliability.md": {"goals": goals_table, "open goals": open_goals_table},
     "docs/honest-rerun.md": {
-        "scope": rerun.scope_line,
-        "summary": rerun.summary_table,
-        "collapsed": rerun.collapsed_table,
+        "scope": lambda: read_rerun(CIFAR10).scope_line(),
+        "summary": lambda: read_rerun(CIFAR10).summary_table(),
+        "collapsed": honest.collapsed_table,
         "release": release_line,
-        "thrown away": rerun.thrown_away_table,
+        "thrown away": honest.thrown_away_table,
     },
     "docs/results.md": {
-        "scope": rerun.scope_line,
-        "leaderboard": rerun.leaderboard_table,
-        "story": rerun.story,
-        "accuracy beside": rerun.accuracy_table,
-        "shares beside": rerun.share_table,
-        "rerun table": partial(benchmark_table, RERUN),
+        "scope": lambda: read_rerun(CIFAR10).scope_line(),
+        "leaderboard": lambda: read_rerun(CIFAR10).leaderboard_table(),
+        "story": lambda: read_rerun(CIFAR10).story(),
+        "accuracy beside": lambda: read_rerun(CIFAR10).accuracy_table(),
+        "shares beside": lambda: read_rerun(CIFAR10).share_table(),
+        "rerun table": lambda: read_rerun(CIFAR10).whole_table(),
         "smoke table": partial(benchmark_table, SMOKE),
+        **{name.replace("-", "_"): partial(rerun_section, name) for name in PAPER_OF if name != CIFAR10},
     },
     "docs/sentinel.md": {
         "threshold": lambda: threshold_markdown(_read(THRESHOLD)),
@@ -327,7 +336,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     (root / "docs" / "price.png").write_bytes(price_picture())
     (root / "docs" / "threshold.png").write_bytes(draw_threshold(_read(THRESHOLD)))
     draw_explained(root / "docs")
-    (root / "docs" / "leaderboard.png").write_bytes(rerun.leaderboard_picture())
+    (root / "docs" / "leaderboard.png").write_bytes(read_rerun(CIFAR10).leaderboard_picture())
     return 0
 
 

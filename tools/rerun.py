@@ -1,21 +1,15 @@
-"""The paper's CIFAR-10 table, run again: what docs/results.md and docs/honest-rerun.md say of it."""
+"""The paper's tables, run again: what docs/results.md and docs/honest-rerun.md say of each."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 from queen.attacks import ATTACKS
-from queen.bench.render.comparison import (
-    SHARE_MARGIN,
-    Paper,
-    accuracy_markdown,
-    is_collapsed,
-    share_markdown,
-    summary_markdown,
-)
+from queen.bench.render.comparison import SHARE_MARGIN, Paper, accuracy_markdown, share_markdown, summary_markdown
 from queen.bench.render.leaderboard import (
     PAPERS_CELLS,
     Best,
@@ -24,167 +18,186 @@ from queen.bench.render.leaderboard import (
     Result,
     leaderboard_markdown,
     make_leaderboard,
-    name_cells,
 )
-from queen.bench.render.markdown import markdown_table
 from queen.bench.render.plots import draw_leaderboard
-from queen.bench.render.table import make_entry
-from queen.bench.run import is_finished, read_results
+from queen.bench.render.table import make_entry, tables, to_markdown
+from queen.bench.run import has_results, read_results
 from queen.bench.spec import Spec, read_spec
-from tools.strength import AFTER, BEFORE, by_cell
 
 ROOT = Path(__file__).parents[1]
-SPEC, SPEED = ROOT / "benchmarks/paper/cifar10.yaml", ROOT / "results/speed/rivals-cpu-2-cores.json"
+SPEED = ROOT / "results/speed/rivals-cpu-2-cores.json"
 PAPERS, ACCUSED = ROOT / "results/paper", ROOT / "results/accused"
+PAPER_OF = {"cifar10": "cifar10", "cifar100": "cifar100", "cub200-64": "cub200", "caltech101-64": "caltech256"}
+TIMED = "cifar10"  # whose columns' times were measured
 OWN = "queen-sentinel"
 WEAKER = 0.05  # by how much a direct thief must fall short of the best one to be named
-FIGURES = (("believed", "label_right"), ("thief", "accuracy"))  # of a recovery attack, as results hold them
+WORDS = {
+    "vgg16_bn": "VGG16-BN",
+    "resnet18": "ResNet18",
+    "svhn": "SVHN",
+    "tinyimagenet": "TinyImageNet",
+    "caltech101": "Caltech-101",
+    "cub200": "CUB-200",
+}
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """One of the paper's tables: our spec, our results so far, the paper's figures, and times of a query by column."""
+
+    spec: Spec
+    results: Sequence[Result]
+    paper: Paper
+    times: Mapping[str, float]
+
+    @cached_property
+    def board(self) -> Leaderboard:
+        """The leaderboard of all that was run."""
+        planned = [(cell.column, cell.query, cell.attack, cell.seed) for cell in self.spec.cells()]
+        return make_leaderboard(self.results, planned, heads_only(self.times, self.results))
+
+    def leaderboard_table(self) -> str:
+        """The leaderboard, with what it lacks."""
+        return leaderboard_markdown(self.board)
+
+    def leaderboard_picture(self) -> bytes:
+        """The leaderboard as a PNG."""
+        return draw_leaderboard(self.board)
+
+    def accuracy_table(self) -> str:
+        """Our accuracies beside the paper's."""
+        return accuracy_markdown(self.results, self.paper)
+
+    def share_table(self) -> str:
+        """Our shares of an undefended copy beside the paper's."""
+        return share_markdown(self.results, self.paper)
+
+    def summary_table(self) -> str:
+        """Which thieves keep as large a share as the paper's, and which not."""
+        return (
+            f"{summary_markdown(self.results, self.paper)}\nShares of an undefended copy, alike within "
+            f"{SHARE_MARGIN:g} points ([cell by cell](results.md#beside-the-papers-figures)).\n"
+        )
+
+    def whole_table(self) -> str:
+        """Every cell that was run."""
+        return "\n".join(to_markdown(table) for table in tables(self.results))
+
+    def scope_line(self) -> str:
+        """What was run, of what, and where."""
+        spec, victim, asked = self.spec, self.results[0]["protectee"], self.spec.protectee
+        devices = sorted({r["hardware"]["device"] for r in self.results})
+        total, run = len(list(spec.cells())), len(self.results)
+        count = f"All {total} cells" if run == total else f"{run} of the {total} cells"
+        network = WORDS[asked.network["name"]]
+        start = "from scratch" if asked.start is None else f"from weights of {WORDS[asked.start.data.set]}"
+        outliers = "" if asked.outliers is None else f" with {WORDS[asked.outliers.set]} as outliers"
+        pool = "its own kind" if isinstance(asked.pool, str) else WORDS[asked.pool.set]
+        return (
+            f"{count} of `benchmarks/paper/{spec.name}.yaml`{'' if run == total else ' so far'}, seeds "
+            f"{sorted({r['seed'] for r in self.results})}, on {', '.join(devices)}: a {network} of "
+            f"{self.board.victim:.1%}, trained {start} on {victim['images']['train']:,} images{outliers} (the paper's "
+            f"has {self.paper['benign_accuracy']['none']:.1f}% and starts from ImageNet weights); thieves of the same "
+            f"kind with {spec.budget:,} queries, images of {pool}. Files: "
+            f"{', '.join(victim['sources'])}.\n"
+        )
+
+    def section(self) -> str:
+        """All of it in one piece, or that it was not run yet."""
+        if not self.results:
+            path = f"benchmarks/paper/{self.spec.name}.yaml"
+            return f"Not run yet: `{path}` has {len(list(self.spec.cells()))} cells.\n"
+        parts = (self.scope_line, self.leaderboard_table, self.story, self.accuracy_table, self.share_table)
+        return "\n".join(part() for part in (*parts, self.whole_table))
+
+    def story(self) -> str:
+        """What the leaderboard shows, the sentinel first, whatever it has."""
+        own = self.board.find(OWN)
+        lines = [f"`{OWN}` was not run yet."] if own is None else [self._own_line(own), self._price_line(own)]
+        lines += self._rivals_line([one for one in self.board.standings if one.column not in (OWN, "none")])
+        lines += self._believers_line()
+        lines.append(self._caution_line())
+        return "".join(f"- {line}\n" for line in lines)
+
+    def _own_line(self, own: BoardRow) -> str:
+        undefended = self.board.find("none")
+        none = f", the best undefended thief {_percent(undefended.stolen)}" if undefended else ""
+        text = (
+            f"`{OWN}` leaves the best of the paper's twelve attackers {_named(own.published)}, "
+            f"{_count(own)}, and the best of all that were run {_named(own.best)}. Always guessing one class has "
+            f"{self.board.chance:.1%}{none}."
+        )
+        if own.honest is not None:
+            text += f" A direct thief gets {own.honest:,.0f} honest answers to its {self.spec.budget:,} queries."
+        if own.encoder:
+            text += f" Not counted, since it owns the victim's encoder: {_named(own.encoder)}."
+        return text
+
+    def _price_line(self, own: BoardRow) -> str:
+        some = next(r for r in self.results if r["column"] == OWN)["utility"]
+        one, many = some["one_client"], some["many_clients"]
+        return (
+            f"Its price: one client that sends all {one['queries']:,} test images is refused {own.refused or 0:.1%} of "
+            f"them once its budget is spent, and so has {_percent(own.one_client.mean)} right where the victim has "
+            f"{self.board.victim:.1%}. {many['clients']} clients of {many['queries']} queries get "
+            f"{many['agreement']:.1%} of the victim's labels."
+        )
+
+    def _rivals_line(self, rivals: Sequence[BoardRow]) -> list[str]:
+        """What the strongest of the others leaves, and how far down it is from no defense at all."""
+        undefended, ranked = self.board.find("none"), [one for one in rivals if one.stolen is not None]
+        if not ranked or undefended is None or undefended.stolen is None:
+            return []
+        first, last = ranked[0], ranked[-1]
+        between = (
+            "" if first is last else f", and `{last.column}`, the last of them, {_named(last.best)}, {_cells(last)}"
+        )
+        return [
+            f"Of the other defenses that were run, `{first.column}` leaves its best thief least: {_named(first.best)}, "
+            f"{_cells(first)}{between}; without a defense it is {_named(undefended.best)}."
+        ]
+
+    def _believers_line(self) -> list[str]:
+        """Defenses that look stronger against a thief who believes every answer than they are."""
+        found = []
+        for one in self.board.standings:
+            here = [
+                r for r in self.results if (r["column"], r["query"], r["attack"]) == (one.column, "knockoff", "direct")
+            ]
+            direct = make_entry(here).mean
+            if direct is not None and one.stolen is not None and one.stolen - direct > WEAKER:
+                found.append(f"`{one.column}` leaves it {direct:.1%} and the best thief {one.stolen:.1%}")
+        if not found:
+            return []
+        return [f"A thief that believes every answer (`direct`) says little about a defense: {'; '.join(found)}."]
+
+    def _caution_line(self) -> str:
+        text = "Figures are of one run each: read plus or minus one point with `knockoff`, several with `jbda_tr`."
+        if len({r["seed"] for r in self.results}) > 1:
+            text = "Figures are means over seeds; the full table below has their spread."
+        if not any(r["attack"] in ATTACKS and ATTACKS[r["attack"]].adaptive for r in self.results):
+            text += f" Attackers made against our own policies were not run here. {_adaptive_line()}"
+        return text
 
 
 @cache
-def _results() -> list[Result]:
-    return list(read_results(AFTER))
+def read_rerun(name: str) -> Rerun:
+    """The re-run of one table by the name of its spec, from the committed results."""
+    folder = ROOT / "results" / name
+    times = json.loads(SPEED.read_text())["query_time_ratio"] if name == TIMED else {}
+    results = read_results(folder) if folder.exists() and has_results(folder) else []
+    return Rerun(read_spec(ROOT / f"benchmarks/paper/{name}.yaml"), results, read_paper(PAPER_OF[name]), times)
 
 
-@cache
-def _spec() -> Spec:
-    return read_spec(SPEC)
-
-
-def _paper(name: str = "cifar10") -> Paper:
+def read_paper(name: str) -> Paper:
+    """The figures that the paper prints for a data set."""
     return dict(json.loads((PAPERS / f"{name}.json").read_text()))
 
 
-@cache
-def board() -> Leaderboard:
-    """The leaderboard of all that was run."""
-    planned = [(cell.column, cell.query, cell.attack, cell.seed) for cell in _spec().cells()]
-    return make_leaderboard(_results(), planned, query_times(_results()))
-
-
-def query_times(results: Sequence[Result]) -> dict[str, float]:
-    """What a query takes by column, as a multiple of the undefended one.
-
-    It was measured with shadows that are heads on the victim's features; columns with networks for shadows have none.
-    """
-    ratios = json.loads(SPEED.read_text())["query_time_ratio"]
+def heads_only(times: Mapping[str, float], results: Sequence[Result]) -> dict[str, float]:
+    """Those times of a query that hold for these columns: with networks for shadows they were not measured."""
     timed = {r["column"] for r in results if r["defense"]["options"].get("shadow_kind", "head") == "head"}
-    return {column: ratio for column, ratio in ratios.items() if column in timed}
-
-
-def leaderboard_table() -> str:
-    """The leaderboard, with what it lacks."""
-    return leaderboard_markdown(board())
-
-
-def leaderboard_picture() -> bytes:
-    """The leaderboard as a PNG."""
-    return draw_leaderboard(board())
-
-
-def accuracy_table() -> str:
-    """Our accuracies beside the paper's."""
-    return accuracy_markdown(_results(), _paper())
-
-
-def share_table() -> str:
-    """Our shares of an undefended copy beside the paper's."""
-    return share_markdown(_results(), _paper())
-
-
-def summary_table() -> str:
-    """Which thieves keep as large a share as the paper's, and which not."""
-    return (
-        f"{summary_markdown(_results(), _paper())}\nShares of an undefended copy, alike within {SHARE_MARGIN:g} points "
-        "([cell by cell](results.md#beside-the-papers-figures)).\n"
-    )
-
-
-def scope_line() -> str:
-    """What was run, of what, and where."""
-    results, spec = _results(), _spec()
-    victim, cells = results[0]["protectee"], list(spec.cells())
-    devices = sorted({r["hardware"]["device"] for r in results})
-    missing = sum(not is_finished(cell, AFTER) for cell in cells)
-    run = f"{len(cells) - missing} of the {len(cells)} cells" if missing else f"All {len(cells)} cells"
-    return (
-        f"{run} of `benchmarks/paper/cifar10.yaml`{' so far' if missing else ''}, seeds "
-        f"{sorted({r['seed'] for r in results})}, on {', '.join(devices)}: a VGG16-BN of {board().victim:.1%}, trained "
-        f"from scratch on {victim['images']['train']:,} images with SVHN as outliers (the paper's has "
-        f"{_paper()['benign_accuracy']['none']:.1f}% and starts from ImageNet weights); thieves of the same kind with "
-        f"{spec.budget:,} queries, images of TinyImageNet. Files: {', '.join(victim['sources'])}.\n"
-    )
-
-
-def story() -> str:
-    """What the leaderboard shows, the sentinel first, whatever it has."""
-    own = board().find(OWN)
-    lines = [f"`{OWN}` was not run yet."] if own is None else [_own_line(own), _price_line(own)]
-    lines += _rivals_line([one for one in board().standings if one.column not in (OWN, "none")])
-    lines += _believers_line()
-    lines.append(_caution_line())
-    return "".join(f"- {line}\n" for line in lines)
-
-
-def _own_line(own: BoardRow) -> str:
-    undefended = board().find("none")
-    none = f", the best undefended thief {_percent(undefended.stolen)}" if undefended else ""
-    text = (
-        f"`{OWN}` leaves the best of the paper's twelve attackers {_named(own.published)}, "
-        f"{_count(own)}, and the best of all that were run {_named(own.best)}. Always guessing one class has "
-        f"{board().chance:.1%}{none}."
-    )
-    if own.honest is not None:
-        text += f" A direct thief gets {own.honest:,.0f} honest answers to its {_spec().budget:,} queries."
-    if own.encoder:
-        text += f" Not counted, since it owns the victim's encoder: {_named(own.encoder)}."
-    return text
-
-
-def _price_line(own: BoardRow) -> str:
-    some = next(r for r in _results() if r["column"] == OWN)["utility"]
-    one, many = some["one_client"], some["many_clients"]
-    return (
-        f"Its price: one client that sends all {one['queries']:,} test images is refused {own.refused or 0:.1%} of "
-        f"them once its budget is spent, and so has {_percent(own.one_client.mean)} right where the victim has "
-        f"{board().victim:.1%}. {many['clients']} clients of {many['queries']} queries get "
-        f"{many['agreement']:.1%} of the victim's labels."
-    )
-
-
-def _rivals_line(rivals: Sequence[BoardRow]) -> list[str]:
-    """What the strongest of the others leaves, and how far down it is from no defense at all."""
-    undefended, ranked = board().find("none"), [one for one in rivals if one.stolen is not None]
-    if not ranked or undefended is None or undefended.stolen is None:
-        return []
-    first, last = ranked[0], ranked[-1]
-    between = "" if first is last else f", and `{last.column}`, the last of them, {_named(last.best)}, {_cells(last)}"
-    return [
-        f"Of the other defenses that were run, `{first.column}` leaves its best thief least: {_named(first.best)}, "
-        f"{_cells(first)}{between}; without a defense it is {_named(undefended.best)}."
-    ]
-
-
-def _believers_line() -> list[str]:
-    """Defenses that look stronger against a thief who believes every answer than they are."""
-    found = []
-    for one in board().standings:
-        here = [r for r in _results() if (r["column"], r["query"], r["attack"]) == (one.column, "knockoff", "direct")]
-        direct = make_entry(here).mean
-        if direct is not None and one.stolen is not None and one.stolen - direct > WEAKER:
-            found.append(f"`{one.column}` leaves it {direct:.1%} and the best thief {one.stolen:.1%}")
-    if not found:
-        return []
-    return [f"A thief that believes every answer (`direct`) says little about a defense: {'; '.join(found)}."]
-
-
-def _caution_line() -> str:
-    text = "Figures are of one run each: read plus or minus one point with `knockoff`, several with `jbda_tr`."
-    if len({r["seed"] for r in _results()}) > 1:
-        text = "Figures are means over seeds; the full table below has their spread."
-    if not any(r["attack"] in ATTACKS and ATTACKS[r["attack"]].adaptive for r in _results()):
-        text += f" Attackers made against our own policies were not run here. {_adaptive_line()}"
-    return text
+    return {column: time for column, time in times.items() if column in timed}
 
 
 def _adaptive_line() -> str:
@@ -196,40 +209,6 @@ def _adaptive_line() -> str:
         f"behind the sentinel, and who owns the victim's encoder {_named(own.encoder)} "
         "([policies.md](policies.md#what-attackers-get-who-know-the-sentinel))."
     )
-
-
-def collapsed_table() -> str:
-    """How many of the paper's figures are exactly one class's share of the test set, and which."""
-    rows = []
-    for path in sorted(PAPERS.glob("*.json"), key=lambda path: _paper(path.stem)["classes"]):
-        paper = _paper(path.stem)
-        figures = [
-            (query, attack, column, value)
-            for query, attacks in paper["thief_accuracy"].items()
-            for attack, columns in attacks.items()
-            for column, value in columns.items()
-        ]
-        collapsed = [cell for cell in figures if is_collapsed(cell[3], paper["classes"])]
-        columns = ", ".join(dict.fromkeys(column for *_, column, _ in collapsed))
-        named = name_cells((query, attack, 0) for query, attack, *_ in collapsed)
-        share = f"{100 / paper['classes']:.2f} %"
-        rows.append((path.stem, share, f"{len(collapsed)} of {len(figures)}", f"{columns}: {named}"))
-    return markdown_table(("data set", "one class's share", "cells that are exactly that", "which"), rows)
-
-
-def thrown_away_table() -> str:
-    """Recovery attacks that lost right labels, before and after they believed them, beside the paper's figures."""
-    before, after, paper = by_cell(BEFORE), by_cell(AFTER), _paper()["thief_accuracy"]
-    rows = []
-    for column, query, attack in sorted(before):
-        cell = (column, query, attack)
-        if cell in after and attack in ("ddae_plus", "pbayes") and column in paper[query][attack]:
-            old, new = (results[cell] for results in (before, after))
-            if old["believed"]["label_right"] < 0.98:
-                shown = (f"{r[key][name]:.1%}" for key, name in FIGURES for r in (old, new))
-                rows.append((column, attack, *shown, f"{paper[query][attack][column]:.1f}%"))
-    header = ("defense", "attack", "right labels before", "after", "thief before", "after", "the paper's thief")
-    return markdown_table(header, rows)
 
 
 def _named(best: Best | None) -> str:

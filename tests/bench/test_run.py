@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,6 +105,36 @@ def test_two_jobs_give_the_numbers_of_one(finished, tmp_path):
     done = run_spec(tiny_spec(), tmp_path, jobs=2)
     assert (done.done, done.failed) == (4, {})
     assert found_in(tmp_path) == found_in(finished)
+
+
+def test_when_time_is_up_no_cell_is_begun_and_the_next_run_goes_on(finished, tmp_path, monkeypatch):
+    now, original = [0.0], run_module.run_trial
+
+    def take_40_seconds(*given, **more):
+        now[0] += 40
+        return original(*given, **more)
+
+    monkeypatch.setattr(run_module, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(run_module, "run_trial", take_40_seconds)
+    first = run_spec(tiny_spec(), tmp_path, cache=finished / ".cache", jobs=1, minutes=1)
+    assert (first.done, first.skipped, first.failed, first.left) == (2, 0, {}, 2)
+    second = run_spec(tiny_spec(), tmp_path, cache=finished / ".cache", jobs=1, minutes=3)
+    assert (second.done, second.skipped, second.failed, second.left) == (2, 2, {}, 0)
+    assert found_in(tmp_path) == found_in(finished)
+
+
+def test_time_that_is_up_at_once_trains_nothing(tmp_path, monkeypatch):
+    times = iter([0.0])
+    monkeypatch.setattr(run_module, "time", SimpleNamespace(time=lambda: next(times, 60.0)))
+    monkeypatch.setattr(run_module, "fit_defense", lambda *_: pytest.fail("set up"))
+    done = run_spec(tiny_spec(), tmp_path, jobs=1, minutes=1)
+    assert (done.done, done.left) == (0, 4)
+
+
+@pytest.mark.parametrize("minutes", [0, -1, float("nan")])
+def test_minutes_are_above_0(tmp_path, minutes):
+    with pytest.raises(OptionError, match="minutes must be a number above 0"):
+        run_spec(tiny_spec(), tmp_path, minutes=minutes)
 
 
 def test_a_failing_cell_does_not_stop_the_others(finished, tmp_path, monkeypatch):
@@ -237,7 +268,7 @@ def test_a_run_killed_twice_and_restarted_has_the_numbers_of_an_undisturbed_one(
     ended = program(*words, "--json", cwd=tmp_path)
     said, complaints = ended.communicate(timeout=120)
     assert ended.returncode == 0, complaints
-    assert json.loads(said) == {"done": 4 - len(before), "skipped": len(before), "failed": {}}
+    assert json.loads(said) == {"done": 4 - len(before), "skipped": len(before), "failed": {}, "left": 0}
     assert found_in(out) == found_in(finished)
     assert (out / "report.html").read_text().startswith("<!doctype html>")
 

@@ -172,10 +172,18 @@ def test_a_run_ends_with_a_report_and_says_what_comes_next(inside, tmp_path):
     assert "note: ask_batch is 64; published: 256" in done.stderr
     assert "<h1>QUEEN benchmark: tiny</h1>" in (out / "report.html").read_text()
     again = invoke("run", "tiny.yaml", "--out", out, "--jobs", 1, "--json")
-    assert json.loads(again.stdout) == {"done": 0, "skipped": 4, "failed": {}}
+    assert json.loads(again.stdout) == {"done": 0, "skipped": 4, "failed": {}, "left": 0}
     assert invoke("check", out, "--max-thief", 0.99).exit_code == 0
     assert invoke("check", out, "--max-thief", 0.2).exit_code == 1
     assert invoke("table", out).exit_code == 0
+
+
+@pytest.mark.slow
+def test_a_run_whose_time_is_up_says_what_is_left(inside, tmp_path):
+    done = invoke("run", "tiny.yaml", "--out", tmp_path / "out", "--jobs", 1, "--minutes", 1e-9)
+    assert done.exit_code == 0
+    assert "left    4, since time was up: the same command goes on with them" in done.stdout
+    assert "report" not in done.stdout  # of nothing
 
 
 def test_a_failing_cell_is_told_and_ends_with_1(inside, tmp_path):

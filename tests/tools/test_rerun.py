@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
-from queen.bench.render.leaderboard import PAPERS_CELLS, make_leaderboard
-from queen.bench.run import read_results
-from queen.bench.spec import read_spec
-from tools import rerun
+from queen.bench.render.leaderboard import PAPERS_CELLS
+from tools.rerun import PAPER_OF, Rerun, heads_only, read_rerun
+
+
+@pytest.fixture(scope="module")
+def whole() -> Rerun:
+    return read_rerun("cifar10")
 
 
 @pytest.fixture
-def only(monkeypatch):
-    """Take some results for all that were run."""
-
-    def take(keep):
-        some = [r for r in read_results(rerun.AFTER) if keep(r)]
-        planned = [(cell.column, cell.query, cell.attack, cell.seed) for cell in rerun._spec().cells()]
-        board = make_leaderboard(some, planned, rerun.query_times(some))
-        monkeypatch.setattr(rerun, "_results", lambda: some)
-        monkeypatch.setattr(rerun, "board", lambda: board)
-        return board
-
-    return take
+def only(whole) -> Callable[..., Rerun]:
+    """The re-run as if no more than some results were there."""
+    return lambda keep: replace(whole, results=[r for r in whole.results if keep(r)])
 
 
-def test_the_sentinels_best_thieves_stand_first_with_how_many_were_run():
-    first = rerun.story().splitlines()[0]
-    own = rerun.board().find("queen-sentinel")
+def test_the_sentinels_best_thieves_stand_first_with_how_many_were_run(whole):
+    first, own = whole.story().splitlines()[0], whole.board.find("queen-sentinel")
     assert first.startswith(
         f"- `queen-sentinel` leaves the best of the paper's twelve attackers {own.published.entry.mean:.1%}"
     )
@@ -36,37 +32,49 @@ def test_the_sentinels_best_thieves_stand_first_with_how_many_were_run():
     assert f"the best of all that were run {own.best.entry.mean:.1%}" in first
 
 
-def test_the_story_has_three_to_six_sentences_and_every_figure_of_the_board_is_its_own():
-    lines = rerun.story().splitlines()
+def test_the_story_has_three_to_six_sentences_and_every_figure_of_the_board_is_its_own(whole):
+    lines = whole.story().splitlines()
     assert 3 <= len(lines) <= 6
-    rivals = [one for one in rerun.board().standings if one.column not in ("none", "queen-sentinel")]
+    rivals = [one for one in whole.board.standings if one.column not in ("none", "queen-sentinel")]
     assert f"`{rivals[0].column}` leaves its best thief least: {rivals[0].stolen:.1%}" in lines[2]
 
 
 def test_a_partial_column_is_never_called_the_strongest_without_saying_so(only):
-    board = only(lambda r: r["column"] in ("none", "label_only", "modelguard_w") and r["query"] == "knockoff")
-    assert not board.standings[0].complete
-    [line] = [line for line in rerun.story().splitlines() if "leaves its best thief least" in line]
-    first = board.standings[0]
+    some = only(lambda r: r["column"] in ("none", "label_only", "modelguard_w") and r["query"] == "knockoff")
+    first = some.board.standings[0]
+    assert not first.complete
+    [line] = [line for line in some.story().splitlines() if "leaves its best thief least" in line]
     assert f"{first.run} of {first.run + len(first.missing)} cells run so far" in line
 
 
 @pytest.mark.parametrize("missing", ["queen-sentinel", "none", "modelguard_w"])
 def test_every_part_is_rendered_whatever_is_missing(only, missing):
-    board = only(lambda r: r["column"] != missing)
-    assert missing in board.not_run
-    assert f"`{missing}` was not run yet." in rerun.story() or missing != "queen-sentinel"
-    for part in (rerun.leaderboard_table, rerun.accuracy_table, rerun.share_table, rerun.summary_table, rerun.story):
+    some = only(lambda r: r["column"] != missing)
+    assert missing in some.board.not_run
+    assert f"`{missing}` was not run yet." in some.story() or missing != "queen-sentinel"
+    for part in (some.leaderboard_table, some.accuracy_table, some.share_table, some.summary_table, some.story):
         assert part().endswith("\n")
-    assert missing in rerun.leaderboard_table().splitlines()[-1]
-    assert rerun.leaderboard_picture().startswith(b"\x89PNG")
+        assert part() in some.section() or part == some.summary_table
+    assert missing in some.leaderboard_table().splitlines()[-1]
+    assert some.leaderboard_picture().startswith(b"\x89PNG")
 
 
 def test_one_cell_is_enough_for_a_page(only):
-    only(lambda r: (r["column"], r["query"], r["attack"]) == ("queen-sentinel", "knockoff", "direct"))
-    assert "1 of the 12 run so far" in rerun.story()
-    planned = len(read_spec(rerun.SPEC).select(columns=["queen-sentinel"]))
-    assert f"| 1 of {planned} |" in rerun.leaderboard_table()
+    some = only(lambda r: (r["column"], r["query"], r["attack"]) == ("queen-sentinel", "knockoff", "direct"))
+    assert "1 of the 12 run so far" in some.story()
+    planned = len(some.spec.select(columns=["queen-sentinel"]))
+    assert f"| 1 of {planned} |" in some.leaderboard_table()
+
+
+@pytest.mark.parametrize("name", PAPER_OF)
+def test_every_table_of_the_paper_has_a_spec_that_can_be_told_of_before_it_is_run_and_afterwards(name, whole):
+    empty = replace(read_rerun(name), results=[])
+    assert empty.section() == (
+        f"Not run yet: `benchmarks/paper/{name}.yaml` has {len(list(empty.spec.cells()))} cells.\n"
+    )
+    some = replace(empty, results=whole.results)  # of another set, in the same form
+    assert f"`benchmarks/paper/{name}.yaml`" in some.section()
+    assert f"with {some.spec.budget:,} queries" in some.scope_line()
 
 
 def test_columns_with_networks_for_shadows_have_no_time_that_was_measured_with_heads():
@@ -75,10 +83,11 @@ def test_columns_with_networks_for_shadows_have_no_time_that_was_measured_with_h
         {"column": "queen-artifact", "defense": {"options": {"shadow_kind": "vgg11_bn"}}},
         {"column": "mad", "defense": {"options": {}}},
     ]
-    assert set(rerun.query_times(results)) == {"queen", "mad"}
+    times = {"queen": 1.1, "queen-artifact": 1.2, "mad": 2.0, "emdp": 1.0}
+    assert heads_only(times, results) == {"queen": 1.1, "mad": 2.0}
 
 
-def test_the_scope_says_how_many_cells_were_run():
-    cells, results = len(list(rerun._spec().cells())), len(read_results(rerun.AFTER))
+def test_the_scope_says_how_many_cells_were_run(whole):
+    cells, results = len(list(whole.spec.cells())), len(whole.results)
     expected = f"All {cells} cells" if cells == results else f"{results} of the {cells} cells"
-    assert rerun.scope_line().startswith(expected)
+    assert whole.scope_line().startswith(expected)

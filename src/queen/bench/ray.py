@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +20,14 @@ Outcome = tuple[int, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where cells run: the cache's folder, the device, the folder of published image sets, and how many at once."""
+    """Where cells run, and until when: the cache's folder, the device, the folder of published image sets, how many at
+    once, and the time (seconds since 1970) from which no other cell is begun."""
 
     cache: str
     device: str = "cpu"
     root: str | None = None
     jobs: int = 1
+    until: float = math.inf
 
 
 def on_ray(

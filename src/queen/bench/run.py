@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,15 +36,18 @@ SPECS = ".specs"  # folder of the specs that were run into a folder of results
 GPU_JOBS = 3  # processes that share one GPU, unless asked otherwise: more of them gain little and take its memory
 # Of a config, what differs between cells of one spec; a query strategy has one budget.
 CELL_KEYS = ("defense", "options", "query", "attack", "seed", "budget")
+NOT_BEGUN = {"begun": False}  # in place of a cell's result, when time was up
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How many cells a run finished, how many were finished before, and the errors of those that failed."""
+    """How many cells a run finished, how many were finished before, the errors of those that failed, and how many were
+    not begun because time was up."""
 
     done: int
     skipped: int
     failed: dict[str, str]
+    left: int = 0
 
 
 def run_spec(
@@ -56,24 +61,30 @@ def run_spec(
     ray_address: str | None = None,
     progress: bool | None = None,
     selected: Sequence[Cell] | None = None,
+    minutes: float = math.inf,
 ) -> RunSummary:
     """Run the cells of a spec, or those `selected` of them, that have no result in `out` yet; one file per cell.
 
     A cell that fails does not stop the others. `ray_address` sends them to a Ray cluster ("local" starts one here).
+    After `minutes` no other cell is begun; those that run are finished.
     """
+    until = time.time() + 60 * minutes
     find_device(device)
     if jobs is not None and jobs < 1:
         raise OptionError(f"jobs must be a whole number of at least 1, got {jobs}")
+    if not minutes > 0:
+        raise OptionError(f"minutes must be a number above 0, got {minutes}")
     cells = list(spec.cells())
     wanted = cells if selected is None else selected
     open_cells = [cell for cell in wanted if not is_finished(cell, make_folder(out))]
     workers = jobs or (GPU_JOBS if device.startswith("cuda") else os.cpu_count() or 1)
     at_once = 1 if ray_address else max(1, min(workers, len(open_cells)))
-    place = Place(str(cache or out / ".cache"), device, str(root) if root else None, at_once)
+    place = Place(str(cache or out / ".cache"), device, str(root) if root else None, at_once, until)
     content = as_json(spec)
     numbers = [index for index, cell in enumerate(cells) if cell in open_cells]
     tasks = [(content, index) for index in sorted(numbers, key=lambda index: cells[index].seed)]  # victim by victim
     failed: dict[str, str] = {}
+    left = 0
     _write_if_changed(out / SPECS / f"{spec.name}.json", json.dumps(content) + "\n")
     with Progress(progress) as show:
         if tasks and not ray_address:
@@ -81,12 +92,14 @@ def run_spec(
         outcomes = on_ray(work, tasks, place, ray_address) if ray_address else on_cores(work, tasks, place)
         for index, result in show.each("cells", outcomes, len(tasks)):
             cell = cells[index]
-            if "error" in result:
+            if result == NOT_BEGUN:
+                left += 1
+            elif "error" in result:
                 failed[str(cell.path)] = result["error"]
                 show.say([f"failed: {cell.path}: {result['error']}"])
             else:
                 write_result(out / cell.path, {"hash": cell.hash, "config": cell.config, **result})
-    return RunSummary(len(tasks) - len(failed), len(wanted) - len(tasks), failed)
+    return RunSummary(len(tasks) - len(failed) - left, len(wanted) - len(tasks), failed, left)
 
 
 def _prepare(cells: Sequence[Cell], out: Path, place: Place, show: Progress) -> None:
@@ -103,6 +116,8 @@ def _prepare(cells: Sequence[Cell], out: Path, place: Place, show: Progress) -> 
             protectee, cache = _load_task(json.dumps(as_json(cell.spec.for_seed(cell.seed))), place)
             _check_budgets(cells, len(protectee.pool))
             _check_victim(cell, protectee.weights, out)
+            if time.time() >= place.until:
+                break
             with suppress(Exception):
                 fit_defense(Trial.of(cell), protectee, cache)
     _load_task.cache_clear()  # workers have their own, and a GPU's memory is theirs
@@ -247,6 +262,8 @@ def write_result(path: Path, result: dict[str, Any]) -> None:
 def work(task: Task, place: Place) -> Outcome:
     """Run one cell in a process of its own; an error is a result, too, that says so."""
     content, index = task
+    if time.time() >= place.until:
+        return index, NOT_BEGUN
     torch.set_num_threads(1)  # so that a restart gives the same numbers
     try:
         spec = make_spec(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Only this seed;
 Metric = Annotated[str, typer.Option(help="accuracy, best_accuracy, agreement or best_agreement of the thief.")]
 
 
-@bench.command(epilog=epilog("`queen bench run benchmarks/smoke.yaml --out results/smoke`", "done skipped failed"))
+@bench.command(epilog=epilog("`queen bench run benchmarks/smoke.yaml --out results/smoke`", "done skipped failed left"))
 def run(
     spec: Annotated[Path, typer.Argument(help="The spec: what to run, YAML.", show_default=False)],
     folder: Annotated[Path, typer.Option("--out", help="Folder of results; finished cells there are skipped.")],
@@ -35,6 +36,10 @@ def run(
     queries: Queries = None,
     attacks: Attacks = None,
     seeds: Seeds = None,
+    minutes: Annotated[
+        float,
+        typer.Option(help="Begin no cell after so many minutes; those that run are finished.", show_default=False),
+    ] = math.inf,
     as_json: Json = False,
 ) -> None:
     """Run every cell of a spec that has no result yet. Stop it at any time: it goes on where it stopped."""
@@ -46,17 +51,31 @@ def run(
     for name, (here, published) in wanted.reduced_sizes().items():
         err.print(f"note: {name} is {here}; published: {published}")
     cells = wanted.select(columns or (), queries or (), attacks or (), seeds or ())
-    done = run_spec(wanted, folder, cache=cache, device=device, root=data, jobs=jobs, ray_address=ray, selected=cells)
-    if done.done + done.skipped:
+    done = run_spec(
+        wanted,
+        folder,
+        cache=cache,
+        device=device,
+        root=data,
+        jobs=jobs,
+        ray_address=ray,
+        selected=cells,
+        minutes=minutes,
+    )
+    has_results = done.done + done.skipped > 0
+    if has_results:
         results = read_results(folder)
         reduced = wanted.reduced_sizes(results[0]["protectee"].get("classes"))
         page = html_report(results, title=f"QUEEN benchmark: {wanted.name}", sizes=reduced)
         (folder / "report.html").write_text(page)
     if as_json:
-        print_json({"done": done.done, "skipped": done.skipped, "failed": done.failed})
+        print_json({"done": done.done, "skipped": done.skipped, "failed": done.failed, "left": done.left})
     else:
         out.print(f"cells   {done.done} run, {done.skipped} were there, {len(done.failed)} failed")
-        out.print(f"report  {folder / 'report.html'}\nnext    queen bench table {folder}")
+        if done.left:
+            out.print(f"left    {done.left}, since time was up: the same command goes on with them")
+        if has_results:
+            out.print(f"report  {folder / 'report.html'}\nnext    queen bench table {folder}")
     for path, why in done.failed.items():
         err.print(f"failed: {path}: {why}", style="red", soft_wrap=True)
     if done.failed:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 import pytest
 import torch
 
+from queen.bench.studies import STUDIES
 from queen.bench.studies.limits import LETTERS, Radius, Threshold, measure_radius, measure_threshold
 from queen.bench.studies.shadow_models import ShadowModels
 from queen.bench.studies.shadow_models import measure as measure_shadows
@@ -61,6 +63,37 @@ def test_what_was_measured_for_a_value_is_not_measured_again(context, monkeypatc
     assert measure_radius(context, parameters) == first
     with pytest.raises(TypeError):
         measure_radius(context, Radius(radii=(0.03,), threshold=0.2, **SMALL))
+
+
+@pytest.mark.slow
+def test_absolute_radii_are_those_of_the_map(context):
+    [row] = measure_radius(context, Radius(radii=(0.4,), threshold=0.2, absolute_radius=True, **SMALL))["rows"]
+    counted = letters_by_hand(context, {"absolute_radius": 0.4, "threshold": 0.2})
+    assert row["verdicts"] == pytest.approx({letter: counted[letter] / row["queries"] for letter in LETTERS})
+    assert letters_by_hand(context, {"radius": 0.4, "threshold": 0.2}) != counted
+    [fixed] = measure_threshold(context, Threshold(thresholds=(0.2,), radius=0.4, absolute_radius=True, **SMALL))[
+        "rows"
+    ]
+    assert fixed["verdicts"] == row["verdicts"]
+
+
+@pytest.mark.slow
+def test_heads_and_networks_as_shadow_models_stand_side_by_side(context):
+    parameters = ShadowModels(counts=(1, 2), kinds=("head", "small_cnn"), seeds=(0,))
+    measured = measure_shadows(context, parameters)
+    assert [(row["kind"], row["count"]) for row in measured["rows"]] == list(
+        product(parameters.kinds, parameters.counts)
+    )
+    heads, networks = measured["rows"][:2], measured["rows"][2:]
+    assert {row["reversed"] for row in heads} == {row["reversed"] for row in networks}  # the map is the same
+    assert [row["thief"] for row in heads] != [row["thief"] for row in networks]
+    result = {**measured, "protectee": {"name": "cifar100"}, "config": {"parameters": vars(parameters)}}
+    text = STUDIES["shadow_models"].to_markdown(result)
+    assert [line.split("|")[1].strip() for line in text.splitlines()[2:6]] == [
+        *("1 heads", "2 heads", "1 small_cnn", "2 small_cnn")
+    ]
+    assert "paper, cifar10, ddae_plus" in text  # the paper has no direct thief
+    assert STUDIES["shadow_models"].draw(result).startswith(b"\x89PNG")
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from queen.bench.studies.base import StudyContext
 from queen.bench.studies.forget_quality import CLEAN, CONTROL, ForgetQuality, p_value
 from queen.bench.studies.quartiles import Quartiles, measure_distances, sample, split_quartiles
 from queen.bench.trials.asking import interrogate
+from queen.cache import fingerprint
 from queen.defenses import DEFENSES
 from queen.errors import OptionError
 from queen.training import Schedule
@@ -140,15 +142,33 @@ def test_thieves_of_quartiles_have_farther_and_farther_images(context):
         assert all(0 < run <= 1 for runs in row["accuracy"] for run in runs)
 
 
+def test_networks_may_learn_true_labels_as_in_the_paper(context, monkeypatch):
+    learnt = []
+
+    def steal(transcript, knowledge, generator):
+        learnt.append(transcript)
+        return context.protectee.victim.model
+
+    monkeypatch.setitem(quartiles.ATTACKS, "direct", SimpleNamespace(steal=steal))
+    parameters = Quartiles(sources=("own_kind",), attacks=("label_only",), true_labels=True, per_class=3, seeds=(0,))
+    rows = quartiles.measure(context, parameters)["rows"]
+    assert [row["attack"] for row in rows] == ["label_only", "true_labels"]
+    x, y = context.own_kind_images()
+    truth = {fingerprint(image): label for image, label in zip(x, y.tolist(), strict=True)}
+    assert len(learnt) == 4  # one a quartile
+    for transcript in learnt:
+        assert transcript.answers.max(1).values.tolist() == transcript.answers.sum(1).tolist() == [1.0] * 30
+        assert [truth[fingerprint(image)] for image in transcript.x] == transcript.answers.argmax(1).tolist()
+
+
 def test_distances_are_those_the_guard_measures(context):
-    bundle = context.fit_bundle()
-    (x, y), labels, distances = measure_distances(context, bundle, "own_kind", "map")
+    x, _ = context.own_kind_images()
+    labels = context.protectee.victim.clean(x).argmax(1)
+    distances = measure_distances(context.fit_bundle(), x, labels, "map")
     trial = context.make_trial("queen", seed=0, options={"threshold": 100.0, "radius": 1e-6})
     service = DEFENSES[trial.defense].start(context.protectee.victim, trial.generator("defense"), **trial.options)
     service.client("c")(x)
-    assert torch.equal(y, context.protectee.benign[1])
     assert service.verdicts["A"] == int((distances >= 1).sum())
-    assert torch.equal(labels, context.protectee.victim.clean(x).argmax(1))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from queen.bench.studies import features, runtime
 from queen.bench.studies.features import Features, neighbour_agreement
 from queen.bench.studies.runtime import PAPER_RATIOS, Runtime
 from queen.errors import OptionError
+from queen.training import predict
 
 
 def test_the_picture_of_features_has_every_image_and_small_files(context):
@@ -21,6 +22,17 @@ def test_the_picture_of_features_has_every_image_and_small_files(context):
         assert one["inside"] == pytest.approx((far < 1).mean(), abs=0.02)
     near = result["sets"]["test"]["neighbours_alike"]
     assert min(near.values()) > 0.5  # a tenth, if there were nothing to see
+
+
+def test_training_images_are_shown_where_they_are_wanted_and_the_attackers_where_not(context):
+    result = features.measure(context, Features(train=50, test=40, pool=0, perplexity=10))
+    assert {name: one["images"] for name, one in result["sets"].items()} == {"train": 50, "test": 40}
+    assert (
+        result["sets"]["train"]["labels"]
+        == predict(context.protectee.victim.model, context.protectee.victim.train[0][:50]).tolist()
+    )
+    assert features.draw(result).startswith(b"\x89PNG")
+    assert [line.split("|")[1].strip() for line in features.to_markdown(result).splitlines()[2:4]] == ["train", "test"]
 
 
 def test_too_few_images_for_t_sne_are_refused():

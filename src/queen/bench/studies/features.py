@@ -19,37 +19,47 @@ from queen.errors import OptionError
 from queen.plots import png
 
 NEIGHBOURS = 10
+MARKERS: dict[str, dict[str, Any]] = {"train": {"s": 4, "marker": "."}, "pool": {"s": 9, "marker": "x"}}
+WORDS = {"train": "black dots: training images", "pool": "crosses: the attacker's images"}
 Points = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """How many test and pool images are shown; `perplexity` is that of t-SNE."""
+    """How many training, test and pool images are shown; `perplexity` is that of t-SNE."""
 
+    train: int = 0
     test: int = 500
     pool: int = 500
     perplexity: float = 30.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        counts = self.test, self.pool
-        if sum(counts) <= 3 * self.perplexity or min(counts) < 1:
+        counts = self.train, self.test, self.pool
+        if sum(counts) <= 3 * self.perplexity or min(counts) < 0 or self.test < 1:
             raise OptionError(
-                "test and pool must hold more than three times the perplexity together, "
-                f"got {self.test} and {self.pool}"
+                "train, test (at least 1) and pool must hold more than three times the perplexity together, "
+                f"got {self.train}, {self.test} and {self.pool}"
             )
 
 
 def measure(context: StudyContext, parameters: Features) -> dict[str, Any]:
     """The points of both pictures, rounded, and figures about them."""
     bundle = context.fit_bundle()
-    images = {"test": context.protectee.test[0][: parameters.test], "pool": _draw_pool(context, parameters)}
+    protectee = context.protectee
+    images = {
+        "train": protectee.victim.train[0][: parameters.train],
+        "test": protectee.test[0][: parameters.test],
+        "pool": _draw_pool(context, parameters),
+    }
+    images = {name: x for name, x in images.items() if len(x)}
     projections = {name: project(bundle, x) for name, x in images.items()}
     features = np.concatenate([projection["features"] for projection in projections.values()])
     with context.show.bar("t-SNE", 1) as advance:
         embedding = context.cached("features", [vars(parameters), list(images)], lambda: _tsne(features, parameters))
         advance()
-    embedded = np.split(np.asarray(embedding["points"]), [len(images["test"])])
+    ends = np.cumsum([len(x) for x in images.values()])[:-1]
+    embedded = np.split(np.asarray(embedding["points"]), ends)
     sets = {
         name: _describe(projection, tsne)
         for (name, projection), tsne in zip(projections.items(), embedded, strict=True)
@@ -112,7 +122,8 @@ def _tsne(features: NDArray[np.float32], parameters: Features) -> dict[str, Any]
 
 
 def draw(result: Result) -> bytes:
-    """Left t-SNE, right the map with its discs; colours are the victim's labels, grey crosses the attacker's images."""
+    """Left t-SNE, right the map with its discs; colours are the victim's labels of test images, black dots training
+    images, grey crosses the attacker's."""
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
     from matplotlib.patches import Circle  # noqa: PLC0415  (an extra)
 
@@ -120,10 +131,12 @@ def draw(result: Result) -> bytes:
 
     figure = Figure(figsize=(12, 5.8), layout="constrained")
     axes = figure.subplots(1, 2)
-    test, pool = result["sets"]["test"], result["sets"]["pool"]
+    sets, test = result["sets"], result["sets"]["test"]
     labels = np.asarray(test["labels"])
     for axis, kind in zip(axes, ("tsne", "map"), strict=True):
-        axis.scatter(*np.asarray(pool[kind]).T, s=9, color="#222222", marker="x", linewidths=0.5, alpha=0.45)
+        for name, marker in MARKERS.items():
+            if name in sets:
+                axis.scatter(*np.asarray(sets[name][kind]).T, color="#222222", linewidths=0.5, alpha=0.45, **marker)
         points = np.asarray(test[kind])
         for k in range(len(result["discs"]["spreads"])):
             colour = CLASS_COLOURS[k % len(CLASS_COLOURS)]
@@ -140,9 +153,8 @@ def draw(result: Result) -> bytes:
     if classes <= 20:
         axes[1].legend(title="test images,\nby class", fontsize=8, title_fontsize=8, loc="center left",
                        bbox_to_anchor=(1, 0.5), frameon=False)  # fmt: skip
-    axes[0].annotate(
-        "crosses: the attacker's images", (0.01, 0.01), xycoords="axes fraction", fontsize=9, color="#444444"
-    )
+    words = ", ".join(text for name, text in WORDS.items() if name in sets)
+    axes[0].annotate(words, (0.01, 0.01), xycoords="axes fraction", fontsize=9, color="#444444")
     return png(figure)
 
 

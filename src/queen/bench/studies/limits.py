@@ -29,12 +29,21 @@ COLOURS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Which attackers ask which defenses at every value of the limit."""
+    """Which attackers ask which defenses at every value of the limit.
+
+    Radii are in spreads of the class, or with `absolute_radius` in units of the map, as the paper's.
+    """
 
     defenses: tuple[str, ...] = ("queen", "queen-strict")
     attacks: tuple[str, ...] = ("direct", "label_only")
     pools: tuple[str, ...] = ("foreign", "own_kind")
     seeds: tuple[int, ...] = (0,)
+    absolute_radius: bool = False
+
+    @property
+    def radius_option(self) -> str:
+        """What the defenses call such a radius."""
+        return "absolute_radius" if self.absolute_radius else "radius"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +56,7 @@ class Threshold(Sweep):
 
 @dataclass(frozen=True, kw_only=True)
 class Radius(Sweep):
-    """How far from a record a query still repeats it (radius rho, in spreads of the class), at one threshold."""
+    """How far from a record a query still repeats it (radius rho), at one threshold."""
 
     radii: tuple[float, ...] = (0.02, 0.1, 0.2, 0.4, 0.8)
     threshold: float = 0.2
@@ -55,12 +64,13 @@ class Radius(Sweep):
 
 def measure_threshold(context: StudyContext, parameters: Threshold) -> dict[str, Any]:
     """The rows of a sweep over the thresholds."""
-    return _sweep(context, parameters, "threshold", parameters.thresholds, {"radius": parameters.radius})
+    fixed = {parameters.radius_option: parameters.radius}
+    return _sweep(context, parameters, "threshold", parameters.thresholds, fixed)
 
 
 def measure_radius(context: StudyContext, parameters: Radius) -> dict[str, Any]:
     """The rows of a sweep over the radii."""
-    return _sweep(context, parameters, "radius", parameters.radii, {"threshold": parameters.threshold})
+    return _sweep(context, parameters, parameters.radius_option, parameters.radii, {"threshold": parameters.threshold})
 
 
 def _sweep(
@@ -149,6 +159,12 @@ def _draw_accuracies(axis: Any, rows: Sequence[Result]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
+def _of_first_thief(rows: Sequence[Result]) -> tuple[str, list[float]]:
+    """The name of the first attack, and the accuracies of its thieves."""
+    attack = next(iter(rows[0]["thief"]))
+    return attack.replace("_", " "), [accuracy for row in rows for accuracy in row["thief"][attack]]
+
+
 def _threshold_markdown(result: Result) -> str:
     """The table, and whether ratios and accuracies rise as the paper says."""
 
@@ -156,10 +172,10 @@ def _threshold_markdown(result: Result) -> str:
         return f"{100 * rows[0]['verdicts'][letter]:.1f} to {100 * rows[-1]['verdicts'][letter]:.1f} %"
 
     def summarise(rows: Sequence[Result]) -> str:
+        attack, accuracies = _of_first_thief(rows)
         return (
             f", from t = {rows[0]['value']:g} to {rows[-1]['value']:g}: recorded {change(rows, 'C')}, spent "
-            f"{change(rows, 'B')}; direct thieves "
-            f"{percent_range(a for row in rows for a in row['thief'].get('direct', [0]))}, one benign client "
+            f"{change(rows, 'B')}; {attack} thieves {percent_range(accuracies)}, one benign client "
             f"{percent_range(row['benign']['one_client'] for row in rows)}"
         )
 
@@ -171,10 +187,11 @@ def _radius_markdown(result: Result) -> str:
 
     def summarise(rows: Sequence[Result]) -> str:
         most = max(rows, key=lambda row: row["verdicts"]["B"])
+        attack, accuracies = _of_first_thief([most])
         return (
             f": recorded {percent_range(row['verdicts']['C'] for row in rows)}; most spent (B) at radius "
-            f"{most['value']:g} ({100 * most['verdicts']['B']:.1f} %), where the direct thief has "
-            f"{percent_range(most['thief'].get('direct', [0]))} and one benign client "
+            f"{most['value']:g} ({100 * most['verdicts']['B']:.1f} %), where the {attack} thief has "
+            f"{percent_range(accuracies)} and one benign client "
             f"{100 * most['benign']['one_client']:.1f} %"
         )
 
@@ -184,7 +201,9 @@ def _radius_markdown(result: Result) -> str:
 def _sweep_markdown(result: Result, header: str, fixed: str, summarise: Callable[[Sequence[Result]], str]) -> str:
     """The table, the fixed limit, and one sentence per pool and defense."""
     parameters, rows = result["config"]["parameters"], result["rows"]
-    about = f"{fixed.capitalize()} {parameters[fixed]:g}, {rows[0]['queries']} queries, seeds {parameters['seeds']}.\n"
+    unit = " Radii in units of the map." if parameters.get("absolute_radius") else ""
+    about = f"{fixed.capitalize()} {parameters[fixed]:g}, {rows[0]['queries']} queries, seeds {parameters['seeds']}."
+    about += f"{unit}\n"
     sentences = []
     for pool, defense in product(parameters["pools"], parameters["defenses"]):
         own = [row for row in rows if (row["pool"], row["defense"]) == (pool, defense)]

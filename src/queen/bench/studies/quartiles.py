@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from queen.attacks import ATTACKS
 from queen.attacks.base import Knowledge, Transcript
@@ -29,6 +30,7 @@ PARTS = 4
 NAMES = ("central", "second", "third", "peripheral")
 SOURCE_WORDS = {"own_kind": "other images", "train": "training images"}
 DISTANCES = ("map", "feature")
+TRUE_LABELS = "true_labels"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +38,14 @@ class Quartiles:
     """Images of the victim's kind (its training images, as in the paper, or others), ranked within their class.
 
     `distances`: on the plane, in spreads of the class ("map"), or between features ("feature"). Every thief trains on
-    the honest answers to `per_class` images of each class, drawn anew for every seed.
+    the honest answers to `per_class` images of each class, drawn anew for every seed. With `true_labels` there are also
+    networks that learn the true labels of such images, as in the paper; they are ranked within their true class.
     """
 
     sources: tuple[str, ...] = tuple(SOURCE_WORDS)
     distances: tuple[str, ...] = ("map",)
     attacks: tuple[str, ...] = ("direct", "label_only")
+    true_labels: bool = False
     per_class: int = 10
     seeds: tuple[int, ...] = (0, 1, 2)
 
@@ -54,34 +58,35 @@ class Quartiles:
 
 def measure(context: StudyContext, parameters: Quartiles) -> dict[str, Any]:
     """One row per source, distance and attack: the accuracy of each quartile's thieves, one per seed."""
-    bundle = context.fit_bundle()
+    bundle, classes = context.fit_bundle(), context.protectee.classes
+    attacks = (*parameters.attacks, *([TRUE_LABELS] if parameters.true_labels else []))
     rows: list[dict[str, Any]] = []
-    for source, distance in product(parameters.sources, parameters.distances):
-        (x, y), labels, distances = measure_distances(context, bundle, source, distance)
-        quartiles = split_quartiles(distances, labels, context.protectee.classes)
-        for attack in context.each(f"quartiles, {source}", parameters.attacks):
+    for source in parameters.sources:
+        x, y = context.protectee.victim.train if source == "train" else context.own_kind_images()
+        told = predict(context.protectee.victim.model, x)
+        for distance, attack in context.each(f"quartiles, {source}", product(parameters.distances, attacks)):
+            labels = y if attack == TRUE_LABELS else told
+            distances = measure_distances(bundle, x, labels, distance)
+            quartiles = split_quartiles(distances, labels, classes)
             accuracies = [
                 [_steal(context, parameters, (x, labels), members, attack, seed) for seed in parameters.seeds]
                 for members in quartiles
             ]
             rows.append({"source": source, "distance": distance, "attack": attack, "accuracy": accuracies})
             rows[-1]["mean_distance"] = [distances[members].mean().item() for members in quartiles]
-            rows[-1]["victim_right"] = [(labels == y)[members].double().mean().item() for members in quartiles]
-    return {"rows": rows, "images": parameters.per_class * context.protectee.classes}
+            rows[-1]["victim_right"] = [(told == y)[members].double().mean().item() for members in quartiles]
+    return {"rows": rows, "images": parameters.per_class * classes}
 
 
 @torch.inference_mode()
-def measure_distances(
-    context: StudyContext, bundle: Bundle, source: str, distance: str
-) -> tuple[Labelled, Tensor, Tensor]:
-    """Images (n, ...) and true labels, the victim's labels (n,), the distance from the centre of that class (n,)."""
-    images = context.protectee.victim.train if source == "train" else context.own_kind_images()
-    x = images[0]
+def measure_distances(bundle: Bundle, x: Tensor, labels: Tensor, distance: str) -> Tensor:
+    """How far images (n, ...) are from the centres of classes (n,): on the map in spreads, or between features."""
     features = torch.cat([bundle.split(part)[0] for part in x.split(512)])  # type: ignore[no-untyped-call]
-    labels = predict(context.protectee.victim.model, x)
     if distance == "map":
-        return images, labels, bundle.geometry.relative(bundle.mapping(features), labels).norm(dim=1)
-    return images, labels, (features - bundle.geometry.feature_centres[labels]).norm(dim=1)
+        distances: Tensor = bundle.geometry.relative(bundle.mapping(features), labels).norm(dim=1)
+    else:
+        distances = (features - bundle.geometry.feature_centres[labels]).norm(dim=1)
+    return distances
 
 
 def split_quartiles(distances: Tensor, labels: Tensor, classes: int) -> list[Tensor]:
@@ -109,11 +114,13 @@ def sample(rows: Tensor, labels: Tensor, classes: int, per_class: int, generator
 def _steal(
     context: StudyContext, parameters: Quartiles, images: Labelled, rows: Tensor, attack: str, seed: int
 ) -> float:
-    """The accuracy of a thief trained on honest answers to a sample of the rows."""
+    """The accuracy of a thief trained on honest answers, or true labels, of a sample of the rows."""
     protectee = context.protectee
     x, labels = images
     chosen = sample(rows, labels, protectee.classes, parameters.per_class, context.generator(seed, "quartile"))
-    transcript = Transcript(x[chosen], protectee.victim.clean(x[chosen]))
+    learns_truth = attack == TRUE_LABELS
+    answers = one_hot(labels[chosen], protectee.classes) if learns_truth else protectee.victim.clean(x[chosen])
+    transcript = Transcript(x[chosen], answers.float())
     knowledge = Knowledge(
         classes=protectee.classes,
         pool=transcript.x,
@@ -125,7 +132,9 @@ def _steal(
     )
 
     def measure_thief() -> float:
-        thief = ATTACKS[attack].steal(transcript, knowledge, context.generator(seed, "thief"))
+        thief = ATTACKS["direct" if learns_truth else attack].steal(
+            transcript, knowledge, context.generator(seed, "thief")
+        )
         return (predict(thief, protectee.test[0]) == protectee.test[1]).double().mean().item()
 
     depends_on = [attack, seed, fingerprint(transcript.x, transcript.answers)]
@@ -174,7 +183,9 @@ def to_markdown(result: Result) -> str:
             "that of the central one.\n"
         )
     for source, distance in product(parameters["sources"], parameters["distances"]):
-        row = next(r for r in result["rows"] if (r["source"], r["distance"]) == (source, distance))
+        row = next(
+            r for r in result["rows"] if (r["source"], r["distance"]) == (source, distance)
+        )  # of its first thief
         shares = [percent(share) for share in row["victim_right"]]
         lines.append([f"{SOURCE_WORDS[source]}: the victim itself is right", distance, *shares])
     table = markdown_table(["images and thief", "distance", *NAMES], lines)
