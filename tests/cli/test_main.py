@@ -46,7 +46,7 @@ def exit_code(monkeypatch):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_every_command_shows_an_example_that_parses(command):
     shown = " ".join(run(command, "--help").stdout.split())
-    assert f"Example: queen {command}" in shown
+    assert f"Example: `queen {command}" in shown
     click_command = get_command(cli.app).commands[command]
     line = click_command.epilog.partition("`")[2].partition("`")[0]
     words = shlex.split(line.partition(">")[0])
