@@ -106,8 +106,10 @@ def accept(
     replaced: when they are started again).
     """
     from queen.ledger import open_ledger
+    from queen.ledger.witness import check_id
     from queen.serve.lease import lease_path
 
+    check_id(lost)  # before a file is made
     if not force:
         check_expected(lost, url, home)
     beside = lease_path(url)
