@@ -13,6 +13,18 @@ UpstreamFailure = Literal["unreachable", "late", "unready", "rejected", "unusabl
 this request; its answer makes no sense; it runs another network; it is not asked until it has passed a check again."""
 
 
+def reason(error: BaseException) -> str:
+    """Why something failed, in one line of the system's own words: no number, and no name that the message has already.
+
+    >>> reason(FileNotFoundError(2, "No such file or directory", "one.png"))
+    'No such file or directory'
+    """
+    inner = getattr(error, "reason", None)  # of urllib's error
+    if isinstance(inner, OSError):
+        return reason(inner)
+    return " ".join((getattr(error, "strerror", None) or str(error)).split())
+
+
 class QueenError(Exception):
     """Base of every error this package raises on purpose."""
 

@@ -52,7 +52,9 @@ class Guard:
         self.bundle = bundle
         self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
         if not callable(getattr(self.ledger, "judge_rows", None)):
-            raise OptionError(f"expected a ledger such as SqliteLedger(path), got {type(ledger).__name__}")
+            raise OptionError(
+                f"expected a ledger, got {type(ledger).__name__}: queen.ledger.open_ledger('clients.sqlite') opens one"
+            )
         self._bound_ledger: Ledger | None = None  # the one that is known to be for this bundle
         self._secret = new_secret() if secret is None else check_secret(secret)
         self._sentinel = SentinelRuntime(bundle, self._secret)

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from queen.bench.recovery import recovery_by_verdict
+from queen.errors import RefusedError
 from tests.support.guards import fitted, queries
 
 
@@ -35,3 +36,10 @@ def test_only_verdicts_that_occur_are_estimated():
 def test_the_artifact_policy_leaves_no_verdict_honest():
     found = recovery_by_verdict(fitted(policy="artifact"), queries())
     assert all(one.fitted > 0 for one in found.values())
+
+
+def test_queries_without_an_answer_are_left_out():
+    guard, noise = fitted(policy="sentinel"), torch.rand(100, 64, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(RefusedError) as refusal:
+        guard.fresh().answer(noise, client="a")
+    assert sum(one.rows for one in recovery_by_verdict(guard, noise).values()) == (~refusal.value.reply.refused).sum()

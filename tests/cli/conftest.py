@@ -64,6 +64,7 @@ def files(tmp_path_factory) -> Path:
     (folder / "truncated.png").write_bytes((folder / "digit.png").read_bytes()[:60])
     (folder / "text.png").write_text("no image")
     (folder / "notes.txt").write_text("no database")
+    (folder / "notes.npy").write_text("no numbers")
     return folder
 
 

@@ -36,6 +36,12 @@ def test_an_id_that_no_witness_expects_is_refused(tmp_path):
     assert "the loss is accepted" in run("ledger", "accept", OTHER, "--ledger", url, "--home", home, "--force").output
 
 
+def test_what_cannot_be_an_id_makes_no_ledger(tmp_path):
+    told = mistake("ledger", "accept", "ID", "--ledger", tmp_path / "ledger.sqlite", "--home", tmp_path, "--force")
+    assert told.startswith("expected the id that the error names")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_witness_of_another_ledger_does_not_count(tmp_path):
     url = "redis://me:word@10.0.0.5:6379/0"
     remember(tmp_path, url, "redis://10.0.0.5:6379/0")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import queen
 from queen import cli
 from queen.bundle.store import MANIFEST
-from tests.support.commands import protect_args, run
+from tests.support.commands import FACTORY, protect_args, run
 from tests.support.paths import ROOT
 
 COMMANDS = [
@@ -46,7 +46,7 @@ def exit_code(monkeypatch):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_every_command_shows_an_example_that_parses(command):
     shown = " ".join(run(command, "--help").stdout.split())
-    assert f"Example: queen {command}" in shown
+    assert f"Example: `queen {command}" in shown
     click_command = get_command(cli.app).commands[command]
     line = click_command.epilog.partition("`")[2].partition("`")[0]
     words = shlex.split(line.partition(">")[0])
@@ -143,6 +143,19 @@ MISTAKES = {
     "certify, no ledger there": ["certify", "watched", "--ledger", "nowhere.sqlite"],
     "protect, device nobody knows": protect_args("--device", "abacus"),
     "protect, out in a file": protect_args("--out", "one.npy/b", "--json"),
+    "protect, text for data": protect_args(data="notes.txt"),
+    "protect, text for calibration images": protect_args("--calibration", "notes.txt"),
+    "protect, a network here and one elsewhere": protect_args("--upstream", "http://127.0.0.1:1"),
+    "protect, nobody upstream": ["protect", "--upstream", "http://127.0.0.1:1", "--data", "train.npz"],
+    "check, missing data": ["check", FACTORY, "--weights", "mlp.safetensors", "--data", "nowhere.npz"],
+    "text for a query": ["ask", "head", "notes.npy"],
+    "several arrays for a query": ["ask", "head", "train.npz"],
+    "clients of nothing": ["clients"],
+    "clients of two places": ["clients", "--ledger", "a.sqlite", "--server", "http://127.0.0.1:1"],
+    "clients, nobody there": ["clients", "--server", "http://127.0.0.1:1", "--key", "mine"],
+    "serve, text for settings": ["serve", "head", "--config", "notes.txt"],
+    "serve, weights for settings": ["serve", "head", "--config", "mlp.safetensors"],
+    "serve, half of TLS": ["serve", "head", "--tls-cert", "notes.txt"],
 }
 
 
@@ -152,9 +165,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(here, tmp_path, args, exit_code, 
     assert exit_code(*args, *out) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.startswith("error: ")
-    assert shown.err.count("\n") == 1
-    assert "Traceback" not in shown.err
+    said = shown.err.splitlines()
+    assert [line.partition(": ")[0] for line in said] == (["warning"] if "--key" in args else []) + ["error"]
+    assert [word for word in ("Traceback", "[Errno", "pickle.load", "setting 'settings'") if word in shown.err] == []
     assert not (tmp_path / "b").exists()
 
 
@@ -191,7 +204,20 @@ def test_a_mistake_says_what_is_wrong(here, exit_code, capsys):
         "tampered bundle": "checksum",
         "protect, unknown policy": "paper, strict, sentinel, artifact",
         "protect, unknown shadows": "head, network",
-        "protect, pickled weights": "safetensors.torch.save_file",
+        "protect, pickled weights": "safetensors.torch.save_model",
+        "protect, text for data": "'notes.txt': it is neither an .npy nor an .npz file",
+        "protect, a network here and one elsewhere": "got both",
+        "protect, nobody upstream": "cannot connect to 127.0.0.1:1: Connection refused",
+        "protect, unknown network": "small_cnn",
+        "protect, missing data": "cannot read data 'nowhere.npz': No such file or directory",
+        "text for a query": "neither an .npy nor an .npz file",
+        "several arrays for a query": "train.npz",
+        "device nobody knows": "expected cpu, cuda",
+        "model is a shell": "cannot rebuild the bundle's model: factory",
+        "clients of two places": "not both",
+        "clients, nobody there": "http://127.0.0.1:1: Connection refused",
+        "serve, text for settings": "expected a line for every setting in 'notes.txt'",
+        "serve, half of TLS": "error: tls_cert and tls_key go together",
         "protect, weights of another network": "cnn.safetensors",
         "protect, data without y": "x and y",
         "image for a model of numbers": ".npy",

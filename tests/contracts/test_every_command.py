@@ -34,10 +34,10 @@ def test_every_command_has_help_with_an_example_and_documents_its_json(name):
     assert [flag for flag, option in flags.items() if len((option.help or "").split()) < 2] == []
 
 
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_in_a_narrow_terminal_shows_every_option_whole(name, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr(shared.app, "rich_markup_mode", None)  # as `main` does below `NARROW` columns
+def test_help_shows_every_option_whole_however_wide_the_terminal(name, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
     shown = run(*name.split(), "--help").stdout
     assert "Pydantic" not in shown
     flat = re.sub(r"\s", "", shown)
@@ -45,6 +45,18 @@ def test_help_in_a_narrow_terminal_shows_every_option_whole(name, monkeypatch):
         flag for option in COMMANDS[name].params for flag in option.opts if flag[0] == "-" and flag not in flat
     ] == []
     assert "…" not in shown
+    assert "<bool>" not in shown
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+@pytest.mark.parametrize("group", ["", *sorted({name.partition(" ")[0] for name in COMMANDS if " " in name})])
+def test_a_list_of_commands_says_in_whole_sentences_what_they_do(group, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = " ".join(run(*group.split(), "--help").stdout.split())
+    own = {name.removeprefix(group).strip(): command for name, command in COMMANDS.items() if name.startswith(group)}
+    listed = {name: " ".join(command.help.split("\n\n")[0].split()) for name, command in own.items() if " " not in name}
+    assert listed
+    assert [name for name, text in listed.items() if f"{name} {text.partition('. ')[0].rstrip('.')}" not in shown] == []
 
 
 # Tables

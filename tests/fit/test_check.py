@@ -155,3 +155,8 @@ def test_large_data_are_only_sampled():
             return x[at % len(x)].numpy(), np.int64(y[at % len(x)])
 
     assert queen.check(good(), Counted()) == []
+
+
+def test_a_layer_that_was_named_wrongly_is_named_again():
+    found = queen.check(good(), digits(), head="nothing")
+    assert [(one.what, one.expected) for one in found if one.stops] == [("head", "layer 'nothing' to make the logits")]

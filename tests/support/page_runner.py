@@ -1,6 +1,7 @@
 """A document as its reader runs it: every Python and shell block, from the top down, in one folder.
 
-Python blocks share their names. A shell line is run as it stands, with these exceptions: `queen` runs in this process,
+A Python block that begins with the name of a file, `# ask.py: ...`, is saved as that file and nothing else; the others
+are run, and share their names. A shell line is run as it stands, with these exceptions: `queen` runs in this process,
 which saves its start; `queen serve` runs on until the next line that says Ctrl-C, on another port; a line that says
 `# refused` must fail, and ID is the word that its error tells to accept; what installs things is left out.
 """
@@ -13,6 +14,7 @@ import re
 import shlex
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -43,6 +45,7 @@ class PageRunner:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch, self._server = monkeypatch, ExitStack()
         self._names: dict[str, Any] = {"__name__": "page"}
+        monkeypatch.syspath_prepend(Path.cwd())  # where a page's own files are
         self._port, self._id = _free_port(), "ID"
         self._address = f"127.0.0.1:{self._port}"
 
@@ -52,7 +55,7 @@ class PageRunner:
         for number, (language, code) in enumerate(found):
             where = f"{page.name}, block {number}"
             if language == "python":
-                exec(compile(code.replace(ADDRESS, self._address), where, "exec"), self._names)
+                self._python(code.replace(ADDRESS, self._address), where)
             else:
                 for line in code.replace("\\\n", " ").splitlines():
                     self._line(line.strip(), where)
@@ -61,6 +64,13 @@ class PageRunner:
     def close(self) -> None:
         """Stop the server."""
         self._server.close()
+
+    def _python(self, code: str, where: str) -> None:
+        file = re.match(r"# (\w+\.py): ", code)
+        if file is None:
+            exec(compile(code, where, "exec"), self._names)
+        else:
+            Path(file[1]).write_text(code)
 
     def _line(self, line: str, where: str) -> None:
         if line.startswith("# Ctrl-C"):
@@ -139,7 +149,7 @@ def _bash(command: str, where: str) -> str:
         capture_output=True,
         text=True,
         timeout=PATIENCE,
-        env=dict(os.environ),
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
         check=False,
     )
     assert done.returncode == 0, f"{where}: {command}: {done.stderr}"

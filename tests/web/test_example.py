@@ -21,7 +21,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE 
 PYTHON, SHELL = ([text for language, text in BLOCKS if language == wanted] for wanted in ("python", "sh"))
 
 
-@pytest.mark.parametrize(("number", "name"), [(0, "protect_digits.py"), (1, "fastapi_app.py")])
+@pytest.mark.parametrize(("number", "name"), [(0, "protect_digits.py"), (1, "fastapi_app.py"), (2, "app_clients.py")])
 def test_the_files_of_the_document_are_those_of_the_examples(number, name):
     assert PYTHON[number] == (EXAMPLES / name).read_text()
 
@@ -63,7 +63,7 @@ def assert_the_starlette_application_runs(folder: Path, monkeypatch: pytest.Monk
     """That of the document, on the bundle and the ledger that the script has left."""
     monkeypatch.chdir(folder)
     namespace = {"torch": torch, "OWNERS": {"key-of-alice": "alice"}}
-    exec(compile(PYTHON[2], "docs/apps.md", "exec"), namespace)
+    exec(compile(PYTHON[3], "docs/apps.md", "exec"), namespace)
     with TestClient(namespace["app"]) as http:
         answers = http.post("/predict", json=[[[[0.0] * 8] * 8]], headers={"Authorization": "Bearer key-of-alice"})
         assert answers.status_code == 200

@@ -64,6 +64,8 @@ def build_model(recipe: dict[str, Any] | None, model: Model | None) -> nn.Module
             return Recipe(**recipe).build()
     except BundleModelError:
         raise
+    except OptionError as error:
+        raise BundleModelError(f"cannot rebuild the bundle's model: {error}") from error
     except Exception as error:  # whatever a factory may raise
         raise BundleModelError(f"cannot rebuild the bundle's model: {type(error).__name__}: {error}") from error
     raise BundleModelError("this bundle does not say how to build its model: queen.load(path, model=your_factory)")

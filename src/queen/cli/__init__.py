@@ -13,11 +13,11 @@ from types import TracebackType
 
 # `queen --help` lists the commands in the order in which their modules are imported, and groups last.
 # isort: off
-from queen.cli import audit, demo, protect, ask, inspect, certify, price, calibrate, speed, operate, serve  # noqa: F401
-from queen.cli import bench, keys, ledger  # noqa: F401
+from queen.cli import demo, protect, ask, inspect, certify, price, calibrate, serve, operate, audit, speed  # noqa: F401
+from queen.cli import keys, ledger, bench  # noqa: F401
 # isort: on
 
-from queen.cli.shared import NARROW, app, err, out, secret_warnings, visible
+from queen.cli.shared import app, err, secret_warnings, visible
 from queen.errors import QueenError
 from queen.extras import missing
 
@@ -29,8 +29,6 @@ def main() -> None:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # so that package.module:factory finds modules beside the user
     sys.excepthook = _print_crash
-    if out.width < NARROW:
-        app.rich_markup_mode = None
     for warning in secret_warnings(sys.argv[1:]):
         err.print(f"warning: {warning}", style="yellow", soft_wrap=True)
     try:

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from queen.cli.shared import Device, Json, app, epilog, err, out, print_json, print_table
+from queen.cli.shared import Device, Json, app, epilog, err, make_group, out, print_json, print_table
 
-bench = typer.Typer(help="Attack defended models and compare.", no_args_is_help=True, rich_markup_mode="markdown")
+bench = make_group("Attack defended models and compare.")
 app.add_typer(bench, name="bench")
 
 Results = Annotated[Path, typer.Argument(help="Folder of results.", show_default=False)]

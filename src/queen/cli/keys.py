@@ -16,6 +16,7 @@ from queen.cli.shared import (
     epilog,
     err,
     is_typed,
+    make_group,
     out,
     print_json,
     print_table,
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
     from queen.serve.access.key import Key
     from queen.serve.access.key_store import KeyStore
 
-keys = typer.Typer(
-    help="Make, list and revoke the keys of a server.", no_args_is_help=True, rich_markup_mode="markdown"
-)
+keys = make_group("Make, list and revoke the keys of a server.")
 app.add_typer(keys, name="keys")
 
 Home = Annotated[Path, typer.Option(envvar="QUEEN_HOME", help="Folder that the keys are kept in.")]

@@ -19,6 +19,7 @@ from queen.cli.shared import (
     ModelOption,
     app,
     epilog,
+    make_group,
     open_existing,
     out,
     print_json,
@@ -26,7 +27,7 @@ from queen.cli.shared import (
 )
 from queen.errors import OptionError
 
-ledger = typer.Typer(help="Look after a ledger as a whole.", no_args_is_help=True, rich_markup_mode="markdown")
+ledger = make_group("Look after a ledger as a whole.")
 app.add_typer(ledger, name="ledger")
 
 Url = Annotated[
@@ -105,8 +106,10 @@ def accept(
     replaced: when they are started again).
     """
     from queen.ledger import open_ledger
+    from queen.ledger.witness import check_id
     from queen.serve.lease import lease_path
 
+    check_id(lost)  # before a file is made
     if not force:
         check_expected(lost, url, home)
     beside = lease_path(url)

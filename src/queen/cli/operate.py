@@ -250,7 +250,8 @@ def _open_store(
 
     ledger, server = choose_store(context, ledger, server)
     if (ledger is None) == (server is None):
-        raise OptionError("say which clients: --ledger sqlite:///FILE (or redis://...), or --server http://HOST:PORT")
+        both = "" if ledger is None else ", not both (in the environment QUEEN_LEDGER and QUEEN_SERVER)"
+        raise OptionError(f"say which clients: --ledger FILE (or redis://...), or --server http://HOST:PORT{both}")
     address = server or (owner(ledger or "") if changes else None)
     if address is not None:
         store: Store = AdminClient(address, _require_key(key, address))

@@ -165,7 +165,10 @@ def protect(
     elif upstream is None and factory is not None:
         model, recipe = read_model(factory, arg or [], weights)
     else:
-        raise OptionError("expected a FACTORY or an .onnx file, or --upstream URL for a network on another server")
+        got = "neither" if upstream is None else "both"
+        raise OptionError(
+            f"expected a FACTORY or an .onnx file, or --upstream URL for a network on another server, got {got}"
+        )
     check_folder(folder)  # before the work, not after it
     held_out: Any = "train" if calibration == Path("train") else read_images(calibration) if calibration else None
     train = read_data(data)

@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from typer.core import TyperGroup
 
 from queen import __version__
 from queen.errors import OptionError
@@ -53,7 +54,6 @@ class VisibleConsole(Console):
 
 ALREADY_REVOKED = "Nothing was revoked: '{name}' has no active key, all of them are revoked already."
 WIDEST = 10_000  # columns that a table may take
-NARROW = 80  # columns below which help has no frames: they would leave no room for the text
 
 SECRET_OPTIONS = {
     "--webhook-secret": "--webhook-secret-file, or QUEEN_WEBHOOK_SECRET in the environment",
@@ -85,11 +85,23 @@ def choose_store(context: typer.Context, ledger: str | None, server: str | None)
     return (ledger, None) if typed[0] else (None, server)
 
 
-app = typer.Typer(
+class Group(TyperGroup):
+    """A group that lists its commands with whole sentences, however narrow the terminal."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list below the options."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(WIDEST)) for name, one in self.commands.items()])
+
+
+def make_group(summary: str, **options: Any) -> typer.Typer:
+    """A group of commands. Help is plain text: in a frame there would be no room for the longer options."""
+    return typer.Typer(help=summary, cls=Group, no_args_is_help=True, rich_markup_mode=None, **options)
+
+
+app = make_group(
+    "Protect a classifier so that nobody can steal it through its answers.",
     name="queen",
-    help="Protect a classifier so that nobody can steal it through its answers.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -18,6 +18,9 @@ def find_device(name: str | torch.device) -> torch.device:
     """The device of this name; `OptionError` if this machine has none."""
     try:
         device = torch.device(name)
+    except RuntimeError as error:
+        raise OptionError(f"no device '{name}': expected cpu, cuda or cuda:NUMBER") from error
+    try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise OptionError(f"no device '{name}' here: {' '.join(str(error).split())[:200]}") from error

@@ -68,7 +68,7 @@ def _findings(
     try:
         split = find_split(module, sample, head)
     except HeadError as error:
-        yield from _no_head(module, sample, error)
+        yield from _no_head(module, sample, head, error)
         return
     except QueenError as error:
         yield _cannot_run(sample, error)
@@ -99,7 +99,7 @@ def _check_module(model: Any, module: nn.Module) -> Iterator[Finding]:
         yield Finding("BatchNorm", "statistics of the training data", "layers that have seen none", fix)
 
 
-def _no_head(module: nn.Module, sample: Inputs, error: HeadError) -> Iterator[Finding]:
+def _no_head(module: nn.Module, sample: Inputs, head: str | None, error: HeadError) -> Iterator[Finding]:
     """Why there is no head, and which other layers might be one."""
     try:
         answers = run_model(module, sample)
@@ -111,7 +111,8 @@ def _no_head(module: nn.Module, sample: Inputs, error: HeadError) -> Iterator[Fi
         yield Finding("answers", "finite logits", "NaN or infinity", NOT_FINITE, stops=True)
     elif names:
         fix = "name it: " + " or ".join(f"head='{name}'" for name in names)
-        yield Finding("head", "the last Linear layer to make the logits", "another one", fix, stops=True)
+        wanted = "the last Linear layer" if head is None else f"layer '{head}'"
+        yield Finding("head", f"{wanted} to make the logits", "another one", fix, stops=True)
     elif is_sigmoid(answers):
         yield Finding("answers", "logits", "numbers from 0 to 1 that do not add up to 1", SIGMOID, stops=True)
     else:

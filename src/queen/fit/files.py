@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from queen.bundle.bundle import Bundle
-from queen.errors import OptionError, ShapeError
+from queen.errors import OptionError, ShapeError, reason
 from queen.fit.data import Images
 from queen.models import as_module
 from queen.recipe import Recipe
@@ -46,7 +46,19 @@ def attempt(action: Callable[[], Result], problem: str, *errors: type[Exception]
     try:
         return action()
     except errors as error:
-        raise OptionError(f"{problem}: {' '.join(str(error).split())[:300]}") from error
+        raise OptionError(f"{problem}: {reason(error)[:300]}") from error
+
+
+def _read_arrays(path: Path, problem: str) -> Any:
+    """The array of an .npy file, or the arrays of an .npz file by name."""
+
+    def read() -> Any:
+        with path.open("rb") as file:
+            if not file.read(6).startswith((b"\x93NUMPY", b"PK")):
+                raise ValueError("it is neither an .npy nor an .npz file")
+        return np.load(path, allow_pickle=False)
+
+    return attempt(read, problem, *UNREADABLE)
 
 
 def check_folder(path: Path) -> None:
@@ -61,7 +73,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if path.suffix != ".safetensors":
         raise OptionError(
             f"expected weights as .safetensors, got '{path.name}': convert them once with "
-            "safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
+            "safetensors.torch.save_model(model, 'model.safetensors')"
         )
     return attempt(lambda: safetensors.torch.load_file(path), f"cannot read weights '{path}'", OSError, SafetensorError)
 
@@ -73,6 +85,11 @@ def read_model(name: str, args: Sequence[str], weights: Path | None) -> tuple[nn
         if args or weights:
             raise OptionError(f"'{name}' holds its weights and takes no arguments: leave out --weights and --arg")
         return as_module(name), None
+    if ":" not in name and name not in NETWORKS:
+        raise OptionError(
+            f"expected package.module:factory, an .onnx file or a network of queen.zoo ({', '.join(NETWORKS)}), got "
+            f"'{name}'"
+        )
     known = factory_args(list(args))
     recipe = Recipe("queen.zoo:build", {"name": name, **known}) if name in NETWORKS else Recipe(name, known)
     if weights is None:
@@ -85,7 +102,7 @@ def read_model(name: str, args: Sequence[str], weights: Path | None) -> tuple[nn
 
 def read_data(path: Path) -> tuple[Tensor, Tensor]:
     """(x, y) from an .npz file."""
-    arrays = attempt(lambda: np.load(path, allow_pickle=False), f"cannot read data '{path}'", *UNREADABLE)
+    arrays = _read_arrays(path, f"cannot read data '{path}'")
     if not hasattr(arrays, "files") or not {"x", "y"} <= set(arrays.files):
         raise OptionError(f"expected '{path}' to be an .npz file with arrays x and y")
     problem = f"cannot use x and y of '{path}'"
@@ -115,7 +132,7 @@ def read_images(path: Path, prepared: Prepared | None = None) -> Images:
     """Images from .npy, or from .npz with x and perhaps y; if it is said how to prepare them, also from a folder."""
     if prepared is not None and path.is_dir():
         return _read_folder(path, prepared)
-    arrays = attempt(lambda: np.load(path, allow_pickle=False), f"cannot read images '{path}'", *UNREADABLE)
+    arrays = _read_arrays(path, f"cannot read images '{path}'")
     if isinstance(arrays, np.ndarray):
         return attempt(lambda: _tensor(arrays), f"cannot use '{path}'", *UNREADABLE)
     if "x" not in arrays.files:
@@ -145,9 +162,12 @@ def read_query(path: Path, bundle: Bundle, on_convert: Callable[[str], None] = l
     like = bundle.probe.x
     if not isinstance(like, Tensor):
         raise OptionError("this model takes several named tensors: use the Python library to ask it")
+    if path.suffix == ".npz":
+        raise OptionError(f"expected an image, or .npy with one query or a batch, got several arrays: '{path}'")
     if path.suffix != ".npy":
         return _read_image(path, Prepared.by(bundle), on_convert)
-    x = attempt(lambda: _tensor(np.load(path, allow_pickle=False)), f"cannot read '{path}'", *UNREADABLE)
+    array = _read_arrays(path, f"cannot read '{path}'")
+    x = attempt(lambda: _tensor(array), f"cannot read '{path}'", *UNREADABLE)
     return x[None] if x.ndim == like.ndim - 1 else x
 
 

@@ -51,7 +51,8 @@ from queen.types import Inputs
 
 PAPER_ONLY = (
     "there are no calibration images, so the policy is 'paper', which accuses nobody: give images that did not train "
-    "the model, protect(..., calibration=x), for the policy 'sentinel', or choose policy='paper'"
+    "the model (calibration=x, --calibration FILE) for the policy 'sentinel', or choose 'paper' yourself (policy, "
+    "--policy)"
 )
 FOR_LIFE = (
     "the extra answers renew, but a class that a client has used up stays so for ever: give the threshold a period too "
@@ -228,7 +229,8 @@ def _check_agreement(points: Tensor, geometry: Geometry, outputs: ModelOutputs, 
     if agreement < floor:
         raise MapError(
             f"the 2-D map agrees with the model on {agreement:.1%} of the training images, at least {floor:.0%} are "
-            "needed: train it longer (mapping=MapRecipe(epochs=...)), with another seed, or lower min_agreement"
+            "needed: is the model trained, and are inputs prepared as in its training (queen check says)? Else train "
+            "the map longer (mapping=MapRecipe(epochs=...)), with another seed, or lower min_agreement"
         )
     return agreement
 

@@ -8,9 +8,8 @@ from typing import Protocol
 from numpy.typing import ArrayLike
 
 from queen.core.sensitivity import Floats
-from queen.errors import OptionError
 from queen.ledger.rows import Rows, check_client, make_rows
-from queen.ledger.witness import ACCEPTED, ID, is_id, new_id
+from queen.ledger.witness import ACCEPTED, ID, check_id, new_id
 from queen.ledger.words import Budget, Event, Judgement, Standing, check_budget, make_event
 from queen.options import Limits
 from queen.sentinel.bets import Test
@@ -179,8 +178,7 @@ class LedgerBase:
     def accept(self, lost: str, actor: str) -> str:
         """Give the ledger a new id after the one that was `lost`, and log who did it."""
         event = make_event("accept", Standing("ledger", group=False), actor=check_client(actor))
-        if not is_id(lost):
-            raise OptionError(f"expected the id that the error names, 16 digits and letters a to f, got {lost!r}")
+        check_id(lost)
         own = self.set_fact(ID, new_id(), replace=False)  # type: ignore[attr-defined]
         earlier = (self.fact(ACCEPTED) or "").split()  # type: ignore[attr-defined]
         self.set_fact(ACCEPTED, " ".join(dict.fromkeys([*earlier, own, lost])))  # type: ignore[attr-defined]

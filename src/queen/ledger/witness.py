@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from queen.atomic import write_atomically
-from queen.errors import LedgerError, LostStateError
+from queen.errors import LedgerError, LostStateError, OptionError
 
 ID, EPOCH, ACCEPTED = "id", "epoch", "accepted"  # facts of a ledger: its id, how far it has come, ids it came after
 LOGGER = logging.getLogger(__name__)
@@ -36,6 +36,13 @@ def new_id() -> str:
 def is_id(text: object) -> bool:
     """Whether this may be the id of a ledger."""
     return isinstance(text, str) and re.fullmatch("[0-9a-f]{16}", text) is not None
+
+
+def check_id(text: str) -> str:
+    """The id, or `OptionError` if it cannot be that of a ledger."""
+    if not is_id(text):
+        raise OptionError(f"expected the id that the error names, 16 digits and letters a to f, got {text!r}")
+    return text
 
 
 def witness_path(folder: Path, name: str) -> Path:

@@ -267,17 +267,20 @@ def read_settings(given: Mapping[str, Any], config: Path | None = None, kind: ty
         return _with_file(config, kind)(**flags) if config else kind(**flags)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "settings"
-        raise OptionError(f"setting '{where}': {explain(first, Settings.model_fields)}") from error
+        where = ".".join(map(str, first["loc"]))
+        why = explain(first, Settings.model_fields)
+        raise OptionError(f"setting '{where}': {why}" if where else why) from error
     except SettingsError as error:
         raise OptionError(explain_variable(error)) from error
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise OptionError(f"cannot read '{config}': {' '.join(str(error).split())}") from error
 
 
 def _with_file(path: Path, kind: type[Settings]) -> type[Settings]:
     if not path.is_file():
         raise OptionError(f"no settings file '{path}'")
+    if not isinstance(yaml.safe_load(path.read_text()) or {}, dict):
+        raise OptionError(f"expected a line for every setting in '{path}', such as port: 9000")
 
     class FromFile(kind):  # type: ignore[misc, valid-type]  # the settings of a command
         """Settings with a file behind flags and environment."""

@@ -10,7 +10,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from queen.errors import OptionError
+from queen.errors import OptionError, reason
 from queen.ledger import Budget, Event, Standing
 from queen.ledger.usage import Usage
 
@@ -91,7 +91,7 @@ class AdminClient:
         except HTTPError as error:
             raise OptionError(f"the server at {self._address} says {error.code}: {_message(error)}") from error
         except (URLError, OSError, ValueError) as error:
-            raise OptionError(f"cannot reach the server at {self._address}: {error}") from error
+            raise OptionError(f"cannot reach the server at {self._address}: {reason(error)}") from error
 
 
 def _standing(line: dict[str, Any]) -> Standing:

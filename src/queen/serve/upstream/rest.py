@@ -14,7 +14,7 @@ from urllib.parse import quote
 import numpy as np
 import orjson
 
-from queen.errors import UpstreamError, UpstreamFailure
+from queen.errors import UpstreamError, UpstreamFailure, reason
 from queen.serve.upstream.client import MAX_SMALL, Asking, UpstreamClient
 from queen.serve.upstream.tensors import SentTensor, UpstreamMetadata, UpstreamReply, check_reply, new_id, unpack
 from queen.serve.upstream.wire import WireConnection
@@ -138,7 +138,7 @@ class RestClient(UpstreamClient):
         except TimeoutError as error:
             raise UpstreamError("it does not take connections in time", "late") from error
         except (OSError, ValueError) as error:
-            raise UpstreamError(f"cannot connect: {_short(error)}", "unreachable") from error
+            raise UpstreamError(f"cannot connect to {address.target}: {_short(error)}", "unreachable") from error
 
     def _verified_connection(self, deadline: float) -> WireConnection:
         """A new one; where the server closes each after one answer, one more that was opened just afterwards."""
@@ -263,4 +263,6 @@ def _failure(status: int) -> UpstreamFailure:
 
 
 def _short(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    """What went wrong, in one line; of bytes that are no text, only what kind of error they made."""
+    text = reason(error)
+    return (text if text and text.isprintable() else type(error).__name__)[:200]
