@@ -544,7 +544,7 @@ def test_words_explain_themselves_by_touch_and_fit_the_screen(quiet, new_page):
     words.first.tap()
     go(page, VIEWS["policy"])
     expect(box).to_be_hidden()
-    expect(page.get_by_text("If the bar is 10,000, the strip is half full at 100")).to_be_visible()  # all words stand here as well
+    expect(page.get_by_text("If the bar is 10,000, the strip is half full at 100")).to_be_visible()  # all are here
 
 
 def test_times_name_their_zone_and_the_choice_of_utc_is_remembered(quiet, new_page):
