@@ -63,9 +63,9 @@ def test_the_whole_table_and_its_notes_are_there(page, demo):
     for policy in ("undefended", "paper", "strict", "sentinel"):
         assert policy in page.entries
         assert policy in page.texts  # above its bars
-    lead = "".join(page.texts)
-    assert all(f"{name} {limits['radius']:.3f}" in lead for name, limits in demo.results["limits"].items())
-    assert f"{demo.results['fit']['agreement']:.1%}" in lead
+    told = "".join(page.entries)
+    assert all(f"{limits['radius']:.3f} under {name}" in told for name, limits in demo.results["limits"].items())
+    assert f"{demo.results['fit']['agreement']:.1%}" in told
 
 
 def test_the_bars_are_as_long_as_the_figures(html, demo):

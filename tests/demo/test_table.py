@@ -203,7 +203,7 @@ def test_the_best_thief_of_every_kind_is_named(adaptive):
         "12.3% (direct, best of 3)", "85.0% (warm_up, best of 3)", "30.0% (many_accounts, best of 1)",
     )  # fmt: skip
     assert (
-        "accounts get 900 honest answers where a single account gets 28. Pooled in a group, the hundred get 31"
+        "accounts get 900 honest answers together, while a single account gets 28. In one group, the hundred get 31"
         in table.notes[4]
     )
     assert table.notes[3].startswith("Not in the table: greybox_head, 99.0% under the sentinel.")

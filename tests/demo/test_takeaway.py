@@ -28,11 +28,11 @@ def results(foreign: float | None, own: float | None, honest: float = 0.95, accu
 
 def test_good_news_and_bad_news_side_by_side():
     assert takeaway(results(0.32, 0.94)) == (
-        "A thief with foreign images is held off: its copy gets 32.0% of held-out digits right behind the sentinel, "
-        "64.0% without protection. A thief with images of the victim's own kind is not stopped: its copy gets 94.0% of "
-        "held-out digits right behind the sentinel, 94.0% without protection. An honest client notices next to "
-        "nothing: 95.0% of its answers are right, unprotected 95.0%; none of 1,020 simulated honest clients was "
-        "accused."
+        "A thief with foreign images is held off: its copy gets 32.0% of held-out digits right behind the sentinel,"
+        " 64.0% without protection. A thief with images of the victim's own kind is not stopped: its copy gets "
+        "94.0% of held-out digits right behind the sentinel, 94.0% without protection. An honest client notices "
+        "next to nothing: 95.0% of its answers are right (95.0% without protection), and none of 1,020 simulated "
+        "honest clients was accused."
     )
 
 
@@ -41,9 +41,9 @@ def test_good_news_and_bad_news_side_by_side():
     [
         ({"foreign": 0.63}, "foreign images is not stopped"),
         ({"foreign": 0.70}, "foreign images is not stopped: its copy gets 70.0%"),
-        ({"foreign": None}, "foreign images gets nothing to learn from; unprotected, its copy has 64.0%"),
+        ({"foreign": None}, "foreign images gets nothing to learn from; without protection its copy gets 64.0%"),
         ({"own": 0.70}, "own kind is hindered, not stopped: its copy gets 70.0%"),
-        ({"honest": 0.80}, "An honest client pays for it: 80.0% of its answers are right, unprotected 95.0%"),
+        ({"honest": 0.80}, "An honest client pays for it: 80.0% of its answers are right (95.0% without protection)"),
         ({"accused": 1}, "1 of 1,020 simulated honest clients was accused"),
         ({"accused": 400}, "400 of 1,020 simulated honest clients were accused"),
     ],

@@ -19,31 +19,28 @@ from queen.price.curve import read_curve
 CAPTIONS = {
     "foreign": "The foreign attacker's digits. Most fall outside every disc (grey): their confidences are distorted, "
     "their labels are kept.",
-    "own_kind": "The attacker with the victim's own kind of images. Its queries fill the discs, classes are spent and "
-    "gradient reverse answers (red).",
+    "own_kind": "The attacker with the victim's own kind of images. Its queries fill the discs. Then classes are "
+    "spent, and new queries of them get reversed answers (red).",
 }
 KINDS = {"direct": "thief", "label_only": "label"}  # colours of the style sheet
 KEY = {
     "thief": "copy trained on the answers (direct)",
-    "label": "copy trained on their labels alone (label-only)",
+    "label": "copy trained on the labels alone (label-only)",
     "benign": "answers that an honest client gets right",
 }
-RECOVERY_HEADER = ("verdict", "queries", "no recovery below (Theorem 3, estimated)", "best recovery fitted")
+RECOVERY_HEADER = ("verdict", "queries", "smallest possible error (Theorem 3, estimated)", "error of the best attempt")
 RECOVERY_NOTE = (
     "Mean squared error per query against the honest answer, for the own-kind attacker under the paper's policy. "
-    "A bound of 0 promises nothing: the answer is honest, or follows from what the attacker sees."
+    "A smallest possible error of 0 promises nothing: the answer is honest, or follows from what the attacker sees."
 )
 
 
 def html_report(demo: Demo) -> str:
     """The whole page."""
     results = demo.results
-    limits = results["limits"]
-    radii = "; ".join(f"{name} {one['radius']:.3f} (epsilon {one['epsilon']})" for name, one in limits.items())
     lead = (
-        "A small digit classifier, protected with QUEEN and attacked by two thieves, one with images of another "
-        "scanner (foreign), one with images like those the classifier was made for (own kind). Radius of a query, the "
-        f"sound choice for the epsilon given, at threshold {limits['paper']['threshold']}: {radii}. This run took "
+        "A small digit classifier, protected with QUEEN and attacked by two thieves. One has images of another scanner "
+        "(foreign), the other has images like those that the classifier was made for (own kind). This run took "
         f"{results['seconds']:.0f} seconds."
     )
     tables = [*demo_tables(results), *price_tables(results)]
@@ -54,7 +51,7 @@ def html_report(demo: Demo) -> str:
         html_section("How good the stolen copies are, and what an honest client gets", _bars(results)),
         html_section("The 2-D map under the paper's policy", "".join(_map(demo, pool) for pool in demo.maps)),
         html_section("Could the honest answer be recovered?", _recovery(results), [RECOVERY_NOTE]),
-        html_section("The fit", _fit(results["fit"])),
+        html_section("The fit", _fit(results["fit"], results["limits"])),
     ]
     heading = "What a thief gets, and what it costs a client"
     return html_page(heading, "".join(parts), lead=lead, takeaway=takeaway(results))
@@ -66,7 +63,8 @@ def _cost(results: Mapping[str, Any]) -> str:
         "Three plots over the queries one honest client has sent: share answered with the true label, share answered "
         "at all, distance from the honest answers",
         "One client sending held-out images, in windows of 100. The sentinel answers honestly until a budget is spent "
-        "and then refuses; the other policies go on answering wrongly. Where one line is seen, the others lie below.",
+        "and then refuses; the other policies go on answering wrongly. Where only one line can be seen, the others lie "
+        "under it.",
     )
 
 
@@ -87,9 +85,9 @@ def _bars(results: Mapping[str, Any]) -> str:
                 text = f"{pool.replace('_', ' ')}, {kind.replace('_', '-')}"
                 lines.append(_bar(text, policy[pool][f"thief_{kind}"], colour, results["chance"]))
         lines.append(_bar("honest client", policy["benign_accuracy"], "benign", None))
-    key = "".join(f'<span style="background:var(--{colour})"></span>{text}' for colour, text in KEY.items())
-    line = f"; the line marks chance, {results['chance']:.1%}, which a copy has that learned nothing."
-    return f'<div class="bars">{"".join(lines)}</div><p class="key">{key}{line}</p>'
+    key = " ".join(f'<span><i style="background:var(--{colour})"></i>{text}</span>' for colour, text in KEY.items())
+    line = f"The line marks chance, {results['chance']:.1%}: so good is a copy that has learned nothing."
+    return f'<div class="bars">{"".join(lines)}</div><p class="key">{key}</p><p>{line}</p>'
 
 
 def _bar(text: str, value: float | None, colour: str, chance: float | None) -> str:
@@ -116,8 +114,11 @@ def _recovery(results: Mapping[str, Any]) -> str:
     return html_table(RECOVERY_HEADER, rows)
 
 
-def _fit(fit: Mapping[str, Any]) -> str:
+def _fit(fit: Mapping[str, Any], limits: Mapping[str, Any]) -> str:
+    radii = [f"{one['radius']:.3f} under {name} (epsilon {one['epsilon']})" for name, one in limits.items()]
     facts = {
+        "radius of a query": ", ".join(radii),
+        "threshold of a class": str(limits["paper"]["threshold"]),
         "map agrees with the classifier": f"{fit['agreement']:.1%} of {fit['training_images']} training images",
         "outside their disc": f"{fit['outside']:.1%} of training, {fit['calibration_outside']:.1%} of held-out images",
         "honest answers a client may learn per class": f"about {fit['answers_per_class'][0]}, never above "

@@ -83,8 +83,8 @@ def adaptive_tables(results: Results) -> list[DemoTable]:
             ACCOUNTS_HEADER,
             accounts,
             (
-                f"{results['images']['pool_foreign']} foreign images dealt to accounts in turn, each account alone or "
-                "all in one group that has the limits of one client.",
+                f"{results['images']['pool_foreign']} foreign images, sent by the accounts in turn. Either each "
+                "account is watched alone, or all are in one group that has the limits of one client.",
             ),
         ),
         DemoTable(
@@ -92,9 +92,9 @@ def adaptive_tables(results: Results) -> list[DemoTable]:
             ("images", *scores),
             alarms,
             (
-                "How many random orders of the images are accused by a sentinel that watches these scores, and at "
+                "In how many random orders of the images a sentinel that watches these scores raises the alarm, and at "
                 "which query in the median. look-alike: the foreign images that look most usual to the victim; "
-                "binarised: all in black and white.",
+                "binarised: all images in black and white.",
             ),
         ),
     ]
@@ -126,13 +126,14 @@ def notes(results: Results) -> Iterator[str]:
     yield (
         f"Victim: small CNN, {results['victim_accuracy']:.1%} on {images['test']} held-out MNIST digits; always "
         f"guessing one class scores {results['chance']:.1%}. Thief figures are means over seeds {results['seeds']}: "
-        "trained on the answers (direct) or on their labels alone; agrees: on how many of these digits the direct "
-        "thief's copy names the same class as the victim."
+        "trained on the answers (direct) or on their labels alone. agrees: the share of these digits for which the "
+        "direct thief's copy names the same class as the victim."
     )
     yield (
         f"foreign: {images['pool_foreign']} scikit-learn digits. own kind: {images['pool_own_kind']} held-out MNIST "
-        "digits. Benign: one client sending all test images, and the share it gets right; L1 is the mean distance of "
-        "its answers from the honest ones (0 to 2). A/B/C/D: share of the thief's queries by verdict."
+        "digits. A/B/C/D: share of the thief's queries by verdict. benign right: one client sends all test images, and "
+        "this share of its answers is right; L1: the mean distance of its answers from the honest ones (0 to 2); time "
+        "ratio: the time that they take, where the undefended model takes 1."
     )
     plain = results["policies"]["undefended"]
     for name, policy in results["policies"].items():
@@ -187,11 +188,12 @@ def _thief_row(name: str, row: Results) -> tuple[str, ...]:
 def _thief_notes(results: Results) -> Iterator[str]:
     thieves = results["adaptive"]["thieves"]
     yield (
-        "Attacks, named as in docs/attacks.md, with foreign images. honest answers: to all queries, cover included; "
-        "accused: share of the queries that were sent while accused; then the accuracy of a copy trained on all that "
-        "the attacker believes: without a defense, under the sentinel that refuses the accused (the default), and "
-        "under one that gives them decoys for ever (on_alarm decoy, after_alarm None); labels right: share of the "
-        "labels it believes then that are the victim's, honest answers before the alarm included. Means over seeds "
+        "Attacks, named as in docs/attacks.md, with foreign images. honest answers: to all queries, cover included. "
+        "accused: the share of the queries that were sent after the accusation. The next three columns are the "
+        "accuracy of a copy that is trained on all that the attacker believes. undefended: without a defense; "
+        "sentinel: accused clients are refused (the default); decoys: they get decoys for ever (on_alarm decoy, "
+        "after_alarm None). labels right: of the labels that the attacker believes under decoys, the share that are "
+        "the victim's, honest answers before the alarm included. Means over seeds "
         f"{results['adaptive']['seeds']}; chance: {_percent(results['chance'])}."
     )
     known = {MARKS[knowledge] for row in thieves.values() for knowledge in row["knows"] if knowledge in MARKS}
@@ -228,12 +230,12 @@ def _best_notes(results: Results, heaviest: int) -> Iterator[str]:
     images, clients = results["images"], results["sentinel"]["benign_clients"]
     yield (
         f"Accuracy of the best copy on {images['test']} held-out digits; the victim has "
-        f"{results['victim_accuracy']:.1%}, always guessing one class {results['chance']:.1%}. In brackets the attack "
-        "and out of how many; foreign: images of another scanner, one account."
+        f"{results['victim_accuracy']:.1%}, always guessing one class {results['chance']:.1%}. In brackets: the best "
+        "attack, and how many were tried. foreign: images of another scanner, one account."
     )
     yield (
-        f"Benign right: one client that sends {images['test']} held-out digits, and the share it gets right. Heavy: "
-        f"one that sends {heaviest}; what is not answered counts as wrong."
+        f"Benign right: one client sends {images['test']} held-out digits, and gets this share right. Heavy: it sends "
+        f"{heaviest}; a query without an answer counts as wrong."
     )
     accused, total = (sum(one[key] for one in clients.values()) for key in ("accused", "clients"))
     yield f"Benign clients accused by the sentinel: {accused} of {total} simulated."
@@ -246,9 +248,9 @@ def _best_notes(results: Results, heaviest: int) -> Iterator[str]:
             if "encoder" in row["knows"] and REFUSALS in row["columns"]
         )
         yield (
-            f"Many accounts: each account is watched on its own, so a hundred accounts get {accounts['100']['alone']} "
-            f"honest answers where a single account gets {accounts['1']['alone']}. Pooled in a group, the hundred get "
-            f"{accounts['100']['pooled']} together."
+            f"Many accounts: each account is watched by itself. So a hundred accounts get {accounts['100']['alone']} "
+            f"honest answers together, while a single account gets {accounts['1']['alone']}. In one group, the hundred "
+            f"get {accounts['100']['pooled']} together."
         )
 
 

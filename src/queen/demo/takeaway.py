@@ -25,7 +25,8 @@ def takeaway(results: Mapping[str, Any]) -> str:
         if without is not None and behind is not None:
             sentences.append(_thief(who, without.accuracy, behind.accuracy, results["chance"]))
         elif without is not None and kind != "many_accounts":
-            sentences.append(f"{who} gets nothing to learn from; unprotected, its copy has {without.accuracy:.1%}.")
+            unprotected = f"without protection its copy gets {without.accuracy:.1%} right"
+            sentences.append(f"{who} gets nothing to learn from; {unprotected}.")
     return " ".join([*sentences, _honest(results)])
 
 
@@ -48,4 +49,4 @@ def _honest(results: Mapping[str, Any]) -> str:
     clients = results["sentinel"]["benign_clients"].values()
     accused, total = (sum(one[key] for one in clients) for key in ("accused", "clients"))
     whom = f"{accused or 'none'} of {total:,} simulated honest clients {'was' if accused < 2 else 'were'} accused"
-    return f"{pays}: {right:.1%} of its answers are right, unprotected {before:.1%}; {whom}."
+    return f"{pays}: {right:.1%} of its answers are right ({before:.1%} without protection), and {whom}."

@@ -249,5 +249,5 @@ def test_explained_flags_are_not_marked_but_counted():
     [shown] = tables([explained])
     text = to_markdown(shown)
     assert "50.0*" not in text
-    assert "Flags of 1 runs are explained" in text
+    assert "The flags of 1 runs are explained" in text
     assert "50.0*" in to_markdown(tables([result(flags=("odd",))])[0])

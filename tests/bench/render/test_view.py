@@ -100,7 +100,7 @@ def test_the_lead_says_what_is_flagged_missing_and_from_which_code():
     assert "6 cells, 2 of them flagged; the commit of 6 was not recorded." in make()
     made = [one | {"versions": {"commit": commit}} for one, commit in zip(CELLS[1:], "aabba", strict=True)]
     page = make([CELLS[0], *made], specs={"tiny.yaml": tiny_spec()})  # its other three cells are missing
-    assert "3 more of their spec have no result; made by 2 commits; the commit of 1 was not recorded." in page
+    assert "3 more cells of the spec have no result yet; made by 2 commits; the commit of 1 was not recorded." in page
 
 
 # The command that computes a cell again

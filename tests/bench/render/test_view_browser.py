@@ -252,8 +252,8 @@ def test_a_file_shows_the_overview_and_says_how_to_see_the_rest(folder, open_pag
     page.locator(".grid td a").first.click()
     said = page.get_by_role("status").filter(visible=True)
     expect(said).to_have_count(1)
-    expect(said).to_contain_text(f"run {SERVE} in the folder of this page and open the page through it")
-    assert said.inner_text().count(". ") == 0
+    expect(said).to_contain_text(f"Run {SERVE} in the folder of this page, and open the page at the address")
+    assert said.inner_text().count(". ") == 1  # no full stop after the command
     expect(page.locator(".tile").first).to_contain_text(f"{table.rows[2].texts()[0]} %")
     expect(page.locator("#cell .curve")).to_have_count(0)
 

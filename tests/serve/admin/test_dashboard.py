@@ -155,7 +155,7 @@ def test_the_key_is_kept_only_if_wanted_and_forgotten_when_locked(stub, url, new
     assert page.evaluate("[sessionStorage.length, localStorage.length]") == [0, 0]
     page.reload()
     expect(page.get_by_label("Admin key")).to_be_visible()
-    page.get_by_label("Keep it for this tab").check()
+    page.get_by_label("Keep the key until this tab is closed").check()
     log_in(page, stub.admin_key)
     page.reload()
     expect(page.get_by_role("heading", level=1)).to_have_text("Live")
@@ -218,7 +218,8 @@ def test_one_client_is_shown_with_its_classes_and_map(quiet, new_page):
         expect(map_of_it).to_be_visible()
         assert colours(page, "canvas.map") > 4
     go(page, VIEWS["group"])
-    expect(page.get_by_text("the points of groups cannot be read")).to_be_visible()
+    expect(page.get_by_text("A map shows one client")).to_be_visible()
+    expect(page.locator("canvas.map")).to_be_hidden()  # an empty disc would say that nothing was seen
     expect(page.get_by_role("button", name="Allow-list")).to_have_count(0)
     go(page, VIEWS["stranger"])
     expect(page.get_by_text("Never seen")).to_be_visible()
@@ -504,7 +505,7 @@ def test_words_explain_themselves_by_keyboard(quiet, new_page):
     tab_to(page, "Accused")
     page.keyboard.press("Enter")
     box = page.get_by_role("dialog", name="Accused")
-    expect(box).to_contain_text("This is evidence, not proof")
+    expect(box).to_contain_text("This is evidence, but no proof")
     expect(box).to_be_focused()
     with page.expect_response(re.compile("/admin/events")):  # what the server says closes nothing
         pass
@@ -543,7 +544,7 @@ def test_words_explain_themselves_by_touch_and_fit_the_screen(quiet, new_page):
     words.first.tap()
     go(page, VIEWS["policy"])
     expect(box).to_be_hidden()
-    expect(page.get_by_text("its square root, 100 of 10,000")).to_be_visible()  # all words stand here as well
+    expect(page.get_by_text("If the bar is 10,000, the strip is half full at 100")).to_be_visible()  # all are here
 
 
 def test_times_name_their_zone_and_the_choice_of_utc_is_remembered(quiet, new_page):
@@ -606,7 +607,7 @@ def test_a_server_that_goes_and_comes_back(stub, new_page):
         page = log_in(new_page(url, hurry=True), stub.admin_key)
         expect(page.locator(".tile").first).to_be_visible()
     banner = page.locator("#banner")
-    expect(banner).to_contain_text("The server does not answer: see whether it runs")
+    expect(banner).to_contain_text("The server does not answer. Check that it runs")
     expect(page.locator("#ready")).to_have_text("▲ No answer")
     expect(banner).to_contain_text("What you see is from")
     page.evaluate(STAND_STILL)
@@ -647,9 +648,32 @@ def test_a_server_that_nobody_has_asked_yet(listener, tmp_path, new_page):
     go(page, VIEWS["events"])
     expect(page.get_by_text("No open notices.")).to_be_visible()
     go(page, VIEWS["policy"])
-    expect(page.get_by_text("No kinds of groups have limits")).to_be_visible()
+    expect(page.get_by_text("No groups are set up")).to_be_visible()
     expect(page.get_by_text("What a copy costs")).to_be_hidden()  # it was not measured
     assert_accessible(page, "empty")
+
+
+def test_without_a_sentinel_clients_are_ranked_by_coverage_and_have_no_extra_answers(listener, tmp_path, new_page):
+    stub = AdminStub(busy_guard(policy="paper", groups={}), tmp_path)
+    listener.app = stub.app()
+    page = log_in(new_page(listener.url), stub.admin_key)
+    expect(page.get_by_role("heading", name="Most covered")).to_be_visible()
+    most = max(stub.guard.ledger.standings(), key=lambda s: max(s.coverage.values(), default=0)).name
+    expect(page.locator(".list .name").first).to_have_text(most)
+    go(page, VIEWS["clients"])
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Coverage")
+    expect(page.locator("tbody th").first).to_have_text(most)
+    go(page, VIEWS["client"])
+    expect(page.get_by_label("Threshold of a class")).to_be_visible()
+    expect(page.get_by_label("Extra answers")).to_be_hidden()
+
+
+def test_a_guard_that_observes_says_when_its_answers_begin(listener, tmp_path, new_page):
+    stub = AdminStub(busy_guard(observe=True), tmp_path)
+    listener.app = stub.app()
+    page = log_in(new_page(listener.url), stub.admin_key)
+    go(page, VIEWS["policy"])
+    expect(page.get_by_text("The answers named below begin when it no longer observes")).to_be_visible()
 
 
 def test_with_very_many_clients_the_page_says_what_it_does_not_know(listener, stub, new_page, monkeypatch):

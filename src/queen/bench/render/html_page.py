@@ -37,7 +37,8 @@ p.takeaway { max-width: 80ch; margin: .8rem 0 1rem; padding: .7rem 1rem; backgro
 .track { background: var(--line); border-radius: 4px; height: 1.15rem; position: relative; }
 .fill { height: 100%; border-radius: 4px; } .value { text-align: right; font-variant-numeric: tabular-nums; }
 .chance { position: absolute; top: 0; bottom: 0; width: 2px; background: var(--ink); opacity: .55; }
-.key span { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin: 0 .35rem 0 .9rem; }
+.key { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin-bottom: 0; }
+.key i { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin-right: .35rem; }
 @media (max-width: 640px) { .bars { grid-template-columns: 1fr max-content; }
   .bars > .name { grid-column: 1 / -1; margin-top: .4rem; }
   figure img { max-width: none; width: 44rem; }
@@ -45,7 +46,8 @@ p.takeaway { max-width: 80ch; margin: .8rem 0 1rem; padding: .7rem 1rem; backgro
   .stacked tbody, .stacked td { display: block; padding: 0; border: 0; text-align: left; white-space: normal; }
   .stacked tr { display: grid; grid-template-columns: repeat(auto-fit, minmax(6rem, 1fr)); gap: .3rem 1rem;
     padding: .7rem 0; border-bottom: 1px solid var(--line); }
-  .stacked td:first-child { grid-column: 1 / -1; font-weight: 650; } .stacked td:empty { display: none; }
+  .stacked td:first-child { grid-column: 1 / -1; font-weight: 650; }
+  .stacked td:last-child:nth-child(2) { grid-column: 1 / -1; } .stacked td:empty { display: none; }
   .stacked td:not(:first-child)::before { content: attr(data-label); display: block; color: var(--soft); } }
 """
 

@@ -15,7 +15,7 @@ STEPS = (
     "Look at every cell: `queen bench view results/NAME`. A flag says why a run proves nothing: find its cause before "
     "you believe the figure.",
     "Send a pull request with the source, its tests, the spec and every result file, flagged and unflattering ones "
-    "too. A defense is worth what it leaves to the best attack on it.",
+    "too. A defense is as good as what it does against the best attack on it.",
 )
 """What to do, a paragraph a step; code stands between backticks."""
 

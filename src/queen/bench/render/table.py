@@ -16,9 +16,9 @@ METRICS = ("accuracy", "best_accuracy", "agreement", "best_agreement")
 FLAG, ORACLE, OWN_KIND, ENCODER = "*", "°", "†", "‡"
 MARKS = {"prior": ORACLE, "benign": OWN_KIND, "encoder": ENCODER}  # of what an attack knows
 EXPLAINED = {
-    ORACLE: "knows the victim's clean answers, which no real attacker does.",
+    ORACLE: "knows the victim's clean answers, as no real attacker does.",
     OWN_KIND: "owns images of the victim's own kind, and trains on the answers to them too.",
-    ENCODER: "owns the victim's encoder, as where that is a public one with a new head.",
+    ENCODER: "owns the victim's encoder, for example because it is a public one that only got a new head.",
 }
 BEST, BEST_ADAPTIVE = "max", "max of adaptive"
 
@@ -159,7 +159,7 @@ def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
     ]
     notes += [
         f"{column}: one benign client that sends all {queries:,} test images gets no answer to {refused:.0%} of them; "
-        "what is not answered counts as wrong."
+        "a query without an answer counts as wrong."
         for column, queries, refused in sorted(_refusals(results))
     ]
     known = {MARKS[knowledge] for result in results for knowledge in result["knows"] if knowledge in MARKS}
@@ -175,7 +175,7 @@ def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
         notes.append(f"Results of {len(codes)} versions of the code.")
     excused = sum(bool(result.get("explained")) for result in results)
     if excused:
-        notes.append(f"Flags of {excused} runs are explained by a measurement in the result, and not marked here.")
+        notes.append(f"The flags of {excused} runs are explained by a measurement in their results and not marked here.")
     return notes
 
 

@@ -137,7 +137,7 @@ def _lead(results: Mapping[str, Result], specs: Mapping[str, Spec]) -> str:
     commits = [result.get("versions", {}).get("commit") for result in results.values()]
     unknown, known = commits.count(None), len({*commits} - {None})
     said = [f"{len(results):,} cells, {flagged:,} of them flagged"]
-    said += [f"{len(missing):,} more of their spec have no result"] if missing else []
+    said += [f"{len(missing):,} more cells of the spec have no result yet"] if missing else []
     said += [f"made by {known:,} commit{'s' if known > 1 else ''}"] if known else []
     said += [f"the commit of {unknown:,} was not recorded"] if unknown else []
     return "; ".join(said) + "."

@@ -199,7 +199,8 @@ class AdminApi:
             raise ServeError(400, f"no class {label}: the model has {self._service.spec.classes}")
         radius = radius_of(limits_of(Standing(name, group), self._bundle), label)
         if group:
-            return {"points": [], "total": 0, "radius": radius, "note": "the points of groups cannot be read"}
+            note = "A map shows one client; open a member of this group."
+            return {"points": [], "total": 0, "radius": radius, "note": note}
         points = (await self._in_thread(self._ledger.records, name)).get(label, ())
         newest = [[float(x), float(y)] for x, y in points[-MAX_POINTS:]]
         return {"points": newest, "total": len(points), "radius": radius, "note": None}

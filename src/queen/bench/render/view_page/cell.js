@@ -10,10 +10,10 @@ const PHASES = {
   other: "other",
 };
 const SHARES = {
-  A: "verdict A: not in the sensitive disc of its class",
-  B: "verdict B: in the disc, new, and the class is spent",
-  C: "verdict C: in the disc, new, recorded",
-  D: "verdict D: in the disc, near an earlier one",
+  A: "verdict A, not in the disc of its class",
+  B: "verdict B, in the disc and new, but the class is spent",
+  C: "verdict C, in the disc and new",
+  D: "verdict D, in the disc and close to an earlier query",
   alarmed: "sent by an accused client",
   honest: "answered honestly",
   refused: "refused",
@@ -31,8 +31,8 @@ async function showCell(cell, main) {
 /** The cell's file, or why it could not be read. */
 async function readCell(cell) {
   if (location.protocol === "file:") {
-    const why = "Browsers do not let a page that was opened as a file read the files beside it: run ";
-    const then = ` in ${servedFolder()} and open the page through it to see the curve and all figures.`;
+    const why = "A browser does not let a page read the files beside it if the page itself was opened as a file. Run ";
+    const then = ` in ${servedFolder()}, and open the page at the address that it prints, to see the curve and all figures.`;
     return [null, [why, code("python -m http.server --bind 127.0.0.1"), then]];
   }
   try {
@@ -107,15 +107,15 @@ function answerFacts(cell, full) {
     ["budget", count(cell.budget)],
     ["queries sent", count(cell.sent)],
     ["answered", count(cell.answered)],
-    ["honest, of the answers given", percent(cell.honest)],
+    ["honest, of all answers given", percent(cell.honest)],
   ];
   if (!full) return pairs;
-  const shares = Object.entries(full.verdicts ?? {}).map(([name, share]) => [`of all queries, ${SHARES[name] ?? name}`, percent(share)]);
+  const shares = Object.entries(full.verdicts ?? {}).map(([name, share]) => [`share of queries: ${SHARES[name] ?? name}`, percent(share)]);
   const apart = Object.entries(DISTANCES).map(([name, text]) => [text, say(full.answers?.[name])]);
   const recovered = Object.entries(full.recovery ?? {}).map(([name, value]) => [`recovery: ${words(name)}`, say(value)]);
   const labels = [
-    ["of the answers, with the victim's label", percent(full.answers?.label_kept)],
-    ["of what the thief learnt from, with that label", percent(full.believed?.label_right)],
+    ["answers with the victim's own label", percent(full.answers?.label_kept)],
+    ["labels that the thief learned from and that are the victim's", percent(full.believed?.label_right)],
   ];
   return [...pairs, ...shares, ...labels, ...apart, ...recovered];
 }
@@ -156,7 +156,7 @@ function originFacts(cell, full) {
     ...pairs,
     ["hash of the code", name(versions.code)],
     ["SHA-256 of the victim's weights", name(protectee.weights)],
-    ["victim's accuracy; guessing one class", `${percent(protectee.accuracy)}; ${percent(protectee.chance)}`],
+    ["accuracy of the victim; of guessing one class", `${percent(protectee.accuracy)}; ${percent(protectee.chance)}`],
     ["images", `${say(protectee.images)}; from ${say(protectee.sources)}`],
     ["defense", `${full.defense.name}; it keeps the label: ${say(full.defense.keeps_label)}`],
     ["hardware", say(hardware)],
@@ -166,8 +166,8 @@ function originFacts(cell, full) {
 
 function again(cell) {
   const note = cell.repeatable
-    ? "Paths are from the folder where this page was made. All seeds of the spec are run."
-    : "SPEC: none of the specs that the page was made with is this cell's, as it was run; its config says what to ask for.";
+    ? "Run it in the folder in which this page was made. It runs all seeds of the spec."
+    : "Put the path of your spec in the place of SPEC: this page was made without the spec of this cell. The config says what the spec must hold.";
   return [make("pre", {}, code(cell.command)), make("p", { class: "soft" }, note)];
 }
 

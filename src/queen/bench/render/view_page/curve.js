@@ -17,7 +17,7 @@ function curve(epochs, victim, chance) {
   }).observe(holder);
   const key = make(
     "figcaption", {},
-    [...LINES, ["victim, and guessing one class", "bound"]].map(([name, look]) => {
+    [...LINES, ["upper: the victim; lower: guessing one class", "bound"]].map(([name, look]) => {
       const sample = shape("line", { class: look, x1: 0, x2: 28, y1: 5, y2: 5 });
       return make("span", { class: "key" }, shape("svg", { width: 28, height: 10, "aria-hidden": "true" }, sample), ` ${name}`);
     }),

@@ -13,7 +13,7 @@ export class ApiError extends Error {
 export const hasKey = () => key !== null;
 
 export function setKey(text, keep) {
-  if (!/^[\x21-\x7e]+$/.test(text)) throw new ApiError(401, "That is no key.");
+  if (!/^[\x21-\x7e]+$/.test(text)) throw new ApiError(401, "This is not a key: a key has no spaces and only ASCII characters.");
   key = text;
   if (keep) sessionStorage.setItem(STORE, text);
 }
@@ -30,13 +30,13 @@ async function call(path, options) {
     const more = { cache: "no-store", credentials: "omit", redirect: "error", signal: AbortSignal.timeout(15000) };
     reply = await fetch(path, { ...more, ...options, headers });
   } catch {
-    throw new ApiError(0, "The server does not answer: see whether it runs, and whether this machine can reach it.");
+    throw new ApiError(0, "The server does not answer. Check that it runs and that this machine can reach it.");
   }
   let body;
   try {
     body = await reply.json();
   } catch {
-    throw new ApiError(reply.status, `What answers with status ${reply.status} is not the server: see whether it runs, and what the proxy before it says.`);
+    throw new ApiError(reply.status, `Something else than the server answered, with status ${reply.status}. Check that the server runs, and read what the proxy in front of it logs.`);
   }
   if (!reply.ok) throw new ApiError(reply.status, body.error ?? `status ${reply.status}`);
   return body;

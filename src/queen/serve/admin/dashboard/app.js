@@ -131,7 +131,7 @@ function showLogin(why = "") {
     make("h1", {}, "QUEEN dashboard"),
     make("label", { for: "key" }, "Admin key"),
     field,
-    make("div", { class: "check" }, keep, make("label", { for: "keep" }, "Keep it for this tab, until it is closed")),
+    make("div", { class: "check" }, keep, make("label", { for: "keep" }, "Keep the key until this tab is closed")),
     button,
     error,
     make("p", { class: "hint" }, "The key is sent to this server alone, in a header. To make one: ", make("code", {}, "queen keys new NAME --admin")),

@@ -4,7 +4,7 @@ import { count, make, onChange, small, swap } from "./dom.js";
 import { when } from "./time.js";
 import { word } from "./words.js";
 
-const HINT = "A number is for life; 2000/day, 0.2/week (hour, day, week or month) renews. Leave a field empty for the usual limit.";
+const HINT = "A plain number is for life. With a period (hour, day, week or month) it renews: 2000/day, 0.2/week. An empty field means the usual limit.";
 
 /** The card's content; `save` is called with {extra_answers, threshold}, null for the usual limit. */
 export function budgetForm(save) {
@@ -26,8 +26,9 @@ export function budgetForm(save) {
     usual.disabled = own === null;
   });
   const draw = (found) => {
+    extra.node.hidden = found.bar === null; // only the sentinel counts extra answers
     drawFacts([
-      ["extra", "Extra answers", extraText(found), found.extra_renews],
+      ...(found.bar === null ? [] : [["extra", "Extra answers", extraText(found), found.extra_renews]]),
       found.classes_end
         ? ["threshold", "Each class", `${allowanceText(found.class_allowance)} of its disc may be seen`, found.classes_renew]
         : ["threshold", "Each class", "is never spent: answers are counted"],

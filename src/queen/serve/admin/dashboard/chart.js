@@ -88,9 +88,9 @@ export class Chart {
         legend: { show: false },
         padding: [10, 24, 0, 0],
         cursor: { drag: { x: false, y: false }, y: false, points: { show: false } },
-        scales: { x: { time: true }, y: this.log ? { distr: 3 } : { range: (_, low, high) => [0, Math.max(1, high * 1.08)] } },
+        scales: { x: { time: true }, y: this.log ? { distr: 3, range: decadesAround } : { range: (_, low, high) => [0, Math.max(1, high * 1.08)] } },
         axes: [
-          { ...axis, grid: { show: false }, size: 26, gap: 8, space: 76, values: (_, ticks) => times(ticks) },
+          { ...axis, grid: { show: false }, size: 26, gap: 8, space: roomOfTime, values: (_, ticks) => times(ticks) },
           { ...axis, grid, size: 46, gap: 8, space: 36, values: (_, ticks) => ticks.map((n) => (n === null ? "" : small(n))) },
         ],
         series: [{}, ...(this.stacked ? series.reverse() : series)],
@@ -123,6 +123,12 @@ export class Chart {
 /** The places of values without a neighbour, of which a line shows nothing. */
 const alone = (values) =>
   values.flatMap((value, i) => (value != null && values[i - 1] == null && values[i + 1] == null ? [i] : []));
+
+/** The range of a logarithmic axis; it has one too where there is nothing to draw. */
+const decadesAround = (_, low, high) => (low == null ? [1, 100] : uPlot.rangeLog(low, high, 10, false));
+
+/** Pixels for a tick of the time axis; less where a minute is too narrow for a tick that tells seconds. */
+const roomOfTime = (plot, axis, low, high, width) => ((60 * width) / (high - low) < 76 ? 48 : 76);
 
 /** Ticks of the time axis, with seconds only where they tell something. */
 function times(ticks) {

@@ -66,14 +66,14 @@ export function client({ name, group: isGroup }) {
   }
 
   async function refreshMap() {
-    if (chosen === null) return drawMap({ found: { points: [], radius: 0, note: "nothing is recorded yet" }, text: "–" });
+    if (chosen === null) return drawMap({ found: { points: [], radius: 0, note: "Nothing is recorded yet." }, text: "" });
     const label = chosen;
     const found = await get("records", { name, group: group ? 1 : 0, label });
     if (label === chosen) drawMap({ found, text: now.coverage.find((one) => one.label === label)?.name ?? label });
   }
 
   function coverage() {
-    if (!now.coverage.length) return make("p", { class: "empty" }, "It has seen nothing inside any class's disc.");
+    if (!now.coverage.length) return make("p", { class: "empty" }, "It has seen nothing inside the disc of any class.");
     const widest = Math.max(1.25, ...now.coverage.map((one) => one.share ?? 1));
     const shown = all ? now.coverage : now.coverage.slice(0, FIRST);
     const bars = shown.map((one) => make("li", {}, bar(one, widest)));
@@ -122,14 +122,14 @@ export function client({ name, group: isGroup }) {
       return made;
     };
     const pardon = button("Pardon", "pardon", () =>
-      act([title("Pardon"), "Clears its alarm and its wealth, so that it is answered again. What it has seen stays counted.", "Pardon"],
+      act([title("Pardon"), "Its alarm and its wealth are cleared, and it is answered again. What it has seen stays counted.", "Pardon"],
         { name, group }, "pardon", () => "Pardoned: alarm and wealth are cleared; what it has seen stays counted."));
     const list = found.allowed
       ? button("Take off the allow-list", "allow", () =>
           act([title("Take off the allow-list:"), "It is judged like everybody else again.", "Take off"],
             { name, allowed: false }, "allow", () => "Taken off the allow-list."))
       : button("Allow-list", "allow", () =>
-          act([title("Allow-list"), "It is always answered honestly, whatever and however much it asks, and its groups are not charged for it: nothing protects the model from it.", "Allow-list"],
+          act([title("Allow-list"), "It always gets honest answers, whatever it asks and however much, and its groups are not charged for it. Nothing protects the model from it.", "Allow-list"],
             { name, allowed: true }, "allow", () => "On the allow-list: always answered honestly."));
     const keys = active(now).length;
     const revoke = button(keys > 1 ? `Revoke ${keys} keys` : "Revoke key", "revoke", () => revokeAll(keys), "danger");
@@ -138,16 +138,16 @@ export function client({ name, group: isGroup }) {
     return group ? [pardon] : [pardon, list, revoke];
   }
 
-  const gone = (found) => `Revoked ${plural(found.revoked.length, "key")}: no server takes it any more after a second.`;
+  const gone = (found) => `Revoked ${plural(found.revoked.length, "key")}: no server takes ${found.revoked.length === 1 ? "it" : "them"} any more after a second.`;
   const revokeAll = (number) =>
-    act([["Revoke all keys of ", nameOf(name), "?"], `${number} active ${number === 1 ? "key stops" : "keys stop"} working within a second, for good.`, "Revoke", true],
+    act([["Revoke all keys of ", nameOf(name), "?"], `${number} active ${number === 1 ? "key stops" : "keys stop"} working within a second. This cannot be undone.`, "Revoke", true],
       { name }, "revoke", gone);
 
   function keyList(found) {
-    if (!found.length) return make("p", { class: "empty" }, "It has no key in this key store.");
+    if (!found.length) return make("p", { class: "empty" }, "It has no key in the key store of this server.");
     const lines = found.map((key) => {
       const button = key.revoked === null && make("button", { type: "button", class: "danger small", "data-key": `key ${key.id}`, "aria-label": `Revoke key ${key.id}` }, "Revoke");
-      if (button) button.onclick = () => act([["Revoke key ", make("code", {}, key.id), "?"], "It stops working within a second, for good.", "Revoke", true], { id: key.id }, "revoke", gone);
+      if (button) button.onclick = () => act([["Revoke key ", make("code", {}, key.id), "?"], "It stops working within a second. This cannot be undone.", "Revoke", true], { id: key.id }, "revoke", gone);
       const about = [key.admin && "admin", ...key.groups.map(visible)].filter(Boolean).join(", ");
       return make(
         "li",
@@ -167,7 +167,7 @@ const card = (title, content) => make("section", { class: "card" }, make("h2", {
 const active = (client) => client.keys.filter((key) => key.revoked === null);
 
 const howToRead = (classesEnd) => {
-  const line = classesEnd ? "The line in each bar is the threshold: beyond it the class is spent." : "No class is ever spent here: answers are counted.";
+  const line = classesEnd ? "The line in each bar is the threshold. Beyond it the class is spent." : "No class is ever spent here: answers are counted.";
   return make("p", { class: "hint" }, `${line} Choose a class to see its map.`);
 };
 
@@ -205,7 +205,7 @@ function budgetWords({ extra_answers, threshold }) {
 const classNames = (found) => (label) => found.coverage.find((one) => one.label === label)?.name ?? String(label);
 
 function eventList(events, nameOfClass) {
-  if (!events.length) return make("p", { class: "empty" }, "No alarm, and no operator did anything.");
+  if (!events.length) return make("p", { class: "empty" }, "Nothing happened: no alarm, and no operator did anything.");
   const lines = events.map((event) =>
     make("li", {}, make("div", { class: "line" }, make("span", {}, ...eventWords(event)), when(event.at)), make("p", { class: "hint" }, ...eventDetails(event, nameOfClass))),
   );

@@ -9,7 +9,8 @@ const SORTS = [["wealth", "Wealth"], ["coverage", "Coverage"], ["queries", "Quer
 const COLUMNS = [["name", "Name"], ["wealth", "Wealth"], ["coverage", "Coverage"], ["extra", "Extra answers"], ["queries", "Queries"], ["state", "State"]];
 
 export function clients() {
-  let [sort, search, limit, timer] = ["wealth", "", 100, 0];
+  let [sort, search, limit, timer] = [null, "", 100, 0];
+  const sorts = make("div", { class: "field" });
   const heads = COLUMNS.map(([name, text]) => make("th", { role: "columnheader", scope: "col", class: name }, text));
   const body = make("tbody", { role: "rowgroup" });
   const says = make("p", { class: "hint", role: "status" });
@@ -36,7 +37,7 @@ export function clients() {
       "div",
       { class: "tools" },
       make("div", { class: "field" }, make("label", { for: "search" }, "Search"), field),
-      make("div", { class: "field" }, make("span", { "aria-hidden": "true" }, "Sort by"), choice("Sort by", SORTS, sort, (value) => ((sort = value), again()))),
+      sorts,
     ),
     make("div", { class: "card flush" }, table),
     says,
@@ -51,9 +52,17 @@ export function clients() {
   });
   const again = () => refresh().catch(() => {});
 
-  async function refresh() {
+  function drawSorts() {
+    swap(sorts, make("span", { "aria-hidden": "true" }, "Sort by"), choice("Sort by", SORTS, sort, (value) => ((sort = value), again())));
+  }
+
+  async function refresh(overview) {
+    if (sort === null && overview) {
+      sort = overview.bundle.policy === "sentinel" ? "wealth" : "coverage"; // other policies have no wealth
+      drawSorts();
+    }
     const asked = search;
-    const found = await get("clients", { limit, search, sort });
+    const found = await get("clients", { limit, search, sort: sort ?? "wealth" });
     if (asked === search) draw({ found: found.clients, total: found.total, complete: found.complete, asked, sort });
   }
 

@@ -57,7 +57,7 @@ const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignif
 export const count = (n) => whole.format(n);
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 export const small = (n) => (n >= 1e6 ? compact.format(n) : short.format(n));
-export const percent = (share) => (share === null ? "over" : `${share < 0.1 ? (100 * share).toFixed(1) : Math.round(100 * share)} %`);
+export const percent = (share) => (share === null ? "over" : `${share > 0 && share < 0.1 ? (100 * share).toFixed(1) : Math.round(100 * share)}\u00a0%`);
 
 /** Wealth: tiny ones are as good as none. */
 export const wealthText = (w) => (w === null ? "∞" : w === 0 ? "0" : w < 0.01 ? "< 0.01" : small(w));

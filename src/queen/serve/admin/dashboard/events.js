@@ -74,7 +74,7 @@ export function events() {
     make("tr", { role: "row" }, make("td", { role: "cell", colspan: COLUMNS.length, class: "empty" }, everything === "all" ? NEVER : NONE_OPEN));
   all.onclick = async () => {
     const open = found.filter(isOpen);
-    const text = "They stay in the list of everything. Nothing else changes: who stands accused stays accused.";
+    const text = "They stay in the list under Everything. Nothing else changes: accused clients stay accused.";
     if (await confirmed([`Mark ${plural(open.length, "open notice")} as seen?`], text, "Mark all")) await mark(open, `${plural(open.length, "notice is", "notices are")} marked as seen.`);
   };
 
@@ -124,7 +124,7 @@ export function events() {
   return { node, refresh, close: () => {} };
 }
 
-const NEVER = "Nothing has happened yet: no alarm, no budget that came to its end, and no operator did anything.";
-const NONE_OPEN = "No open notices. What was seen before, and what operators did, is under Everything.";
+const NEVER = "Nothing has happened yet: no alarm, no budget that is low or spent, and no operator did anything.";
+const NONE_OPEN = "No open notices. Earlier notices, and what operators did, are listed under Everything.";
 
 const who = (event) => (OF_LEDGER.includes(event.what) ? nameOf(event.name) : clientLink(event.name, event.group));

@@ -33,7 +33,8 @@ export function live() {
   const latency = new Chart("Latency", "milliseconds", LATENCY, { log: true, about: "latency" });
   const tiles = make("dl", { class: "tiles" });
   const advice = make("div");
-  const suspects = make("div");
+  let watches = true; // whether there is wealth, by which to rank
+  const suspects = make("section", { class: "card" });
   const alarms = make("div");
   const window = choice("Time shown", WINDOWS, seconds, (value) => {
     seconds = value;
@@ -52,19 +53,20 @@ export function live() {
       make(
         "div",
         { class: "stack" },
-        make("section", { class: "card" }, head(word("wealth", "Highest wealth"), "#/clients", "All clients"), suspects),
+        suspects,
         make("section", { class: "card" }, head(word("notices"), "#/events", "All events"), alarms),
       ),
     ),
   );
   const drawAdvice = onChange((texts) => swap(advice, texts.length > 0 && adviceCard(texts)));
-  const drawSuspects = onChange((found) => swap(suspects, suspectList(...found)));
+  const drawSuspects = onChange((found) => swap(suspects, suspectsHead(watches), suspectList(...found)));
   const drawAlarms = onChange((found) => swap(alarms, alarmList(found)));
 
   async function refresh(overview) {
+    if (overview) watches = overview.bundle.policy === "sentinel";
     const [series, clients, events] = await Promise.all([
       get("series", { seconds }).then(unknownBefore),
-      get("clients", { limit: 5 }),
+      get("clients", { limit: 5, sort: watches ? "wealth" : "coverage" }),
       get("events", { limit: 200 }),
     ]);
     draw(series);
@@ -123,6 +125,9 @@ const adviceCard = (texts) =>
 
 const head = (title, address, text) =>
   make("div", { class: "head" }, make("h2", {}, title), make("a", { href: address }, text));
+
+const suspectsHead = (watches) =>
+  head(watches ? word("wealth", "Highest wealth") : word("coverage", "Most covered"), "#/clients", "All clients");
 
 function suspectList(clients, total) {
   if (!clients.length) return make("p", { class: "empty" }, total === null ? "The ledger is being read." : "Nobody has asked yet. Clients appear here with their first query.");

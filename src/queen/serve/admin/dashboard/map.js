@@ -16,7 +16,8 @@ export class ClassMap {
   /** `found`: points relative to the disc, their radius and how many there are; `name` of the class. */
   show(found, name) {
     this.found = found;
-    const text = found.note ? `Class ${name}: ${found.note}.` : describe(found, name);
+    const text = found.note ?? describe(found, name);
+    this.canvas.hidden = Boolean(found.note); // an empty disc would say that nothing was seen
     this.canvas.setAttribute("aria-label", `Map. ${text}`);
     this.caption.textContent = text;
     this.draw();

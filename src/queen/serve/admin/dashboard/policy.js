@@ -5,10 +5,10 @@ import { count, make, onChange, small, span, swap, titled } from "./dom.js";
 import { WORDS, word } from "./words.js";
 
 const VERDICTS = [
-  ["A", "outside", "not in the sensitive disc of its class"],
-  ["B", "spent", "in the disc and new, but the class has given away its share"],
-  ["C", "fresh", "in the disc and new: recorded"],
-  ["D", "repeat", "in the disc, near an earlier record of the same client"],
+  ["A", "outside", "not in the disc of its class"],
+  ["B", "spent", "in the disc and new, but the client may see no more of this class"],
+  ["C", "fresh", "in the disc and new; its circle is recorded"],
+  ["D", "repeat", "in the disc, close to a picture for which the client already got an answer"],
 ];
 
 export function policy() {
@@ -35,7 +35,7 @@ function cards(bundle, server) {
       ["Device", bundle.device],
       [word("identity"), make("code", {}, bundle.identity)],
     ]),
-    card("Limits of one client", limitRows(limits)),
+    card("Limits of one client", limitRows(limits, watches)),
     bundle.price.length > 0 && prose("What a copy costs", bundle.price),
     card("Server", [
       ["State", server.ready ? "ready" : "not ready"],
@@ -55,13 +55,13 @@ function cards(bundle, server) {
       [word("bar", "Accused at"), watches ? bar(sentinel) : null],
       [word("alpha"), watches ? `${sentinel.alpha}: at most ${small(1e4 * sentinel.alpha)} of 10,000 honest clients are ever accused wrongly, on average` : null],
       [word("scores"), watches ? `${sentinel.scores.join(", ")}; margin ${sentinel.margin}` : null],
-      ["Certificate", watches ? bundle.statement : null],
+      ["Certificate", watches ? sentences(bundle.statement) : null],
     ]),
     card(word("verdicts"), VERDICTS.map(([letter, name, text]) => [`${letter} ${name}`, [text, make("br"), make("small", {}, answered(bundle.answers[letter]))]])),
     card(word("group", "Groups"), Object.entries(sentinel.groups).map(([kind, group]) => [
       kind,
       `${allowanceText(group.extra_answers)} extra answers, threshold ${allowanceText(group.threshold)}; its alarm ${group.enforce_alarm ? "has consequences" : "is only reported"}`,
-    ]), "No kinds of groups have limits: every client is judged by itself."),
+    ]), "No groups are set up: every client is judged by itself."),
   ];
   return [make("div", { class: "stack" }, ...model), make("div", { class: "stack" }, ...policy)];
 }
@@ -87,6 +87,9 @@ function card(title, rows, empty) {
   return make("section", { class: "card" }, make("h2", {}, title), known.length ? make("dl", { class: "facts" }, ...facts) : make("p", { class: "empty" }, empty));
 }
 
+/** A text with each sentence in a paragraph of its own. */
+const sentences = (text) => text.split(/(?<=\.) (?=[A-Z])/).map((one) => make("p", {}, one));
+
 /** A card of sentences. */
 function prose(title, texts) {
   return make("section", { class: "card" }, make("h2", {}, title), make("ul", { class: "plain" }, ...texts.map((text) => make("li", {}, text))));
@@ -95,11 +98,11 @@ function prose(title, texts) {
 /** What accuses, and why it is so high. */
 function bar({ bar, calibration }) {
   const before = calibration - 1;
-  const why = before ? `${before} earlier ${before === 1 ? "calibration has" : "calibrations have"} raised it, and each further one does` : "the first calibration of this ledger; each further one raises it";
+  const why = before ? `${before} earlier ${before === 1 ? "calibration has" : "calibrations have"} raised it; each further one raises it again` : "this is the first calibration of the ledger; each further one raises it";
   return [`wealth ${small(bar)}`, make("br"), make("small", {}, why)];
 }
 
-/** All words, for whoever would rather read than press. */
+/** All words, for those who would rather read them in one place. */
 const glossary = () =>
   make(
     "section",
@@ -108,14 +111,14 @@ const glossary = () =>
     make("dl", { class: "facts" }, ...Object.values(WORDS).map(([name, ...texts]) => make("div", {}, make("dt", {}, name), make("dd", {}, ...texts.map((text) => make("p", {}, text)))))),
   );
 
-function limitRows(limits) {
+function limitRows(limits, watches) {
   const radius = Array.isArray(limits.radius)
     ? `${small(Math.min(...limits.radius))} to ${small(Math.max(...limits.radius))}, by class`
     : small(limits.radius);
   return [
     [word("radius"), radius],
     [word("threshold"), allowanceText(limits.threshold)],
-    [word("extra"), allowanceText(limits.extra_answers)],
+    [word("extra"), watches ? allowanceText(limits.extra_answers) : null],
   ];
 }
 
@@ -128,7 +131,7 @@ function classes(bundle) {
 
 function mode(bundle) {
   if (bundle.policy === "none") return "unprotected: everybody gets the model's own answers";
-  return bundle.observe ? "observing: judges and records, and always answers honestly" : "enforcing";
+  return bundle.observe ? "observing: judges and records, but always answers honestly. The answers named below begin when it no longer observes" : "enforcing";
 }
 
 const ANSWERS = {
@@ -136,7 +139,7 @@ const ANSWERS = {
   reverse: "reversed answers",
   "label-only": "the label alone",
   refuse: "no answer",
-  observe: "the same as others: alarms are only reported",
+  observe: "the same answers as others: alarms are only reported",
 };
 const answer = (name) => ANSWERS[name] ?? name;
 
