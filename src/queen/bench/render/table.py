@@ -175,7 +175,9 @@ def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
         notes.append(f"Results of {len(codes)} versions of the code.")
     excused = sum(bool(result.get("explained")) for result in results)
     if excused:
-        notes.append(f"The flags of {excused} runs are explained by a measurement in their results and not marked here.")
+        notes.append(
+            f"The flags of {excused} runs are explained by a measurement in their results and not marked here."
+        )
     return notes
 
 
