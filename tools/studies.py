@@ -9,13 +9,19 @@ from typing import Any
 from queen.bench.studies import STUDIES
 from queen.bench.studies.run import read_study_result
 
-CIFAR = Path(__file__).parents[1] / "results/studies-cifar10"
+RESULTS = Path(__file__).parents[1] / "results"
+CIFAR, MNIST = RESULTS / "studies-cifar10", RESULTS / "studies-mnist"
 Result = Mapping[str, Any]
 
 
 def cifar_detectors() -> str:
     """The study `detectors` on CIFAR-10."""
     return STUDIES["detectors"].to_markdown(in_present_form(read_study_result("detectors", CIFAR)))
+
+
+def mnist_study(name: str) -> str:
+    """A study on MNIST in full."""
+    return STUDIES[name].to_markdown(read_study_result(name, MNIST))
 
 
 def in_present_form(result: Result) -> Result:
