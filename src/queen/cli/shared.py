@@ -85,7 +85,7 @@ def choose_store(context: typer.Context, ledger: str | None, server: str | None)
     return (ledger, None) if typed[0] else (None, server)
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group that lists its commands with whole sentences, however narrow the terminal."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -96,7 +96,7 @@ class Group(TyperGroup):
 
 def make_group(summary: str, **options: Any) -> typer.Typer:
     """A group of commands. Help is plain text: in a frame there would be no room for the longer options."""
-    return typer.Typer(help=summary, cls=Group, no_args_is_help=True, rich_markup_mode=None, **options)
+    return typer.Typer(help=summary, cls=CommandGroup, no_args_is_help=True, rich_markup_mode=None, **options)
 
 
 app = make_group(
