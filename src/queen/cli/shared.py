@@ -207,8 +207,9 @@ def this_actor(name: str | None) -> str:
 
 
 def print_json(result: object) -> None:
-    """JSON on standard output, in visible ASCII."""
+    """JSON on standard output, in visible ASCII, and at once: somebody may read from a pipe, or the disk be full."""
     sys.stdout.write(json.dumps(result, indent=1).replace("\x7f", "\\u007f") + "\n")
+    sys.stdout.flush()
 
 
 def epilog(example: str, keys: str, *, listed: bool = False, sometimes: str = "") -> str:
