@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 import queen
-from tests.support.commands import FACTORY, as_json, run
+from tests.support.commands import FACTORY, as_json, invoke, run
 from tests.support.guards import fitted, queries, train_set, trained
 
 
@@ -71,6 +73,23 @@ def test_a_ledger_remembers_between_calls_and_for_each_client(here, tmp_path):
     assert [ask(*ledger), ask(*ledger, "--explain"), ask(*ledger)] == ["C", "D", "D"]
     assert ask(*ledger, "--client", "another") == "C"
     assert [ask(), ask()] == ["C", "C"]
+
+
+def test_who_is_accused_gets_no_label_and_exit_code_1(here, tmp_path):
+    np.save(tmp_path / "noise.npy", np.random.default_rng(0).random((100, 64), np.float32))
+    asked = invoke("ask", "watched", tmp_path / "noise.npy", "--client", "mallory", "--json")
+    found = json.loads(asked.stdout)
+    assert asked.exit_code == 1
+    assert asked.stderr.startswith("refused: client 'mallory' gets no answer to ")
+    assert 0 < sum(found["refused"]) < 100
+    for answers in (found["labels"], found["probabilities"]):
+        assert [answer is None for answer in answers] == found["refused"]
+
+
+@pytest.mark.parametrize("form", ["{}", "sqlite:///{}"])
+def test_a_ledger_has_the_addresses_that_it_has_elsewhere(here, tmp_path, form):
+    run("ask", "head", "one.npy", "--ledger", form.format(tmp_path / "ledger.sqlite"))
+    assert as_json("clients", "--ledger", tmp_path / "ledger.sqlite")[0]["name"] == "cli"
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def inside(here, monkeypatch) -> Path:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_every_command_shows_an_example_that_parses(command):
     shown = " ".join(invoke(command, "--help").stdout.split())
-    assert f"Example: queen bench {command}" in shown
+    assert f"Example: `queen bench {command}" in shown
     found = get_command(cli.app).commands["bench"].commands[command]
     words = shlex.split(found.epilog.partition("`")[2].partition("`")[0])
     assert words[:3] == ["queen", "bench", command]

@@ -52,7 +52,7 @@ def mistake(*args: object) -> str:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_every_command_shows_an_example_that_parses(command):
     shown = " ".join(run(command, "--help").stdout.split())
-    assert f"Example: queen keys {command}" in shown
+    assert f"Example: `queen keys {command}" in shown
     click_command = get_command(cli.app).commands["keys"].commands[command]
     words = shlex.split(click_command.epilog.partition("`")[2].partition("`")[0])
     assert words[:3] == ["queen", "keys", command]

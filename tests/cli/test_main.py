@@ -18,6 +18,7 @@ from queen import cli
 from queen.bundle.store import MANIFEST
 from tests.support.commands import FACTORY, protect_args, run
 from tests.support.paths import ROOT
+from tests.support.waiting import PATIENCE
 
 COMMANDS = [
     "demo", "protect", "ask", "inspect", "certify", "speed",
@@ -113,6 +114,7 @@ MISTAKES = {
     "protect, layer that is no head": protect_args("--head", "0"),
     "protect, argument without a value": protect_args("--arg", "width"),
     "protect, argument without a name": protect_args("--arg", "=32"),
+    "protect, factory that crashes": protect_args(factory="tests.support.commands:crash"),
     "protect, unknown argument": protect_args("--arg", "depth=3"),
     "protect, argument of another type": protect_args("--arg", "width=wide"),
     "protect, negative argument": protect_args("--arg", "width=-1"),
@@ -209,6 +211,7 @@ def test_a_mistake_says_what_is_wrong(here, exit_code, capsys):
         "protect, a network here and one elsewhere": "got both",
         "protect, nobody upstream": "cannot connect to 127.0.0.1:1: Connection refused",
         "protect, unknown network": "small_cnn",
+        "protect, factory that crashes": "cannot build 'tests.support.commands:crash': KeyError: 'width'",
         "protect, missing data": "cannot read data 'nowhere.npz': No such file or directory",
         "text for a query": "neither an .npy nor an .npz file",
         "several arrays for a query": "train.npz",
@@ -253,6 +256,16 @@ def test_the_program_ends_with_2_and_one_line_on_standard_error(files, tmp_path)
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert program("ask", cwd=tmp_path).returncode == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk here")
+@pytest.mark.parametrize("option", [[], ["--json"]], ids=["words", "json"])
+def test_a_full_disk_is_one_line(option):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "queen", "certify", *option]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (2, "error: No space left on device\n")
 
 
 @pytest.mark.slow

@@ -123,7 +123,9 @@ def test_a_client_may_have_a_budget_of_its_own(here, bundle):
     with_ledger.close()
     np.save("new.npy", queries()[100:120].numpy())
     ask = ["ask", bundle / "bundle", "new.npy", "--client", "alice", "--ledger", "c.sqlite"]
-    assert "budget of honest answers is spent" in mistake(*ask)
+    asked = invoke(*ask)
+    assert asked.exit_code == 1
+    assert "budget of honest answers is spent" in asked.stderr
     run("budget", "alice", "--off", "--ledger", "c.sqlite")
     assert run(*ask)
 
@@ -145,6 +147,33 @@ def test_a_budget_per_period_that_nobody_knows_is_refused_with_a_right_one(here,
 @pytest.mark.parametrize("options", [[], ["--off", "--extra-answers", "5"]], ids=["nothing", "both"])
 def test_a_budget_must_say_what_it_is(here, options):
     assert "--extra-answers, --threshold or both" in mistake("budget", "alice", "--ledger", "c.sqlite", *options)
+
+
+def test_the_ledger_that_a_server_keeps_here_needs_no_name(here, monkeypatch):
+    assert "say which clients" in mistake("clients")
+    run("allow", "monitoring", "--ledger", "c.sqlite")
+    for home in (Path(".queen"), Path("home")):
+        home.mkdir()
+        with closing(SqliteLedger(home / "ledger.sqlite")) as ledger:
+            ledger.allow(f"of {home}", "boss")
+    assert [line["name"] for line in as_json("clients")] == ["of .queen"]
+    monkeypatch.setenv("QUEEN_HOME", "home")
+    assert [line["name"] for line in as_json("clients")] == ["of home"]
+    assert len(as_json("clients", "--ledger", "c.sqlite")) == 3
+    monkeypatch.setenv("QUEEN_LEDGER", "c.sqlite")
+    assert len(as_json("clients")) == 3
+
+
+def test_what_changes_nothing_says_so(here):
+    ledger = ("--ledger", "c.sqlite")
+    assert run("allow", "alice", *ledger).stdout == "alice is on the allow-list\n"
+    assert run("allow", "alice", "--off", *ledger).stdout == "alice is no longer on the allow-list\n"
+    assert run("allow", "alice", "--off", *ledger).stdout == "alice was not on the allow-list\n"
+
+
+def test_an_event_that_is_marked_as_seen_is_said_to_be(here):
+    assert "event 1 is marked as seen" in run("alarms", "--acknowledge", "1", "--ledger", "c.sqlite").stderr
+    assert as_json("alarms", "--acknowledge", "1", "--ledger", "c.sqlite") == []
 
 
 @pytest.mark.parametrize("command", [["clients"], ["alarms"], ["pardon", "a"], ["allow", "a"]], ids=lambda c: c[0])

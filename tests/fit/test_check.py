@@ -160,3 +160,13 @@ def test_large_data_are_only_sampled():
 def test_a_layer_that_was_named_wrongly_is_named_again():
     found = queen.check(good(), digits(), head="nothing")
     assert [(one.what, one.expected) for one in found if one.stops] == [("head", "layer 'nothing' to make the logits")]
+
+
+@pytest.mark.parametrize(
+    "given", [lambda x: x, lambda x: (x.numpy(), np.zeros(len(x), int)), lambda x: x.double()], ids=["x", "pair", "64"]
+)
+def test_calibration_images_that_trained_the_model_are_counted(given):
+    new, trained_on = held_out()[0], digits()[0][:100]
+    found = queen.check(good(), digits(), calibration=given(torch.cat([new, trained_on])))
+    said = [one.got for one in found if one.expected == "images that did not train the model"]
+    assert said == [f"100 of {len(new) + 100} that did"]

@@ -507,3 +507,10 @@ def test_foreign_images_of_ones_own_tell_how_soon_they_are_caught():
     assert odd.report["alarm_after"]["0:1"]["median"] <= 60
     with pytest.raises(CalibrationError, match="your foreign images"):
         fit(policy="sentinel", calibration=x, foreign=train_set()[0])  # which look like calibration images
+
+
+def test_who_calibrates_with_training_images_is_warned_and_the_bundle_says_so():
+    x, y = train_set()
+    with pytest.warns(ProtectionWarning, match=f"{len(x)} of {len(x)} that did"):
+        guard = protect(trained("mlp"), (x, y), calibration=x, weak=True, mapping=QUICK)
+    assert any("images that did not train the model" in line for line in guard.report["warnings"])

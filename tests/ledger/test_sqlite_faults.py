@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import warnings
 from contextlib import closing
 from pathlib import Path
 
@@ -69,6 +70,15 @@ def test_a_relative_path_is_found_from_elsewhere(file: Path, monkeypatch: pytest
     judge(ledger)
     assert ledger.standing("alice").queries == 1
     ledger.close()
+
+
+@pytest.mark.parametrize("name", ["", "nowhere/ledger.sqlite", "text/ledger.sqlite"])
+def test_a_path_that_cannot_be_a_ledger_asks_about_its_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "text").write_text("no folder")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # one sentence is enough
+        with pytest.raises(LedgerError, match="is it a file, in a folder that is there and may be written"):
+            SqliteLedger(tmp_path / name)
 
 
 def test_a_ledger_without_a_file_works() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from torch import nn
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
@@ -37,6 +38,11 @@ def as_json(*args: object) -> Any:
     for keys in map(set, found if listed else [found]):
         assert every <= keys <= every | some
     return found
+
+
+def crash() -> nn.Module:
+    """A factory with a mistake."""
+    return {}["width"]
 
 
 @cache

@@ -18,7 +18,7 @@ from queen.cli import keys, ledger, bench  # noqa: F401
 # isort: on
 
 from queen.cli.shared import app, err, secret_warnings, visible
-from queen.errors import QueenError
+from queen.errors import QueenError, reason
 from queen.extras import missing
 
 __all__ = ["app", "main"]
@@ -38,6 +38,10 @@ def main() -> None:
         sys.exit(2)
     except QueenError as error:
         err.print(f"error: {' '.join(str(error).split())}", style="red", soft_wrap=True)
+        sys.exit(2)
+    except OSError as error:  # a full disk, say
+        where = f": '{error.filename}'" if error.filename else ""
+        err.print(f"error: {reason(error)}{where}", style="red", soft_wrap=True)
         sys.exit(2)
 
 

@@ -146,7 +146,8 @@ def plan(
         )
     for path, size in made.files:
         out.print(f"needs     {path}  {size / 2**20:.1f} MiB", soft_wrap=True)
-    out.print(f"together  {sum(size for _, size in made.files) / 2**20:.1f} MiB")
+    if made.files:
+        out.print(f"together  {sum(size for _, size in made.files) / 2**20:.1f} MiB")
 
 
 @bench.command(

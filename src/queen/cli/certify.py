@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from queen.bundle.bundle import Bundle
+    from queen.guard import Guard
     from queen.sentinel.power import AlarmAfter
 
 
@@ -100,16 +101,21 @@ def certify(
     if as_json:
         print_json(result)
         return
-    if asked or guard is None or guard.bundle.policy != "sentinel" or guard.bundle.limits.spends_classes:
+    _print(result, guard, spends=asked or guard is None or _spends_classes(guard.bundle))
+
+
+def _spends_classes(bundle: Bundle) -> bool:
+    """Whether Theorem 2, which chooses a radius for classes that are spent one day, says anything of this bundle."""
+    return bundle.policy != "sentinel" or bundle.limits.spends_classes
+
+
+def _print(result: dict[str, Any], guard: Guard | None, *, spends: bool) -> None:
+    """What matters first: the theorem where it applies, else the sentinel."""
+    if spends:
         lines = [(words, f"{result[name]:.6g}") for name, words in QUANTITIES.items()]
         print_table(("quantity", "value"), lines, left=1)
-        for statement in certificate.statements:
+        for statement in result["statements"]:
             out.print(f"- {statement}")
-    else:  # Theorem 2 chooses a radius for classes that are spent one day
-        out.print(
-            "- No class is ever spent under these limits: answers are counted instead. Theorem 2, which chooses a "
-            "radius for classes that can be spent, does not apply."
-        )
     if guard and guard.bundle.calibration:
         spent = guard.report["calibration_first_spent"]
         when = f"a first class is spent after {spent} of them" if spent is not None else "no class is spent"
@@ -120,6 +126,11 @@ def certify(
         out.print(
             f"- Verdict {letter}, {one['rows']} queries: no recovery below {one['bound']:.5f} (Theorem 3, estimated), "
             f"best recovery fitted {one['fitted']:.5f}, in squared error per query."
+        )
+    if not spends:
+        out.print(
+            "- No class is ever spent under these limits: answers are counted instead. Theorem 2, which chooses a "
+            "radius for classes that can be spent, does not apply."
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,11 +18,13 @@ from queen.cli.shared import (
     AdminKey,
     Client,
     Json,
+    LedgerHere,
     LedgerUrl,
     ServerUrl,
     app,
     choose_store,
     epilog,
+    err,
     is_typed,
     open_existing,
     out,
@@ -53,12 +56,16 @@ if TYPE_CHECKING:
 )
 def clients(
     context: typer.Context,
-    ledger: LedgerUrl = None,
+    ledger: LedgerHere = None,
     server: ServerUrl = None,
     key: AdminKey = None,
     as_json: Json = False,
 ) -> None:
-    """Where every client and group stands, the most suspicious first."""
+    """Where every client and group stands, the most suspicious first.
+
+    Wealth is the evidence that a client steals. It stays small for a benign one; whoever brings it to the bar of the
+    guard's certificate, some tens of thousands, is accused.
+    """
     with _open_store(context, ledger, server, key) as store:
         standings = store.standings()
         if as_json:
@@ -85,7 +92,7 @@ def clients(
 )
 def alarms(
     context: typer.Context,
-    ledger: LedgerUrl = None,
+    ledger: LedgerHere = None,
     server: ServerUrl = None,
     key: AdminKey = None,
     acknowledge: Annotated[int | None, typer.Option(help="Mark the event of this number as seen.")] = None,
@@ -101,6 +108,7 @@ def alarms(
     with _open_store(context, ledger, server, key, changes=acknowledge is not None) as store:
         if acknowledge is not None:
             store.acknowledge(acknowledge, this_actor(actor))
+            err.print(f"event {acknowledge} is marked as seen")
         events = store.events()
     events = [e for e in events if everything or (e.what in NOTICES and e.acknowledged is None)]
     if as_json:
@@ -130,7 +138,7 @@ def alarms(
 def pardon(
     context: typer.Context,
     client: Client,
-    ledger: LedgerUrl = None,
+    ledger: LedgerHere = None,
     server: ServerUrl = None,
     key: AdminKey = None,
     group: Annotated[bool, typer.Option("--group", help="The name is that of a group.")] = False,
@@ -153,7 +161,7 @@ def pardon(
 def allow(
     context: typer.Context,
     client: Client,
-    ledger: LedgerUrl = None,
+    ledger: LedgerHere = None,
     server: ServerUrl = None,
     key: AdminKey = None,
     off: Annotated[bool, typer.Option("--off", help="Take the client off the list.")] = False,
@@ -162,13 +170,13 @@ def allow(
 ) -> None:
     """Put a client on the allow-list: it is always answered honestly, and its queries do not count for its groups."""
     with _open_store(context, ledger, server, key, changes=True) as store:
-        known = store.standing(client).on_record
+        before = store.standing(client)
         store.allow(client, this_actor(actor), allowed=not off)
     if as_json:
-        print_json({"name": client, "allowed": not off, "known": known})
+        print_json({"name": client, "allowed": not off, "known": before.on_record})
         return
-    new = "" if known else NEVER_SEEN
-    out.print(f"{client}{new} is {'no longer ' if off else ''}on the allow-list")
+    state = "is" if not off else "is no longer" if before.allowed else "was not"
+    out.print(f"{client}{'' if before.on_record else NEVER_SEEN} {state} on the allow-list")
 
 
 @app.command(
@@ -177,7 +185,7 @@ def allow(
 def budget(
     context: typer.Context,
     client: Client,
-    ledger: LedgerUrl = None,
+    ledger: LedgerHere = None,
     server: ServerUrl = None,
     key: AdminKey = None,
     extra_answers: Annotated[
@@ -249,6 +257,9 @@ def _open_store(
     from queen.serve.lease import owner
 
     ledger, server = choose_store(context, ledger, server)
+    here = Path(os.environ.get("QUEEN_HOME") or ".queen") / "ledger.sqlite"
+    if ledger is None and server is None and here.is_file():
+        ledger = str(here)
     if (ledger is None) == (server is None):
         both = "" if ledger is None else ", not both (in the environment QUEEN_LEDGER and QUEEN_SERVER)"
         raise OptionError(f"say which clients: --ledger FILE (or redis://...), or --server http://HOST:PORT{both}")

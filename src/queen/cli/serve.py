@@ -58,7 +58,6 @@ def serve(kind: type[Settings], config: Path | None, as_json: bool, **given: Any
         def tell(address: str) -> None:
             if as_json:
                 print_json(_start_facts(settings) | {"rest": address})
-                sys.stdout.flush()
             else:
                 err.print(f"serving on {address}")
 
@@ -96,7 +95,6 @@ def _print_addresses(service: Service, ports: Ports) -> None:
 
 def _print_facts(service: Service, ports: Ports) -> None:
     print_json(_start_facts(service.settings, service, ports))
-    sys.stdout.flush()  # whoever waits for it reads from a pipe
 
 
 def _start_facts(settings: Settings, service: Service | None = None, ports: Ports | None = None) -> dict[str, Any]:

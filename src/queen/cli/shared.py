@@ -85,7 +85,7 @@ def choose_store(context: typer.Context, ledger: str | None, server: str | None)
     return (ledger, None) if typed[0] else (None, server)
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group that lists its commands with whole sentences, however narrow the terminal."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -96,7 +96,7 @@ class Group(TyperGroup):
 
 def make_group(summary: str, **options: Any) -> typer.Typer:
     """A group of commands. Help is plain text: in a frame there would be no room for the longer options."""
-    return typer.Typer(help=summary, cls=Group, no_args_is_help=True, rich_markup_mode=None, **options)
+    return typer.Typer(help=summary, cls=CommandGroup, no_args_is_help=True, rich_markup_mode=None, **options)
 
 
 app = make_group(
@@ -150,6 +150,16 @@ LedgerUrl = Annotated[
         show_default=False,
     ),
 ]
+LedgerHere = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        envvar="QUEEN_LEDGER",
+        help="Ledger of the guard: a SQLite file, sqlite:///FILE or redis://HOST; by default the one that a server "
+        "keeps here, .queen/ledger.sqlite.",
+        show_default=False,
+    ),
+]
 AllowVolatile = Annotated[
     bool, typer.Option("--allow-volatile", help="Accept a Redis that may lose what it has acknowledged.")
 ]
@@ -161,15 +171,21 @@ Client = Annotated[str, typer.Argument(help="Name of the client.", show_default=
 Actor = Annotated[str | None, typer.Option(help="Who does this, for the log; by default your user name.")]
 
 
-def open_existing(address: str, **options: Any) -> Ledger:
-    """The ledger at an address, which must exist already if it is a file; `options` are those of `open_ledger`."""
-    from queen.ledger import open_ledger
+def missing_file(address: str) -> Path | None:
+    """The file of the ledger at an address, if it is to be a file and is not there."""
     from queen.serve.lease import lease_path
 
     beside = lease_path(address)
-    if beside is not None and not beside.with_suffix("").is_file():
+    return None if beside is None or beside.with_suffix("").is_file() else beside.with_suffix("")
+
+
+def open_existing(address: str, **options: Any) -> Ledger:
+    """The ledger at an address, which must exist already if it is a file; `options` are those of `open_ledger`."""
+    from queen.ledger import open_ledger
+
+    if missing := missing_file(address):
         raise OptionError(
-            f"no ledger '{beside.with_suffix('')}': it is made by a server or a guard, for example "
+            f"no ledger '{missing}': it is made by a server or a guard, for example "
             "queen ask BUNDLE IMAGE --ledger FILE"
         )
     return open_ledger(address, **options)
@@ -191,8 +207,9 @@ def this_actor(name: str | None) -> str:
 
 
 def print_json(result: object) -> None:
-    """JSON on standard output, in visible ASCII."""
+    """JSON on standard output, in visible ASCII, and at once: somebody may read from a pipe, or the disk be full."""
     sys.stdout.write(json.dumps(result, indent=1).replace("\x7f", "\\u007f") + "\n")
+    sys.stdout.flush()
 
 
 def epilog(example: str, keys: str, *, listed: bool = False, sometimes: str = "") -> str:

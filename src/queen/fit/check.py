@@ -77,7 +77,7 @@ def _findings(
     yield from _check_repeats(module, sample)
     yield from check_answers(split, data, sample)
     if calibration is not None:
-        yield from check_calibration(split, numbered(calibration, module), sample)
+        yield from check_calibration(split, data, numbered(calibration, module), sample)
 
 
 def _check_module(model: Any, module: nn.Module) -> Iterator[Finding]:

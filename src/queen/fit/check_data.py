@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from math import sqrt
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from queen.fit.findings import Finding
 from queen.types import Inputs
 
 MOST = 10_000  # images that are tried
+ENOUGH_NUMBERS = 2000  # to tell an image by
 FEW = 10  # images per class, below which shadows share images
 NOT_FINITE = "find the inputs or the layer that make them: no answer can be given there"
 SIGMOID = "return what comes before the sigmoid; a model of several labels an image is no classifier to the guard"
@@ -118,19 +121,52 @@ def _check_accuracy(labels: np.ndarray, guesses: np.ndarray, counts: np.ndarray)
     yield Finding("accuracy", f"more than chance ({chance:.0%}) on the training data", f"{right:.0%}", fix)
 
 
-def check_calibration(split: Split, data: Images, like: Inputs) -> Iterator[Finding]:
-    """Whether there are calibration images enough of every class that the model predicts."""
+def check_calibration(split: Split, train: Data, data: Images, like: Inputs) -> Iterator[Finding]:
+    """Whether calibration images did not train the model, and are enough of every class that it predicts."""
     try:
         device = next(iter(inputs.tensors(like).values())).device
         guesses = torch.cat([_guesses(split, x, like, device) for x, _ in image_batches(data)])
     except (QueenError, RuntimeError) as error:
         yield Finding.of("calibration", error)
         return
+    if found := find_shared(train, data):
+        yield found
     counts = torch.bincount(guesses, minlength=split(like)[1].shape[1])
     few = (counts < ENOUGH).nonzero().flatten().tolist()
     if few:
         fix = "give more: evidence against thieves grows slowly there, and not at all where there are none"
         yield Finding("calibration", f"at least {ENOUGH} images predicted as each class", f"fewer as {_some(few)}", fix)
+
+
+def find_shared(train: Data, calibration: Images) -> Finding | None:
+    """What is wrong where calibration images also trained the model; one in a hundred may look alike by chance.
+
+    Up to 10,000 images of each are compared, and only if both are in memory: to read a Dataset once more could take as
+    long as all the rest.
+    """
+    known, pictures = set(_pictures(train)), _pictures(calibration)
+    shared = sum(picture in known for picture in pictures)
+    if shared <= len(pictures) / 100:
+        return None
+    fix = "benign clients will look more foreign than these and may be accused, whatever the certificate says"
+    return Finding("calibration", "images that did not train the model", f"{shared} of {len(pictures)} that did", fix)
+
+
+def _pictures(data: Images) -> list[bytes]:
+    """Digests of images, evenly spread; none of data that are not in memory."""
+    x = data[0] if isinstance(data, tuple) else data
+    if not isinstance(x, Tensor | np.ndarray | Mapping):
+        return []
+    parts = list(x.values()) if isinstance(x, Mapping) else [x]
+    rows = np.unique(np.linspace(0, len(parts[0]) - 1, min(MOST, len(parts[0]))).astype(int))
+    return [b"".join(_digest(part[row]) for part in parts) for row in rows.tolist()]
+
+
+def _digest(row: Any) -> bytes:
+    """Of some thousand numbers, in whatever precision they come."""
+    numbers = torch.as_tensor(row).detach().flatten()
+    some = numbers[:: max(1, len(numbers) // ENOUGH_NUMBERS)].cpu().float()
+    return sha256(some.numpy().tobytes()).digest()
 
 
 def _guesses(split: Split, x: Inputs, like: Inputs, device: torch.device) -> Tensor:

@@ -94,7 +94,12 @@ def read_model(name: str, args: Sequence[str], weights: Path | None) -> tuple[nn
     recipe = Recipe("queen.zoo:build", {"name": name, **known}) if name in NETWORKS else Recipe(name, known)
     if weights is None:
         raise OptionError(f"expected the trained weights of '{name}', --weights FILE.safetensors, got none")
-    model = attempt(recipe.build, f"cannot build '{name}'", TypeError, ValueError, RuntimeError)
+    try:
+        model = recipe.build()
+    except OptionError as error:
+        raise OptionError(f"cannot build '{name}': {error}") from error
+    except Exception as error:  # whatever a factory may raise
+        raise OptionError(f"cannot build '{name}': {type(error).__name__}: {reason(error)[:300]}") from error
     state = read_weights(weights)
     attempt(lambda: model.load_state_dict(state), f"'{weights}' does not fit '{name}'", RuntimeError)
     return model, recipe

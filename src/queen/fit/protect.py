@@ -24,6 +24,7 @@ from queen.errors import (
     ProtectionWarning,
 )
 from queen.fit.calibrate import calibrate_bundle
+from queen.fit.check_data import find_shared
 from queen.fit.data import Data, Images
 from queen.fit.entrance import (
     describe,
@@ -170,6 +171,8 @@ def protect(
                     seed=seed,
                 )
         bundle = bundle.with_options(policy=chosen, limits=limits)  # last: the sentinel's policy needs a calibration
+        if calibration is not None and not isinstance(calibration, str):
+            _warn_of_shared(bundle, train_data, calibration)
         weakness = bundle.weakness()
         if weakness and not weak:
             raise CalibrationError(f"{weakness}; or take it as it is: weak=True (--weak)")
@@ -201,6 +204,14 @@ def _check_options(
     if not isinstance(seed, int):
         raise OptionError(f"seed must be an integer, got {seed!r}")
     return policy, settings
+
+
+def _warn_of_shared(bundle: Bundle, train: Data, calibration: Images) -> None:
+    """Warn, and say in the report, if calibration images trained the model: who gives such has hardly meant to."""
+    if found := find_shared(train, calibration):
+        text = f"expected {found.what} {found.expected}, got {found.got}: {found.fix}"
+        bundle.report["warnings"].append(f"calibration: {text}")
+        warn(text, ProtectionWarning, stacklevel=3)
 
 
 def _extract(split: Split, data: Data, sample: Inputs, show: Progress, *, keep_inputs: bool) -> ModelOutputs:

@@ -24,6 +24,10 @@ COLUMNS_OF = {
     3: {"seen.id"},
 }
 APPLICATION_ID = 0x5145454E  # "QEEN", so that another program's database is refused by name
+QUESTIONS = {  # that may help, by SQLite's code
+    sqlite3.SQLITE_ERROR: "has another version of queen changed it",
+    sqlite3.SQLITE_CANTOPEN: "is it a file, in a folder that is there and may be written",
+}
 PATIENCE = 600.0  # seconds that another process may take to migrate the file
 # Version 3 had one ring of 1,024 rows a scope, `seen`: pictures, and the digest of each that was answered (else 0). Its
 # pictures stay in their slots; digests are numbered anew, from the oldest. Wealth was that of another kind of test.
@@ -57,8 +61,8 @@ def named_errors(path: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        is_about_tables = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
-        ask = "has another version of queen changed it" if is_about_tables else "is the file locked, read-only or full"
+        code = getattr(error, "sqlite_errorcode", 0)
+        ask = QUESTIONS.get(code, "is the file locked, read-only or full")
         raise LedgerError(f"ledger '{path}' failed: {error}. Nothing was recorded; {ask}?") from error
 
 
@@ -76,7 +80,7 @@ def make_private(path: str) -> None:
         try:
             if os.stat(file).st_mode & 0o077:
                 os.chmod(file, 0o600)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             warnings.warn(
