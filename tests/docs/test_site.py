@@ -94,6 +94,12 @@ def test_every_link_leads_to_a_page_and_every_anchor_to_a_heading(pages):
     assert broken == []
 
 
+def test_every_list_is_a_list(pages):
+    """Code hosts read a list right after a paragraph, or one indented by three, as a list; the site does not."""
+    lost = re.compile(r"<p>(?:(?!</p>).)*?\n(?:[-*]|\d+\.) |<li>\s*(?:<p>)?\s*<ul>", re.DOTALL)
+    assert [path.name for path in pages if lost.search(path.read_text())] == []
+
+
 def test_no_page_speaks_of_the_machine_it_was_built_on(site):
     texts = [path for pattern in ("*.html", "*.json", "*.js") for path in site.rglob(pattern)]
     assert [path.name for path in texts if str(ROOT) in path.read_text()] == []

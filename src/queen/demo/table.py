@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queen.bench.render.markdown import markdown_table
+from queen.bench.render.markdown import markdown_list, markdown_table
 from queen.bench.render.table import EXPLAINED, FLAG, MARKS
 from queen.demo.summary import COLUMNS, BestThief, best_thief, best_thieves
 from queen.sentinel.statement import reword
@@ -272,8 +272,7 @@ def adaptive_markdown(results: Results) -> str:
 def _markdown(tables: Iterable[DemoTable]) -> str:
     return "\n".join(
         (f"**{table.title}**\n\n" if table.title else "")
-        + f"{markdown_table(table.header, table.rows)}\n"
-        + "".join(f"- {note}\n" for note in table.notes)
+        + f"{markdown_table(table.header, table.rows)}\n{markdown_list(table.notes)}"
         for table in tables
     )
 

@@ -75,7 +75,7 @@ def test_a_column_with_missing_attacks_says_how_many_and_which():
     assert "| 2 of 12 | 0 |" in text
     assert "| 12 of 12 | 0 |" in text
     assert (
-        "Not run yet of queen: knockoff label_only, s4l, smoothing, ddae, ddae_plus; "
+        "Not run yet on queen: knockoff label_only, s4l, smoothing, ddae, ddae_plus; "
         "jbda_tr direct, label_only, ddae, ddae_plus, pbayes." in text
     )
     assert "Not run yet at all: mad." in text

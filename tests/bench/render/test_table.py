@@ -215,7 +215,7 @@ def test_markdown_has_as_many_cells_in_every_line():
     assert {len(cells(line)) for line in lines} == {2 + len(table.columns)}
     assert set("".join(cells(lines[1]))) <= set(" -")
     notes = [line[2:] for line in text.splitlines() if line.startswith("- ")]
-    assert notes == list(table.notes)
+    assert notes == ["\\" * note.startswith("*") + note for note in table.notes]  # a star begins no list
     assert text.endswith("\n")
 
 

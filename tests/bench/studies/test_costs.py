@@ -100,7 +100,7 @@ def test_the_table_shows_medians_honest_answers_and_what_is_flagged():
     assert "| none | 10 | 62.5 | 0.375 | 10.0 | 12.5 | 50.0 ± 0.0* (8) |" in shown
     assert "| none | 20 | - | - | - | - | - (0) |" in shown
     assert f"- \\* {bad}: 1 of 4 runs." in shown
-    assert "Flags of 1 runs are explained" in shown
+    assert "The flags of 1 runs are explained" in shown
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queen.bench.render.leaderboard import DASH, PAPERS_CELLS, Result, name_cells
-from queen.bench.render.markdown import markdown_table
+from queen.bench.render.markdown import markdown_list, markdown_table
 from queen.bench.render.table import FLAG, Entry, make_entry, sort_by
 from queen.defenses import DEFENSES
 
@@ -111,11 +111,11 @@ def accuracy_markdown(results: Sequence[Result], paper: Paper) -> str:
         rows.append(("", name, *(_side_by_side(a, b, ACCURACY_MARGIN) for a, b in zip(best, printed, strict=True))))
     rows.append(("", "benign accuracy, one client", *(_benign(results, paper, column) for column in columns)))
     notes = [
-        f"Ours / the paper's, in percent. {MORE} ours is more than {ACCURACY_MARGIN:g} points higher, {LESS} lower. "
-        "The paper's networks start from ImageNet weights and ours from nothing, so levels differ without any defense; "
-        "the next table allows for that.",
-        f"{COLLAPSED} the paper's figure is exactly one class's share of the test set, which is what a thief has that "
-        "gives every image the same label.",
+        f"Each entry: our figure / the paper's, in percent. {MORE} ours is more than {ACCURACY_MARGIN:g} points "
+        f"higher, {LESS} lower. The paper's networks start from ImageNet weights, ours from nothing. So the levels "
+        "differ even without a defense; the next table corrects for that.",
+        f"{COLLAPSED} the paper's figure is exactly the share of one class in the test set: this is what a thief gets "
+        "that gives every image the same label.",
         *_lacking(pairs, columns, paper),
     ]
     return _with_notes(markdown_table(("query", "attack", *columns), rows), notes)
@@ -128,10 +128,10 @@ def share_markdown(results: Sequence[Result], paper: Paper) -> str:
         pairs, columns, lambda pair: _side_by_side(pair.share, pair.their_share, SHARE_MARGIN, pair, digits=0)
     )
     notes = [
-        "Accuracy above chance as a percentage of what the best undefended thief with the same queries has, ours / the "
-        f"paper's: what a defense leaves, wherever networks start. {MORE} ours is more than {SHARE_MARGIN:g} points "
-        f"higher, {LESS} lower: twice the margin of the table above, since a point of JBDA-TR's weak thieves is two of "
-        "their share.",
+        "What a defense leaves to a thief, wherever networks start: its accuracy above chance, in percent of what the "
+        "best undefended thief with the same queries has. Each entry: our figure / the paper's. "
+        f"{MORE} ours is more than {SHARE_MARGIN:g} points higher, {LESS} lower. This is twice the margin of the table "
+        "above, because one point of JBDA-TR's weak thieves is two points of their share.",
     ]
     return _with_notes(markdown_table(("query", "attack", *columns), rows), notes)
 
@@ -197,4 +197,4 @@ def _lacking(pairs: Sequence[Pair], columns: Sequence[str], paper: Paper) -> lis
 
 
 def _with_notes(table: str, notes: Iterable[str]) -> str:
-    return f"{table}\n" + "".join(f"- {note}\n" for note in notes)
+    return f"{table}\n{markdown_list(notes)}"

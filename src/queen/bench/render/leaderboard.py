@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queen.attacks import ATTACKS, QUERIES
-from queen.bench.render.markdown import markdown_table
+from queen.bench.render.markdown import markdown_list, markdown_table
 from queen.bench.render.table import (
     ENCODER,
     EXPLAINED,
@@ -175,8 +175,7 @@ def leaderboard_markdown(board: Leaderboard) -> str:
     encoders = any(standing.encoder for standing in board.standings)
     columns = [place for place, name in enumerate(HEADER) if encoders or name != "with the victim's encoder"]
     rows = [[row[place] for place in columns] for row in map(_row, board.standings)]
-    notes = "".join(f"- {note}\n" for note in _notes(board))
-    return f"{markdown_table([HEADER[place] for place in columns], rows)}\n{notes}"
+    return f"{markdown_table([HEADER[place] for place in columns], rows)}\n{markdown_list(_notes(board))}"
 
 
 def _row(one: BoardRow) -> tuple[str, ...]:
@@ -207,24 +206,28 @@ def _text(value: float | None, form: Callable[[float], str]) -> str:
 
 def _notes(board: Leaderboard) -> list[str]:
     notes = [
-        "Best thief: the highest accuracy of a copy in percent, over all attacks that were run; the lowest first. The "
-        f"victim has {board.victim:.1%}, always guessing one class {board.chance:.1%}.",
-        "One client sends the whole test set, what is refused counts as wrong; distortion is the mean L1 distance of "
-        "what it is answered from the victim's own answers. Honest answers leaked: unchanged ones (or rounded, where "
-        "the policy rounds) that `direct` gets with `knockoff`; a changed answer can still give the label away. Time: "
-        "of a query, as a multiple of the undefended one, where it was measured with the column's own settings.",
+        "Best thief: the highest accuracy of a copy in percent, over all attacks that were run. The best defense "
+        f"comes first. The victim has {board.victim:.1%}, always guessing one class {board.chance:.1%}.",
+        "One client sends the whole test set; a refused query counts as wrong. Distortion: the mean L1 distance from "
+        "its answers to the victim's own. Honest answers leaked: how many unchanged answers (rounded, where the policy "
+        "rounds) `direct` gets with `knockoff`; a changed answer can still give the label away. Time: of one query, "
+        "where the undefended victim takes 1, if it was measured with the settings of this row.",
     ]
     shown = {letter for one in board.standings for best in (one.best, one.encoder) if best for letter in best.attack}
     notes += [f"{mark} {EXPLAINED[mark]}" for mark in MARKS.values() if mark in shown]
     if ENCODER in shown:
-        notes.append("Owners of the victim's encoder count apart: they start with most of the model.")
+        notes.append(
+            "Thieves that own the victim's encoder have a column of their own: they start with most of the model."
+        )
     if any(one.flagged for one in board.standings):
-        notes.append(f"{FLAG} flagged: a run that proves nothing, since its thief failed for another reason.")
+        notes.append(
+            f"{FLAG} flagged: a run that proves nothing, because its thief failed for another reason than the defense."
+        )
     lacking: dict[str, list[str]] = {}
     for one in board.standings:
         if one.untried:
             lacking.setdefault(name_cells(one.untried), []).append(one.column)
-    notes += [f"Not run yet of {', '.join(columns)}: {cells}." for cells, columns in lacking.items()]
+    notes += [f"Not run yet on {', '.join(columns)}: {cells}." for cells, columns in lacking.items()]
     few_seeds = [one.column for one in board.standings if len(one.missing) > len(one.untried)]
     if few_seeds:
         notes.append(f"Not run yet with all their seeds: some attacks on {', '.join(few_seeds)}.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queen.attacks import ATTACKS, QUERIES
-from queen.bench.render.markdown import markdown_table
+from queen.bench.render.markdown import markdown_list, markdown_table
 from queen.defenses import DEFENSES
 from queen.errors import OptionError
 
@@ -175,9 +175,7 @@ def _notes(results: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
         notes.append(f"Results of {len(codes)} versions of the code.")
     excused = sum(bool(result.get("explained")) for result in results)
     if excused:
-        notes.append(
-            f"The flags of {excused} runs are explained by a measurement in their results and not marked here."
-        )
+        notes.append(f"The flags of {excused} runs are explained by measurements in their results and not marked here.")
     return notes
 
 
@@ -225,8 +223,7 @@ def to_json(table: Table) -> dict[str, Any]:
 def to_markdown(table: Table) -> str:
     """The table for documents."""
     rows = [(row.query, row.name, *row.texts()) for row in table.rows]
-    listed = "".join(f"- {note}\n" for note in table.notes)
-    return f"{markdown_table(('query', 'attack', *table.columns), rows)}\n{listed}"
+    return f"{markdown_table(('query', 'attack', *table.columns), rows)}\n{markdown_list(table.notes)}"
 
 
 LATEX = {letter: f"\\{letter}" for letter in "_%&#${}"} | {

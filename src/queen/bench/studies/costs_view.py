@@ -75,10 +75,10 @@ def to_markdown(result: Result) -> str:
     table = markdown_table(header, _lines(result, parameters["defenses"], pools))
     right, chance = (percent(result["protectee"][name]) for name in ("accuracy", "chance"))
     return (
-        f"{table}\nIn percent, but for distances, which are from 0 to 2. Benign: median over {parameters['orders']} "
-        "orders; a refused query counts as wrong, distance and calibration error are over those answered. Thieves: "
-        f"direct, seeds {parameters['seeds']}; in brackets how many honest answers they had got. The victim has "
-        f"{right}, always guessing one class {chance}.\n{''.join(_notes(result))}"
+        f"{table}\nIn percent, except for distances, which are from 0 to 2. Benign: median over {parameters['orders']} "
+        "orders; a refused query counts as wrong, and is left out of distance and calibration error. Thieves: "
+        f"direct, seeds {parameters['seeds']}; in brackets the number of honest answers that they got. The victim has "
+        f"{right}, always guessing one class {chance}.\n\n{''.join(_notes(result))}"
     )
 
 
@@ -114,4 +114,4 @@ def _notes(result: Result) -> Iterator[str]:
         yield f"- \\* {flag}: {count} of {len(runs)} runs.\n"
     excused = sum(bool(explained) for point in points for explained in point["explained"])
     if excused:
-        yield f"- Flags of {excused} runs are explained by a measurement in the result, and not marked here.\n"
+        yield f"- The flags of {excused} runs are explained by measurements in their results and not marked here.\n"

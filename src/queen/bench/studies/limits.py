@@ -201,9 +201,9 @@ def _radius_markdown(result: Result) -> str:
 def _sweep_markdown(result: Result, header: str, fixed: str, summarise: Callable[[Sequence[Result]], str]) -> str:
     """The table, the fixed limit, and one sentence per pool and defense."""
     parameters, rows = result["config"]["parameters"], result["rows"]
-    unit = " Radii in units of the map." if parameters.get("absolute_radius") else ""
+    unit = " Radii are in units of the map." if parameters.get("absolute_radius") else ""
     about = f"{fixed.capitalize()} {parameters[fixed]:g}, {rows[0]['queries']} queries, seeds {parameters['seeds']}."
-    about += f"{unit}\n"
+    about += f"{unit}\n\n"
     sentences = []
     for pool, defense in product(parameters["pools"], parameters["defenses"]):
         own = [row for row in rows if (row["pool"], row["defense"]) == (pool, defense)]
