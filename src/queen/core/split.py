@@ -29,8 +29,11 @@ def run_model(model: nn.Module, x: Inputs) -> Tensor:
     return output
 
 
-def id_bounds(model: nn.Module) -> tuple[int | None, int | None]:
-    """The size of a model's vocabulary and the length of its longest text; None where the model does not say."""
+def id_bounds(model: nn.Module) -> tuple[int | None, int | None] | None:
+    """The size of a model's vocabulary and the length of its longest text, None where the model does not say; None
+    instead of both if whole numbers are no token ids to it."""
+    if getattr(model, "takes_rows", False):
+        return None
     getter = getattr(model, "get_input_embeddings", None)
     table = getter() if callable(getter) else next((m for m in model.modules() if isinstance(m, nn.Embedding)), None)
     vocabulary = getattr(table, "num_embeddings", None)

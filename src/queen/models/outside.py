@@ -47,6 +47,7 @@ class OutsideModel(nn.Module):
     """
 
     library = ""
+    takes_rows = False  # whether its inputs are rows of a table, whose whole numbers are no token ids
     centre: Tensor
     spread: Tensor
 
@@ -56,6 +57,7 @@ class OutsideModel(nn.Module):
         if classes < 2:
             raise OptionError(f"expected a classifier of at least 2 classes, got {classes}")
         self.gives, self.columns = gives, columns
+        self.takes_rows = self.takes_rows or columns > 0
         self.head = nn.Linear(features or classes + columns, classes)
         with torch.no_grad():
             self.head.weight.copy_(torch.eye(*self.head.weight.shape))

@@ -22,6 +22,7 @@ class XgboostModel(StoredModel):
     """Boosted trees: logits alone, since trees have no features. The trees travel as xgboost itself writes them."""
 
     library = "xgboost"
+    takes_rows = True
 
     def __init__(self, file: bytes | int, width: int, classes: int, columns: int) -> None:
         """`width` is how many columns it takes, `columns` how many the guard looks at: these or none."""
