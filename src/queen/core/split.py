@@ -140,10 +140,10 @@ def is_softmax_of(logits: Tensor, answers: Tensor) -> bool:
     return is_same(wanted, answers.float()) or (bool((answers <= 0).all()) and is_same(wanted, answers.float().exp()))
 
 
-def on_simplex(rows: Tensor) -> bool:
-    """Whether every row (n, K) is a probability distribution."""
+def on_simplex(rows: Tensor, slack: float = ROUNDING) -> bool:
+    """Whether every row (n, K) is a probability distribution, but for the rounding of its sum."""
     numbers = rows.double()
-    return bool((numbers >= 0).all() and ((numbers.sum(1) - 1).abs() <= ROUNDING).all())
+    return bool((numbers >= 0).all() and ((numbers.sum(1) - 1).abs() <= slack).all())
 
 
 def _last_linear(model: nn.Module, sample: Inputs) -> str:
