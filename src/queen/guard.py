@@ -126,7 +126,7 @@ class Guard:
     def check(self, x: Inputs) -> Inputs:
         """The batch in the model's precision, or an error that says what is wrong with it."""
         x = inputs.check(x, self.bundle.probe.x, self.bundle.input_range)
-        inputs.check_ids(x, *self._id_bounds)
+        inputs.check_ids(x, self._id_bounds)
         return x
 
     def _run(self, x: Inputs) -> tuple[Tensor, Tensor]:

@@ -89,6 +89,37 @@ def test_classes_of_other_names_are_understood(quick):
         queen.protect(estimator, (x[:300], y[:300]), **quick)
 
 
+@pytest.mark.parametrize("kind", [float, bool, object], ids=["floats", "truths", "objects"])
+def test_labels_of_every_kind_that_an_estimator_takes_are_understood(kind, quick):
+    x, y = cancer()
+    labels = np.array(["malignant", "benign"])[y].astype(object) if kind is object else y.astype(kind)
+    estimator = make_pipeline(StandardScaler(), LogisticRegression()).fit(x[:300], labels[:300])
+    guard = queen.protect(estimator, (x[:300], labels[:300]), calibration=x[300:], **quick)
+    assert guard.bundle.class_names == tuple(map(str, estimator.classes_))
+    assert not queen.check(estimator, (x[:300], labels[:300])).stops
+    with pytest.raises(LabelError, match="fitted with"):
+        queen.protect(estimator, (x[:300], y[:300] + 7), **quick)
+
+
+def test_whole_numbers_of_a_table_are_no_token_ids(known, unseen, quick):
+    x, asked = ((part * 16).astype(np.int64) - 8 for part in (known[0], unseen))
+    forest = RandomForestClassifier(20, random_state=0).fit(x, known[1])
+    guard = queen.protect(forest, (x, known[1]), calibration=asked[:300], **quick)
+    assert np.array_equal(
+        guard.answer(asked[300:310], client="a").probabilities.argmax(1), forest.predict(asked[300:310])
+    )
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: make_pipeline(StandardScaler(), one)], ids=["", "pipe"])
+def test_decisions_of_pairs_of_classes_are_refused_with_the_way_out(wrap, known):
+    x, y = known[0][known[1] < 3], known[1][known[1] < 3]  # of three classes there are three pairs
+    model = wrap(SVC(decision_function_shape="ovo")).fit(x, y)
+    with pytest.raises(DtypeError, match="decision_function_shape='ovr' of SVC"):
+        as_module(model)
+    with pytest.raises(DtypeError, match="decision_function_shape"):
+        as_module(SVC(decision_function_shape="ovo").fit(*known))
+
+
 def test_a_table_with_named_columns_is_asked_by_name():
     pandas = pytest.importorskip("pandas")
     x, y = cancer()

@@ -11,13 +11,16 @@ import onnxruntime as runtime
 import pytest
 import torch
 from onnx import TensorProto
+from sklearn.linear_model import LogisticRegression
 
 import queen
 from queen.core.split import find_split
-from queen.errors import BundleModelError, DtypeError, OptionError, ShapeError
+from queen.errors import BundleModelError, DtypeError, HeadError, OptionError, ShapeError
 from queen.models import as_module
+from queen.models.graph import Graph
+from tests.models.conftest import cancer
 from tests.support.guards import held_out, train_set, trained
-from tests.support.onnx_models import ENDINGS, make_onnx
+from tests.support.onnx_models import ENDINGS, make_onnx, one_answer, zip_rows
 
 READABLE = ["gemm", "gemm scaled", "matmul", "matmul turned", "identity", "softmax", "log softmax"]
 
@@ -81,6 +84,63 @@ def test_weights_in_files_beside_it_are_taken_along(tmp_path):
     assert torch.allclose(module(x), logits_of(x), atol=1e-5)
     with pytest.raises(OptionError, match=r"m\.data"):
         as_module(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("ending", ["softmax", "hidden softmax"])
+def test_rows_of_dictionaries_are_read_where_they_are_tensors_still(ending, quick, unseen):
+    names = [f"digit {k}" for k in range(10)]
+    file, (x, y) = zip_rows(make_onnx(ending), names), train_set()
+    labels = np.array(names)[y.numpy()]
+    guard = queen.protect(file, (x.numpy(), labels), calibration=unseen[:300], **quick)
+    assert guard.bundle.class_names == tuple(names)
+    answers = guard.fresh(observe=True).answer(unseen[300:310], client="a").probabilities
+    expected = logits_of(torch.from_numpy(unseen[300:310])).softmax(1).numpy()
+    assert np.abs(answers - expected).max() < 1e-3
+    assert as_module(file, output="rows").gives == as_module(make_onnx(ending)).gives
+    assert as_module(zip_rows(make_onnx(ending), list(range(10)))).class_names is None
+
+
+def test_one_answer_of_two_classes_becomes_two_logits(tmp_path, quick):
+    x, y = cancer()
+    x = ((x - x.mean(0)) / x.std(0)).astype(np.float32)
+    known = LogisticRegression().fit(x[:300], y[:300])
+    weight, bias = known.coef_[0], known.intercept_[0]
+    for last in ("Sigmoid", ""):
+        guard = queen.protect(one_answer(weight, bias, last=last), (x[:300], y[:300]), calibration=x[300:450], **quick)
+        assert "features and logits" in guard.report["model"]
+        answers = guard.fresh(observe=True).answer(x[450:], client="a").probabilities
+        assert np.abs(answers - known.predict_proba(x[450:])).max() < 1e-5
+    guard.save(tmp_path / "b")
+    assert np.array_equal(queen.load(tmp_path / "b", observe=True).answer(x[450:], client="a").probabilities, answers)
+
+
+@pytest.mark.parametrize("gives", ["logits", "probabilities"])
+def test_one_answer_that_may_be_anything_must_be_named(gives):
+    weight, x = np.ones(4) / 4, torch.rand(6, 4)
+    file = one_answer(weight, 0.0, last="Abs")
+    with pytest.raises(HeadError, match="gives='logits'"):
+        find_split(as_module(file), x)
+    second = as_module(file, gives=gives)(x).softmax(1)[:, 1]
+    assert torch.allclose(second, x.mean(1) if gives == "probabilities" else x.mean(1).sigmoid(), atol=1e-6)
+
+
+def test_operations_of_other_domains_are_not_taken_for_those_of_the_same_name():
+    ending = Graph(one_answer(np.ones(4), 0.0, domain="strangers")).ending("y", single=True)
+    assert (ending.logits, ending.head, ending.squashed) == ("y", None, False)
+
+
+def test_columns_of_whole_numbers_are_looked_at_if_told_to():
+    file = make_onnx("hidden softmax", dtype=TensorProto.INT64)
+    assert as_module(file).columns == 0  # they may be token ids
+    module = as_module(file, columns=64)
+    assert (module.columns, module.takes_rows) == (64, True)
+    with pytest.raises(OptionError, match="columns must be 0 or"):
+        as_module(file, columns=3)
+
+
+def test_what_is_called_probabilities_must_be():
+    with pytest.raises(HeadError, match=r"do not add up to 1: .*gives='logits'"):
+        as_module(make_onnx("gemm"), gives="probabilities")(held_out()[0][:5])
 
 
 def test_weights_outside_the_folder_are_refused(tmp_path):

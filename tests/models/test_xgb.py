@@ -25,13 +25,21 @@ def test_margins_are_logits_of_many_and_of_two_classes(known, unseen):
         assert np.abs(logits.softmax(1).numpy() - model.predict_proba(asked)).max() < 1e-6
 
 
-def test_a_booster_stopped_early_ends_at_its_best_tree(known, unseen):
+def test_a_classifier_stopped_early_ends_at_its_best_tree_and_a_booster_at_its_last(known, unseen):
     model = xgboost.XGBClassifier(n_estimators=60, learning_rate=1.0, early_stopping_rounds=2, n_jobs=1)
     model.fit(*known, eval_set=[(unseen[:100], np.zeros(100))], verbose=False)
-    assert model.best_iteration < model.get_booster().num_boosted_rounds() - 1
-    for given in (model, model.get_booster()):
-        answers = as_module(given)(torch.from_numpy(unseen[:20])).softmax(1).numpy()
-        assert np.abs(answers - model.predict_proba(unseen[:20])).max() < 1e-6
+    booster, asked = model.get_booster(), unseen[:20]
+    assert model.best_iteration < booster.num_boosted_rounds() - 1
+    for given, said in ((model, model.predict_proba(asked)), (booster, booster.predict(xgboost.DMatrix(asked)))):
+        assert np.abs(as_module(given)(torch.from_numpy(asked)).softmax(1).numpy() - said).max() < 1e-6
+
+
+@pytest.mark.parametrize("options", [{"missing": 0.0}, {"booster": "gblinear"}], ids=["missing", "linear"])
+def test_a_classifier_answers_as_its_own_options_say_also_out_of_a_bundle(options, known, unseen, quick, tmp_path):
+    model, asked = trees(*known, **options), unseen[300:320]
+    queen.protect(model, known, calibration=unseen[:300], **quick).save(tmp_path / "b")
+    answers = queen.load(tmp_path / "b", observe=True, digits=None).answer(asked, client="a").probabilities
+    assert np.abs(answers - model.predict_proba(asked)).max() < 1e-5
 
 
 def test_a_bundle_holds_the_trees(known, unseen, quick, tmp_path):
@@ -51,3 +59,7 @@ def test_a_bundle_holds_the_trees(known, unseen, quick, tmp_path):
 def test_what_does_not_classify_is_refused(known):
     with pytest.raises(DtypeError, match="reg:squarederror"):
         as_module(xgboost.XGBRegressor(n_estimators=2).fit(*known))
+    with pytest.raises(DtypeError, match=r"fit\(x, y\) first"):
+        as_module(xgboost.XGBClassifier())
+    with pytest.raises(DtypeError, match=r"fit\(x, y\) first"):
+        as_module(xgboost.Booster())

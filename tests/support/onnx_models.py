@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -38,6 +40,34 @@ ENDINGS: dict[str, list[onnx.NodeProto]] = {
         helper.make_node("Div", ["e", "s"], ["y"]),
     ],
 }
+
+
+def zip_rows(model: bytes, keys: Sequence[str | int]) -> bytes:
+    """The same file, whose answers are rows of dictionaries, as exporters of scikit-learn write them by default."""
+    zipped = onnx.load_from_string(model)
+    kind = "strings" if isinstance(keys[0], str) else "int64s"
+    options = {f"classlabels_{kind}": list(keys)}
+    zipped.graph.node.append(helper.make_node("ZipMap", ["y"], ["rows"], domain="ai.onnx.ml", **options))
+    key = TensorProto.STRING if kind == "strings" else TensorProto.INT64
+    row = helper.make_map_type_proto(key, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    zipped.graph.output[0].CopyFrom(helper.make_value_info("rows", helper.make_sequence_type_proto(row)))
+    zipped.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return bytes(zipped.SerializeToString())
+
+
+def one_answer(w: np.ndarray, b: float, *, last: str = "Sigmoid", domain: str = "") -> bytes:
+    """A classifier of two classes that answers with a single number (n, 1): the weights w (D,) of a linear layer, and
+    what comes after it (nothing, if that is empty)."""
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["z" if last else "y"])]
+    if last:
+        nodes.append(helper.make_node(last, ["z"], ["y"], domain=domain))
+    constants = {"w": w.reshape(-1, 1).astype(np.float32), "b": np.array([b], np.float32)}
+    tensors = [numpy_helper.from_array(v, k) for k, v in constants.items()]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", len(w)])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1])]
+    graph = helper.make_graph(nodes, "one", inputs, outputs, tensors)
+    opsets = [helper.make_opsetid("", 17), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
 def make_onnx(ending: str = "gemm", *, rows: int | str = "n", dtype: int = TensorProto.FLOAT) -> bytes:

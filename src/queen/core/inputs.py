@@ -102,8 +102,14 @@ def check(x: object, like: Inputs, span: tuple[float, float] | None = None) -> I
     return _check_one(x, like, "x", span)
 
 
-def check_ids(x: Inputs, vocabulary: int | None, longest: int | None) -> None:
-    """Refuse token ids (named `input_ids`, or the only tensor) that a model cannot look up: on a GPU that is fatal."""
+def check_ids(x: Inputs, bounds: tuple[int | None, int | None] | None) -> None:
+    """Refuse token ids (named `input_ids`, or the only tensor) that a model cannot look up: on a GPU that is fatal.
+
+    `bounds` are those of `queen.core.split.id_bounds`.
+    """
+    if bounds is None:
+        return
+    vocabulary, longest = bounds
     named = x.get("input_ids") if isinstance(x, Mapping) else x
     if named is None or not is_of_any_length(named):
         return

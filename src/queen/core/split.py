@@ -29,8 +29,11 @@ def run_model(model: nn.Module, x: Inputs) -> Tensor:
     return output
 
 
-def id_bounds(model: nn.Module) -> tuple[int | None, int | None]:
-    """The size of a model's vocabulary and the length of its longest text; None where the model does not say."""
+def id_bounds(model: nn.Module) -> tuple[int | None, int | None] | None:
+    """The size of a model's vocabulary and the length of its longest text, None where the model does not say; None
+    instead of both if whole numbers are no token ids to it."""
+    if getattr(model, "takes_rows", False):
+        return None
     getter = getattr(model, "get_input_embeddings", None)
     table = getter() if callable(getter) else next((m for m in model.modules() if isinstance(m, nn.Embedding)), None)
     vocabulary = getattr(table, "num_embeddings", None)
@@ -137,10 +140,10 @@ def is_softmax_of(logits: Tensor, answers: Tensor) -> bool:
     return is_same(wanted, answers.float()) or (bool((answers <= 0).all()) and is_same(wanted, answers.float().exp()))
 
 
-def on_simplex(rows: Tensor) -> bool:
-    """Whether every row (n, K) is a probability distribution."""
+def on_simplex(rows: Tensor, slack: float = ROUNDING) -> bool:
+    """Whether every row (n, K) is a probability distribution, but for the rounding of its sum."""
     numbers = rows.double()
-    return bool((numbers >= 0).all() and ((numbers.sum(1) - 1).abs() <= ROUNDING).all())
+    return bool((numbers >= 0).all() and ((numbers.sum(1) - 1).abs() <= slack).all())
 
 
 def _last_linear(model: nn.Module, sample: Inputs) -> str:

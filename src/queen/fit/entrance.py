@@ -34,12 +34,14 @@ def numbered(data: Any, model: nn.Module) -> Any:
         return data
     x, y = data
     labels = np.asarray(y)
-    places = np.searchsorted(names, labels).clip(max=len(names) - 1)
-    unknown = names[places] != labels
-    if unknown.any():
+    if labels.ndim != 1:  # which is refused later
+        return data
+    numbers = {name: number for number, name in enumerate(names.tolist())}
+    try:
+        return x, np.array([numbers[label] for label in labels.tolist()], np.int64)
+    except KeyError as error:
         known = ", ".join(map(str, names[:10]))
-        raise LabelError(f"expected labels that the model was fitted with ({known}), got {labels[unknown][0]}")
-    return x, places
+        raise LabelError(f"expected labels that the model was fitted with ({known}), got {error.args[0]}") from error
 
 
 def ready(model: nn.Module, data: Data) -> nn.Module:

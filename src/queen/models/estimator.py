@@ -27,6 +27,8 @@ class EstimatorModel(OutsideModel):
     store: whoever loads it gives the estimator again.
     """
 
+    takes_rows = True
+
     def __init__(self, estimator: Any, columns: int | None = None) -> None:
         classes = np.asarray(estimator.classes_)
         gives: Gives = "logits" if _decisions_are_logits(estimator) else "probabilities"
@@ -34,7 +36,7 @@ class EstimatorModel(OutsideModel):
         super().__init__(len(classes), gives, columns=check_columns(columns, width))
         self.double()
         self.estimator, self.library = estimator, f"{_package(estimator)} {_name(estimator)}"
-        if not np.array_equal(classes, np.arange(len(classes))):
+        if classes.dtype.kind not in "iu" or not np.array_equal(classes, np.arange(len(classes))):
             self.class_names = tuple(map(str, classes))
             self.own_labels = classes
 
@@ -105,7 +107,24 @@ def read_estimator(model: Any, columns: int | None = None) -> EstimatorModel:
         raise DtypeError(f"expected a fitted classifier, got {_name(model)} without classes: call its fit(x, y) first")
     if isinstance(classes, list):
         raise DtypeError("expected a classifier that gives one class, got one with several outputs: guard each of them")
+    if len(classes) > 2 and not hasattr(model, "predict_proba") and _decides_pairs(model):
+        raise DtypeError(
+            "expected one decision a class, got one for every two classes: set decision_function_shape='ovr' of "
+            f"{_name(_last_step(model))}, which needs no new fit"
+        )
     return EstimatorModel(model, columns)
+
+
+def _decides_pairs(estimator: Any) -> bool:
+    """Whether decisions are those of support vector machines one against one; of three classes there are three, too."""
+    return getattr(_last_step(estimator), "decision_function_shape", None) == "ovo"
+
+
+def _last_step(estimator: Any) -> Any:
+    """What decides in the end, inside searches and pipelines."""
+    estimator = getattr(estimator, "best_estimator_", estimator)
+    steps = getattr(estimator, "steps", None)
+    return _last_step(steps[-1][1]) if steps else estimator
 
 
 def _name(estimator: Any) -> str:

@@ -23,23 +23,27 @@ Floats = NDArray[np.float32]
 
 GRAPH = 7  # of a model
 NODE, INITIALIZER, OUTPUT = 1, 5, 12  # of a graph
-INPUTS, OUTPUTS, KIND, ATTRIBUTE = 1, 2, 4, 5  # of a node
-FLOAT, WHOLE, TENSOR = 2, 3, 5  # of an attribute, whose name is field 1
+INPUTS, OUTPUTS, KIND, ATTRIBUTE, DOMAIN = 1, 2, 4, 5, 7  # of a node
+FLOAT, WHOLE, TENSOR, WHOLES, TEXTS = 2, 3, 5, 8, 9  # of an attribute, whose name is field 1
 DIMS, NUMBERS, FLOATS, NAME, RAW, DOUBLES, ELSEWHERE, LOCATION = 1, 2, 4, 8, 9, 10, 13, 14  # of a tensor
 
 PRECISIONS: Mapping[int, str] = {1: "<f4", 11: "<f8"}  # of weights that a head is made of; halves round too roughly
 PASSING = ("Identity", "Dropout")  # operations that give on what they get, when nobody trains
 SOFTMAX = ("Softmax", "LogSoftmax")
+USUAL_DOMAINS = ("", "ai.onnx")
+ZIP = "ai.onnx.ml.ZipMap"  # makes a dictionary of every row of probabilities
 
 
 @dataclass(frozen=True)
 class Node:
-    """One operation: its kind, the names of what it takes and gives, and its attributes by name."""
+    """One operation: its kind (with its domain, if that is no usual one), the names of what it takes and gives, its
+    attributes by name, and the names of classes that one of them lists."""
 
     kind: str
     inputs: Sequence[str]
     outputs: Sequence[str]
     attributes: Mapping[str, Field]
+    classes: Sequence[str | int] = ()
 
     def number(self, name: str, default: float) -> float:
         """An attribute that is a number."""
@@ -61,11 +65,11 @@ class Head:
 @dataclass(frozen=True)
 class Ending:
     """How a model ends: the name of its logits, the layer that makes them if it can be read, and whether the model goes
-    on to return what a softmax (or its logarithm) makes of them."""
+    on to return what a softmax (or its logarithm, or of a single one a sigmoid) makes of them."""
 
     logits: str
     head: Head | None
-    softmax: bool
+    squashed: bool
 
 
 @contextmanager
@@ -80,7 +84,11 @@ def named_errors() -> Iterator[None]:
 
 
 class Graph:
-    """The operations and the constants of an ONNX file."""
+    """The operations and the constants of an ONNX file.
+
+    `zipped` says of every output of dictionaries (of exporters of scikit-learn) which tensor it is made of, and `keys`
+    of that tensor what its columns are called there.
+    """
 
     def __init__(self, model: bytes) -> None:
         with named_errors():
@@ -92,17 +100,21 @@ class Graph:
         if not nodes:
             raise OptionError("expected an ONNX model, got a file without operations")
         self._makers = {name: node for node in nodes for name in node.outputs}
+        self.zipped = {node.outputs[0]: node.inputs[0] for node in nodes if node.kind == ZIP}
+        self.keys = {node.inputs[0]: node.classes for node in nodes if node.kind == ZIP}
         for node in nodes:
             if node.kind == "Constant" and "value" in node.attributes:
                 self._constants[node.outputs[0]] = node.attributes["value"].data
 
-    def ending(self, output: str) -> Ending:
-        """How the model comes to this output of two dimensions."""
+    def ending(self, output: str, *, single: bool = False) -> Ending:
+        """How the model comes to this output of two dimensions; `single` if it is one number a row."""
         logits, node = self._behind(output)
-        softmax = node is not None and node.kind in SOFTMAX and node.number("axis", -1) in (1, -1)
-        if node is not None and softmax:
+        squashed = node is not None and node.kind in SOFTMAX and node.number("axis", -1) in (1, -1)
+        if single:
+            squashed = node is not None and node.kind == "Sigmoid"
+        if node is not None and squashed:
             logits, node = self._behind(node.inputs[0])
-        return Ending(logits, self._head(node) if node else None, softmax)
+        return Ending(logits, self._head(node) if node else None, squashed)
 
     def _behind(self, name: str) -> tuple[str, Node | None]:
         """The same numbers where they are made, and what makes them."""
@@ -152,7 +164,8 @@ def _make_head(features: str, weight: NDArray[np.floating], bias: NDArray[np.flo
 
 
 def _read_node(message: memoryview) -> Node:
-    kind, inputs, outputs, attributes = "", [], [], {}
+    kind, domain, inputs, outputs, attributes = "", "", [], [], {}
+    classes: list[str | int] = []
     for field in read_fields(message):
         if field.number == INPUTS:
             inputs.append(field.text)
@@ -160,11 +173,17 @@ def _read_node(message: memoryview) -> Node:
             outputs.append(field.text)
         elif field.number == KIND:
             kind = field.text
+        elif field.number == DOMAIN:
+            domain = field.text
         elif field.number == ATTRIBUTE:
-            parts = {part.number: part for part in read_fields(field.data)}
+            fields = list(read_fields(field.data))
+            parts = {part.number: part for part in fields}
             if 1 in parts and (value := parts.get(WHOLE) or parts.get(FLOAT) or parts.get(TENSOR)):
                 attributes[parts[1].text] = value
-    return Node(kind, inputs, outputs, attributes)
+            if 1 in parts and parts[1].text.startswith("classlabels_"):
+                classes += (one.text for one in fields if one.number == TEXTS)
+                classes += _wholes(fields, WHOLES)
+    return Node(kind if domain in USUAL_DOMAINS else f"{domain}.{kind}", inputs, outputs, attributes, classes)
 
 
 def _name_of(tensor: memoryview) -> str:
@@ -176,14 +195,20 @@ def _read_tensor(tensor: memoryview) -> NDArray[np.floating] | None:
     precision = PRECISIONS.get(next((field.whole for field in fields if field.number == NUMBERS), 0))
     if precision is None:
         return None
-    shape: list[int] = []
-    for field in fields:
-        if field.number == DIMS:  # one number, or all of them packed
-            shape += [field.whole] if isinstance(field.value, int) else _packed(field.data)
+    shape = _wholes(fields, DIMS)
     data = b"".join(field.data for field in fields if field.number in (RAW, FLOATS, DOUBLES))
     if len(data) != math.prod(shape) * np.dtype(precision).itemsize:
         return None
     numbers: NDArray[np.floating] = np.frombuffer(data, precision).reshape(shape)
+    return numbers
+
+
+def _wholes(fields: Sequence[Field], number: int) -> list[int]:
+    """The whole numbers of a field that may come again and again: one a field, or all of them packed."""
+    numbers: list[int] = []
+    for field in fields:
+        if field.number == number:
+            numbers += [field.whole] if isinstance(field.value, int) else _packed(field.data)
     return numbers
 
 
@@ -194,7 +219,7 @@ def _packed(data: memoryview) -> list[int]:
         number |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
-            numbers.append(number)
+            numbers.append(number - (1 << 64) if number >> 63 else number)
             number = shift = 0
     return numbers
 

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from queen.errors import DtypeError, OptionError
-from queen.extras import install
-from queen.models.graph import Graph, Head, add_outputs, embed_weights
+from queen.errors import OptionError
+from queen.models.graph import Ending, Graph, Head, add_outputs
 from queen.models.outside import Gives, StoredModel, check_columns
+from queen.models.sessions import (
+    DTYPES,
+    file_of,
+    float_outputs,
+    import_runtime,
+    open_session,
+    table_width,
+    usual_providers,
+)
 from queen.recipe import Recipe
 from queen.types import Inputs
 
-DTYPES: Mapping[str, torch.dtype] = {
-    "tensor(float)": torch.float32,
-    "tensor(double)": torch.float64,
-    "tensor(float16)": torch.float16,
-    "tensor(int64)": torch.int64,
-    "tensor(int32)": torch.int32,
-    "tensor(uint8)": torch.uint8,
-    "tensor(int8)": torch.int8,
-    "tensor(bool)": torch.bool,
-}
-FLOATS = ("tensor(float)", "tensor(double)", "tensor(float16)")
 BEST_OUTPUTS = ("logits", "probabilities")  # among several of the right shape
 
 
@@ -69,12 +65,8 @@ class OnnxModel(StoredModel):
         return Recipe("queen.models.onnx:empty", args)
 
     def open(self, file: bytes) -> Any:
-        """A session of ONNX Runtime, with as many threads as torch has."""
-        runtime = import_runtime()
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = 3
-        return _session(runtime, file, options, self._providers or _providers(runtime, self.file.device))
+        """A session of ONNX Runtime."""
+        return open_session(file, self._providers or usual_providers(self.file.device))
 
     def run(self, x: Inputs) -> tuple[Tensor | None, Tensor]:
         """One pass, in parts where the file fixes the size of a batch."""
@@ -140,46 +132,63 @@ def read_onnx(
     `output` names the one that holds logits or probabilities, where there are several. `gives` says what to make of it:
     "features" (an error if the last layer cannot be read), "logits", "probabilities"; None: the most that there is.
     """
-    runtime = import_runtime()
-    file, providers = _file_of(model)
-    shapes = _shapes(runtime, file)
-    name = _choose_output(shapes, output)
-    ending = Graph(file).ending(name)
+    import_runtime()  # before anything is said of a file that nothing here can run
+    file, providers = file_of(model)
+    graph = Graph(file)
+    if graph.zipped:  # rows of dictionaries are of no use, but what they are made of is
+        known = float_outputs(file)
+        file = add_outputs(file, [name for name in graph.zipped.values() if name not in known])
+    shapes = float_outputs(file)
+    name = _choose_output(shapes, graph.zipped.get(output, output) if output else None)
+    width = (shapes[name] or [None])[-1]
+    ending = graph.ending(name, single=width == 1)
+    made = None
     if gives in (None, "features"):
-        if ending.head is not None and (made := _with_head(runtime, file, ending.logits, ending.head, providers)):
-            return made
-        if gives == "features":
+        if ending.head is not None:
+            made = _with_head(file, ending.logits, ending.head, providers)
+        if made is None and gives == "features":
             raise OptionError(
                 f"cannot read the layer that makes '{name}' of features: it must be a Gemm, or a MatMul and an Add, of "
                 "(n, D), with constant weights in float32 or float64; without gives the guard takes the answers alone"
             )
-    count = classes or (shapes[name][-1] if shapes[name] else None)
-    if not isinstance(count, int):
-        raise OptionError(
-            f"the ONNX file does not say how many classes '{name}' has: queen.models.as_module(path, classes=...)"
-        )
-    columns = check_columns(columns, _width(runtime, file))
-    if ending.softmax and gives != "probabilities":
-        more = [] if ending.logits in shapes else [ending.logits]
-        return OnnxModel(
-            add_outputs(file, more), [ending.logits], count, "logits", columns=columns, providers=providers
-        )
-    return OnnxModel(
-        file, [name], count, gives, columns=columns, providers=providers
-    )  # `gives` None: the first batch tells
+    keys = graph.keys.get(name, ())
+    if made is None:
+        found = width if isinstance(width, int) else len(keys)
+        count = 2 if width == 1 else classes or found
+        if not count:
+            raise OptionError(
+                f"the ONNX file does not say how many classes '{name}' has: queen.models.as_module(path, classes=...)"
+            )
+        made = _of_answers(file, name, ending, gives, count, check_columns(columns, *table_width(file)), providers)
+    if len(keys) == made.head.out_features and list(keys) != list(range(len(keys))):
+        made.own_labels, made.class_names = np.array(keys), tuple(map(str, keys))
+    return made
 
 
-def _with_head(runtime: Any, file: bytes, logits: str, head: Head, providers: Sequence[Any]) -> OnnxModel | None:
+def _of_answers(
+    file: bytes, name: str, ending: Ending, gives: Gives | None, classes: int, columns: int, providers: Sequence[Any]
+) -> OnnxModel:
+    """The module of a file of which only the answers are taken."""
+    if ending.squashed and gives != "probabilities":
+        file = add_outputs(file, [ending.logits] if ending.logits not in float_outputs(file) else [])
+        name, gives = ending.logits, "logits"
+    return OnnxModel(file, [name], classes, gives, columns=columns, providers=providers)
+
+
+def _with_head(file: bytes, logits: str, head: Head, providers: Sequence[Any]) -> OnnxModel | None:
     """The module of a file whose last layer could be read; None if that layer does not take features (n, D)."""
-    known = _shapes(runtime, file)
+    known = float_outputs(file)
     names = [head.features, logits]
     longer = add_outputs(file, [name for name in names if name not in known])
-    if len(_shapes(runtime, longer)[head.features]) != 2:
+    if len(float_outputs(longer)[head.features]) != 2:
         return None
-    made = OnnxModel(longer, names, len(head.weight), "features", features=head.weight.shape[1], providers=providers)
+    weight, bias = torch.tensor(head.weight), torch.tensor(head.bias)
+    if len(weight) == 1:  # of two classes
+        weight, bias = torch.cat([-weight / 2, weight / 2]), torch.cat([-bias / 2, bias / 2])
+    made = OnnxModel(longer, names, len(weight), "features", features=weight.shape[1], providers=providers)
     with torch.no_grad():
-        made.head.weight.copy_(torch.tensor(head.weight))
-        made.head.bias.copy_(torch.tensor(head.bias))
+        made.head.weight.copy_(weight)
+        made.head.bias.copy_(bias)
     return made
 
 
@@ -187,76 +196,14 @@ def _choose_output(shapes: Mapping[str, Sequence[Any]], output: str | None) -> s
     """The output (n, K) of floats that holds the answers: the only one, or the one of a usual name."""
     if output is not None:
         if output not in shapes:
-            raise OptionError(f"the ONNX model has no output '{output}'; its outputs are {', '.join(shapes)}")
+            raise OptionError(f"the ONNX model has no output '{output}' of floats; its outputs are {', '.join(shapes)}")
         return output
     names = [name for name, shape in shapes.items() if len(shape) in (0, 2)]  # 0: the file does not say
     best = [name for name in BEST_OUTPUTS if name in names] if len(names) > 1 else names
     if not best:
+        found = ", ".join(f"'{name}' ({', '.join(map(str, shape))})" for name, shape in shapes.items())
         raise OptionError(
-            f"expected an ONNX classifier with one output (n, classes) of floats, got outputs {dict(shapes)}: name it, "
-            "queen.models.as_module(path, output='...')"
+            f"expected an ONNX classifier with one output (n, classes) of floats, got {found or 'none of floats'}: "
+            "where one of several is meant, name it, queen.models.as_module(path, output='...')"
         )
     return best[0]
-
-
-def _shapes(runtime: Any, file: bytes) -> dict[str, Sequence[Any]]:
-    """The outputs of floats and their shapes, as far as ONNX Runtime knows them."""
-    outputs = _plain_session(runtime, file)
-    return {one.name: one.shape or [] for one in outputs.get_outputs() if one.type in FLOATS}
-
-
-def _width(runtime: Any, file: bytes) -> int | None:
-    """How many columns the model takes, if it takes tables of floats."""
-    inputs = _plain_session(runtime, file).get_inputs()
-    shape = inputs[0].shape or []
-    is_table = len(inputs) == 1 and inputs[0].type in FLOATS and len(shape) == 2
-    return shape[1] if is_table and isinstance(shape[1], int) else None
-
-
-def _plain_session(runtime: Any, file: bytes) -> Any:
-    """A session to look at, which changes nothing."""
-    options = runtime.SessionOptions()
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    return _session(runtime, file, options, ["CPUExecutionProvider"])
-
-
-def _file_of(model: Any) -> tuple[bytes, Sequence[Any]]:
-    """The bytes of a file with all its weights, and the providers of a session."""
-    providers: Sequence[Any] = ()
-    source = model
-    if not isinstance(model, bytes | str | os.PathLike):
-        source = getattr(model, "_model_bytes", None) or getattr(model, "_model_path", None)
-        if not source:
-            raise DtypeError("this session does not say which ONNX file it runs: give the path of the file instead")
-        options = model.get_provider_options()
-        providers = [(name, options.get(name, {})) for name in model.get_providers()]
-    if isinstance(source, bytes):
-        return embed_weights(source, Path()), providers
-    path = Path(source)
-    try:
-        return embed_weights(path.read_bytes(), path.parent), providers
-    except OSError as error:
-        raise OptionError(f"cannot read the ONNX model '{path}': {error.strerror}") from error
-
-
-def _session(runtime: Any, file: bytes, options: Any, providers: Sequence[Any]) -> Any:
-    try:
-        return runtime.InferenceSession(file, options, providers=list(providers))
-    except Exception as error:  # ONNX Runtime has errors of its own, without a common base
-        raise OptionError(f"ONNX Runtime cannot open the model: {' '.join(str(error).split())[:300]}") from error
-
-
-def _providers(runtime: Any, device: torch.device) -> list[str]:
-    usual = ["CPUExecutionProvider"]
-    with_gpu = device.type == "cuda" and "CUDAExecutionProvider" in runtime.get_available_providers()
-    return ["CUDAExecutionProvider", *usual] if with_gpu else usual
-
-
-def import_runtime() -> Any:
-    """ONNX Runtime; an error that says how to get it where it is not installed."""
-    try:
-        import onnxruntime  # noqa: PLC0415  (an extra)
-    except ImportError as error:
-        raise OptionError(f"ONNX models need ONNX Runtime: {install('onnx')}") from error
-    return onnxruntime

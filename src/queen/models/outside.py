@@ -26,11 +26,26 @@ LEAST = 1e-3
 logarithms must be something. All together, the probabilities of an answer change by this much at most."""
 
 
-def check_columns(wanted: int | None, width: int | None) -> int:
-    """How many columns to look at: all that the model takes, unless it is told to look at none."""
+SLACK = 0.05
+"""By which probabilities may miss their sum of 1 and still be told from logits: some are rounded to two decimals."""
+
+
+def check_columns(wanted: int | None, width: int | None, is_table: bool = True) -> int:
+    """How many columns to look at: all that the model takes, unless it is told to look at none, or it is not sure that
+    it `is_table` what it takes."""
     if wanted not in (None, 0, width):
-        raise OptionError(f"columns must be 0 or as many as the model takes, {width}, got {wanted!r}")
-    return (width or 0) if wanted is None else wanted
+        raise OptionError(f"columns must be 0 or as many as the model takes, {width or 0}, got {wanted!r}")
+    return (width if width and is_table else 0) if wanted is None else wanted
+
+
+def two_of_one(answers: Tensor, gives: Gives | None) -> Tensor:
+    """What a model says of two classes (n, 2) by one number (n, 1), which is for the second of them."""
+    if gives is None:
+        raise HeadError(
+            "expected one answer a class, got one for two classes: say what it is, queen.models.as_module(model, "
+            "gives='logits') or gives='probabilities'"
+        )
+    return torch.cat([1 - answers, answers] if gives == "probabilities" else [-answers / 2, answers / 2], 1)
 
 
 def log_probabilities(probabilities: Tensor) -> Tensor:
@@ -47,8 +62,10 @@ class OutsideModel(nn.Module):
     """
 
     library = ""
+    takes_rows = False  # whether its inputs are rows of a table, whose whole numbers are no token ids
     centre: Tensor
     spread: Tensor
+    own_labels: NDArray[Any] | None = None  # what the classes are called in training data, if not 0, 1, 2 and so on
 
     def __init__(self, classes: int, gives: Gives | None, *, features: int | None = None, columns: int = 0) -> None:
         """`gives` None: whether it gives logits or probabilities is seen when it first runs."""
@@ -56,6 +73,7 @@ class OutsideModel(nn.Module):
         if classes < 2:
             raise OptionError(f"expected a classifier of at least 2 classes, got {classes}")
         self.gives, self.columns = gives, columns
+        self.takes_rows = self.takes_rows or columns > 0
         self.head = nn.Linear(features or classes + columns, classes)
         with torch.no_grad():
             self.head.weight.copy_(torch.eye(*self.head.weight.shape))
@@ -114,11 +132,19 @@ class OutsideModel(nn.Module):
     def forward(self, x: Tensor | None = None, **named: Tensor) -> Tensor:
         """A batch -> logits (n, K), passing by the head, where others find the features."""
         features, logits = self.run(named if x is None else x)
+        if logits.ndim == 2 and logits.shape[1] == 1 and self.head.out_features == 2:
+            logits = two_of_one(logits, self.gives)
         if logits.ndim != 2 or logits.shape[1] != self.head.out_features:
             raise HeadError(f"expected answers (n, {self.head.out_features}) from the model, got {tuple(logits.shape)}")
         if self.gives is None:
             self.gives = "probabilities" if on_simplex(logits) else "logits"
         if self.gives == "probabilities":
+            if not on_simplex(logits, SLACK):
+                low, high = (f"{t.item():.3g}" for t in logits.aminmax())
+                raise HeadError(
+                    f"expected probabilities from the model, got answers from {low} to {high} that do not add up to 1: "
+                    "if they are logits, say queen.models.as_module(model, gives='logits')"
+                )
             logits = log_probabilities(logits)
         if features is None:
             features = logits
