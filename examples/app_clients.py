@@ -1,6 +1,6 @@
 """Two clients of examples/fastapi_app.py: alice has digits to read, mallory sends noise to copy the model.
 
-python examples/app_clients.py 127.0.0.1:8000
+python examples/app_clients.py [127.0.0.1:8000]
 """
 
 import http.client
@@ -14,7 +14,7 @@ from queen.bench.datasets import digits
 
 def ask(images: torch.Tensor, key: str) -> tuple[int, dict]:
     """Status and content of the application's answer to some images."""
-    connection = http.client.HTTPConnection(sys.argv[1], timeout=60)
+    connection = http.client.HTTPConnection(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8000", timeout=60)
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     connection.request("POST", "/predict", json.dumps({"images": images.squeeze(1).tolist()}), headers)
     answer = connection.getresponse()

@@ -33,4 +33,5 @@ async def predict(question: Question, ask: Annotated[Ask, Depends(guard)]) -> di
     """The digit in every image, and how probable each digit is."""
     x = torch.tensor(question.images).unsqueeze(1)
     reply = await ask(x)  # queen: it was `model(x).softmax(1)`
-    return {"digits": reply.probabilities.argmax(1).tolist(), "probabilities": reply.probabilities.tolist()}
+    probabilities = reply.probabilities.double().round(decimals=6)  # else JSON has 0.27 as 0.27000001072883606
+    return {"digits": probabilities.argmax(1).tolist(), "probabilities": probabilities.tolist()}

@@ -1,4 +1,4 @@
-"""Train a digit classifier and put a bundle around it: python examples/protect_digits.py FOLDER"""
+"""Train a digit classifier and put a bundle around it: python examples/protect_digits.py [FOLDER]"""
 
 import sys
 
@@ -14,4 +14,4 @@ generator = torch.Generator().manual_seed(0)
 model = train(build("small_cnn", classes=10), x[:1200], y[:1200], Schedule(epochs=8), generator)
 
 guard = queen.protect(model, (x[:1200], y[:1200]), calibration=x[1200:])  # images that did not train the model
-guard.save(sys.argv[1])
+guard.save(sys.argv[1] if len(sys.argv) > 1 else "digits")

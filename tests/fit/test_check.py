@@ -163,7 +163,9 @@ def test_a_layer_that_was_named_wrongly_is_named_again():
 
 
 @pytest.mark.parametrize(
-    "given", [lambda x: x, lambda x: (x.numpy(), np.zeros(len(x), int)), lambda x: x.double()], ids=["x", "pair", "64"]
+    "given",
+    [lambda x: x, lambda x: (x.numpy(), np.zeros(len(x), int)), lambda x: x.double(), lambda x: x.numpy()[::-1]],
+    ids=["tensor", "pair", "doubles", "backwards"],
 )
 def test_calibration_images_that_trained_the_model_are_counted(given):
     new, trained_on = held_out()[0], digits()[0][:100]

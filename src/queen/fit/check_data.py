@@ -164,7 +164,7 @@ def _pictures(data: Images) -> list[bytes]:
 
 def _digest(row: Any) -> bytes:
     """Of some thousand numbers, in whatever precision they come."""
-    numbers = torch.as_tensor(row).detach().flatten()
+    numbers = inputs.to_tensor(row).detach().flatten()
     some = numbers[:: max(1, len(numbers) // ENOUGH_NUMBERS)].cpu().float()
     return sha256(some.numpy().tobytes()).digest()
 
