@@ -49,6 +49,7 @@ from queen.progress import Progress
 from queen.sentinel.scores import Reference, make_reference
 from queen.types import Inputs
 
+LEAST_AGREEMENT = 0.5  # of map and model on the training images
 PAPER_ONLY = (
     "there are no calibration images, so the policy is 'paper', which accuses nobody: give images that did not train "
     "the model, protect(..., calibration=x), for the policy 'sentinel', or choose policy='paper'"
@@ -79,7 +80,7 @@ def protect(
     keep_label: bool = False,
     mapping: MapRecipe | None = None,
     shadows: ShadowRecipe | ShadowKind = "head",
-    min_agreement: float = 0.5,
+    min_agreement: float = LEAST_AGREEMENT,
     input_range: tuple[float, float] | Literal["data"] | None = "data",
     factory: str | None = None,
     factory_args: Mapping[str, Any] | None = None,
@@ -224,13 +225,21 @@ def _fit_map(outputs: ModelOutputs, recipe: MapRecipe, generator: torch.Generato
 
 def _check_agreement(points: Tensor, geometry: Geometry, outputs: ModelOutputs, floor: float) -> float:
     """The map's health: how often the nearest centre is the classifier's own answer, which must not be rare."""
-    agreement = (nearest_centre(points, geometry) == outputs.logits.argmax(1)).double().mean().item()
-    if agreement < floor:
-        raise MapError(
-            f"the 2-D map agrees with the model on {agreement:.1%} of the training images, at least {floor:.0%} are "
-            "needed: train it longer (mapping=MapRecipe(epochs=...)), with another seed, or lower min_agreement"
-        )
-    return agreement
+    labels = outputs.logits.argmax(1)
+    agreement = (nearest_centre(points, geometry) == labels).double().mean().item()
+    if agreement >= floor:
+        return agreement
+    right = (labels == outputs.labels).double().mean().item()
+    advice = (
+        "train the map longer, mapping=MapRecipe(epochs=1000, halve_every=200), or with another seed, or take it as it "
+        "is, min_agreement=..."
+    )
+    if right < min(floor, LEAST_AGREEMENT):
+        advice = f"the model itself is right on {right:.1%} of them, see queen.check(model, data)"
+    raise MapError(
+        f"expected a 2-D map that agrees with the model on at least {floor:.0%} of the training images, got one that "
+        f"does on {agreement:.1%}: {advice}"
+    )
 
 
 def _limits(limits: Limits | None, absolute_radius: float | None, geometry: Geometry, policy: str) -> Limits:
