@@ -168,6 +168,20 @@ def test_two_classes_without_columns_have_no_neighbours():
     assert as_module(estimator).scores is None
 
 
+def test_a_sentinel_is_not_said_to_catch_noise_that_a_model_answers_all_alike(known, unseen, quick, tmp_path):
+    estimator = make_pipeline(StandardScaler(), SVC()).fit(*known)  # far from all it knows, its decision is one
+    guard = queen.protect(as_module(estimator, columns=0), known, calibration=unseen[:300], **quick)
+    low, high = unseen[:300].min(0), unseen[:300].max(0)
+    noise = np.random.default_rng(0).uniform(low, high, (60, 64)).astype(np.float32)
+    assert not guard.answer(noise, client="a").alarmed.any()
+    assert guard.report["alarm_after"]["0:1"]["caught"] == 0
+    assert "0% of such thieves" in guard.weakness
+    guard.save(tmp_path / "b")
+    assert queen.load(tmp_path / "b", model=as_module(estimator, columns=0)).weakness == guard.weakness
+    seen = queen.protect(estimator, known, calibration=unseen[:300], **quick)  # its columns tell noise apart
+    assert seen.report["alarm_after"]["0:1"]["caught"] == 1
+
+
 @pytest.mark.parametrize(
     ("model", "says"),
     [

@@ -47,7 +47,7 @@ def check_answers(split: Split, data: Data, like: Inputs) -> Iterator[Finding]:
     try:
         for raw, y in batches(data):
             if y.ndim != 1 or y.is_floating_point():
-                fix = "give y.argmax(1) of one-hot labels, y.astype(int) of others"
+                fix = "give y.argmax(1) of one-hot labels, y[:, 0] of a single column, y.astype(int) of others"
                 got = f"{y.dtype} of shape (n, {', '.join(map(str, y.shape[1:]))})" if y.ndim > 1 else f"{y.dtype}"
                 yield Finding("labels", "whole numbers, one an image", got, fix, stops=True)
                 return
