@@ -81,6 +81,10 @@ class HeadError(QueenError):
     """The model has no usable last layer: head(feature) must equal the model's logits."""
 
 
+class RandomError(QueenError):
+    """The model answers the same query differently when it comes again."""
+
+
 class EmptyClassError(QueenError):
     """A class without training images."""
 

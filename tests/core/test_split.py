@@ -139,6 +139,18 @@ def test_a_model_that_returns_a_tuple_is_understood():
     check_split(Pair(), torch.randn(2, 6), "net.4", 8, 3)
 
 
+def test_logits_in_a_dict_are_understood():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = mlp()
+
+        def forward(self, x):
+            return {"features": x, "logits": self.net(x)}
+
+    check_split(Named(), torch.randn(2, 6), "net.4", 8, 3)
+
+
 def test_a_head_called_by_keyword_is_understood_or_refused_with_a_clear_error():
     class ByKeyword(nn.Module):
         def __init__(self):
@@ -188,7 +200,7 @@ class Twice(nn.Module):
         (Ends(nn.Unflatten(1, (3, 1))), None, r"expected logits of shape \(n, classes\).*\(2, 3, 1\)"),
         (Ends(lambda y: y[:, 0]), None, r"expected logits of shape \(n, classes\).*\(2,\)"),
         (Ends(lambda y: "text"), None, "got str"),
-        (Ends(lambda y: y * torch.nan), None, "is not the model's head"),
+        (Ends(lambda y: y * torch.nan), None, "NaN or infinity"),
         (Twice(), None, "ran 2 times"),
     ],
 )

@@ -29,6 +29,29 @@ class Changed(nn.Module):
         return self.change(answers)
 
 
+class Remembering(nn.Module):
+    """Answers that depend on how many queries there were."""
+
+    def __init__(self):
+        super().__init__()
+        self.network, self.asked = trained("mlp"), 0
+
+    def forward(self, x):
+        self.asked += 1
+        return self.network(x * (1 + 0.1 * self.asked))
+
+
+class Squeezing(nn.Module):
+    """A single query loses its dimension of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = trained("mlp")
+
+    def forward(self, x):
+        return self.network(x).squeeze()
+
+
 class Batched(nn.Module):
     """Answers that depend on the other queries of a batch."""
 
@@ -38,6 +61,21 @@ class Batched(nn.Module):
 
     def forward(self, x):
         return self.head(self.norm(x))
+
+
+class Dropping(nn.Module):
+    """Features are dropped whatever the mode is."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = trained("mlp")
+
+    def forward(self, x):
+        return self.network[3](F.dropout(self.network[:3](x)))
+
+
+def exported() -> nn.Module:
+    return torch.export.export(good(), (train_set()[0][:2],)).module()
 
 
 def good() -> nn.Module:
@@ -60,7 +98,12 @@ WRONG = {
     "sigmoid": (lambda: Changed(torch.sigmoid), digits, "answers", "before the sigmoid", True),
     "another head": (lambda: Changed(lambda z: z), digits, "head", "head='network.3'", True),
     "NaN": (lambda: Changed(torch.log), digits, "answers", "NaN", True),
-    "random": (lambda: Changed(F.dropout), digits, "answers", "different ones", False),
+    "random": (lambda: Changed(F.dropout), digits, "answers", "different ones", True),
+    "dropout": (Dropping, digits, "answers", "different ones", True),
+    "remembering": (Remembering, digits, "answers", "different ones", True),
+    "squeezing": (Squeezing, digits, "answers", "squeeze()", False),
+    "exported": (exported, digits, "model", "exported", True),
+    "dict": (lambda: Changed(lambda z: {"answers": z}), digits, "model", "'logits' in a dict", True),
     "batch norm": (Batched, digits, "answers", "depends on its batch", False),
     "new norm": (lambda: nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 10)), digits, "BatchNorm", "seen", False),
     "training": (lambda: trained("mlp").train(), digits, "mode", "dropout", False),
@@ -69,13 +112,14 @@ WRONG = {
     "negative labels": (good, lambda: digits(lambda x, y: (x, y - 1)), "labels", "-1", True),
     "one-hot": (good, lambda: digits(lambda x, y: (x, F.one_hot(y).float())), "labels", "argmax", True),
     "missing class": (good, lambda: digits(lambda x, y: (x[y < 9], y[y < 9])), "labels", "none of class 9", True),
+    "one of a class": (good, lambda: digits(lambda x, y: (x[:16], y[:16])), "labels", "at least two images", True),
     "few of a class": (good, lambda: digits(lambda x, y: (x[:60], y[:60])), "labels", "at least 10", False),
     "fewer labels": (good, lambda: digits(lambda x, y: (x, y[:-1])), "data", "1199 labels", True),
     "no labels": (good, lambda: train_set()[0], "data", "as (x, y)", True),
     "no rows": (good, lambda: digits(lambda x, y: (x[:0], y[:0])), "data", "no images", True),
     "narrow": (good, lambda: digits(lambda x, y: (x[:, :60], y)), "data", "60", True),
-    "other order": (good, lambda: digits(lambda x, y: (x, (y + 3) % 10)), "accuracy", "another order", False),
-    "shuffled": (good, lambda: digits(lambda x, y: (x, y.sort().values)), "accuracy", "is this the trained", False),
+    "other order": (good, lambda: digits(lambda x, y: (x, (y + 3) % 10)), "accuracy", "another order", True),
+    "shuffled": (good, lambda: digits(lambda x, y: (x, y.sort().values)), "accuracy", "is this the trained", True),
     "bytes": (lambda: trained("cnn"), lambda: digits(lambda x, y: ((images(x) * 16).byte(), y)), "data", "255", True),
     "bright": (lambda: trained("cnn"), lambda: digits(lambda x, y: (images(x) * 255, y)), "pixels", "x / 255", False),
     "channels last": (
@@ -121,6 +165,8 @@ def test_too_few_calibration_images_are_counted_by_predicted_class():
     [found] = queen.check(good(), digits(), calibration=x[y != 3])
     assert (found.what, found.stops) == ("calibration", False)
     assert "class 3" in found.got
+    [found] = queen.check(good(), digits(), calibration=x[:0])
+    assert (found.what, found.got, found.stops) == ("calibration", "none", True)
 
 
 def test_a_model_is_left_as_it_was():

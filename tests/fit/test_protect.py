@@ -179,6 +179,9 @@ def test_classes_too_small_for_disjoint_shadows_are_bootstrapped_and_the_report_
 def test_a_bad_map_is_refused_with_advice():
     with pytest.raises(MapError, match=r"agrees with the model on .*epochs"):
         fit(min_agreement=0.99)
+    x, y = train_set()
+    with pytest.raises(MapError, match=r"the model itself is right on .*queen\.check"):
+        fit((x, (y + 3) % 10), min_agreement=0.5)
 
 
 @pytest.fixture(scope="module")

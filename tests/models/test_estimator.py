@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from sklearn.ensemble import IsolationForest, RandomForestClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -128,6 +129,21 @@ def test_a_table_with_named_columns_is_asked_by_name():
     as_module(estimator)(torch.from_numpy(x[300:310]))  # a warning of scikit-learn is an error here
 
 
+def test_tables_are_refused_since_their_columns_may_be_in_another_order(quick):
+    pandas = pytest.importorskip("pandas")
+    x, y = cancer()
+    estimator = make_pipeline(StandardScaler(), LogisticRegression()).fit(x[:300], y[:300])
+    table, labels = pandas.DataFrame(x), pandas.Series(y)  # labels have no order that could be wrong
+    guard = queen.protect(estimator, (x[:300], labels[:300]), **quick)
+    for attempt in (
+        lambda: queen.protect(estimator, (table[:300], y[:300]), **quick),
+        lambda: queen.protect(estimator, (x[:300], y[:300]), calibration=table[300:], **quick),
+        lambda: guard.answer(table[300:310], client="a"),
+    ):
+        with pytest.raises(DtypeError, match=r"to_numpy\(\), with the columns in the order"):
+            attempt()
+
+
 def test_the_columns_that_the_guard_looks_at_are_in_standard_deviations(quick):
     x, y = cancer()
     x = np.c_[x, np.full(len(x), 7.0)]  # one that never varies
@@ -152,6 +168,20 @@ def test_two_classes_without_columns_have_no_neighbours():
     assert as_module(estimator).scores is None
 
 
+def test_a_sentinel_is_not_said_to_catch_noise_that_a_model_answers_all_alike(known, unseen, quick, tmp_path):
+    estimator = make_pipeline(StandardScaler(), SVC()).fit(*known)  # far from all it knows, its decision is one
+    guard = queen.protect(as_module(estimator, columns=0), known, calibration=unseen[:300], **quick)
+    low, high = unseen[:300].min(0), unseen[:300].max(0)
+    noise = np.random.default_rng(0).uniform(low, high, (60, 64)).astype(np.float32)
+    assert not guard.answer(noise, client="a").alarmed.any()
+    assert guard.report["alarm_after"]["0:1"]["caught"] == 0
+    assert "0% of such thieves" in guard.weakness
+    guard.save(tmp_path / "b")
+    assert queen.load(tmp_path / "b", model=as_module(estimator, columns=0)).weakness == guard.weakness
+    seen = queen.protect(estimator, known, calibration=unseen[:300], **quick)  # its columns tell noise apart
+    assert seen.report["alarm_after"]["0:1"]["caught"] == 1
+
+
 @pytest.mark.parametrize(
     ("model", "says"),
     [
@@ -172,6 +202,17 @@ def test_what_is_no_fitted_classifier_is_refused(model, says, known):
         model.fit(x, y)
     with pytest.raises(DtypeError, match=says):
         as_module(model)
+
+
+def test_words_for_classes_that_a_model_does_not_know_are_refused_with_the_way_out(known):
+    x, y = known
+    estimator = LogisticRegression(max_iter=300).fit(x, y)
+    with pytest.raises(LabelError, match="fitted with"):
+        queen.protect(LogisticRegression(max_iter=300).fit(x, y.astype(str)), (x, y), progress=False)
+    with pytest.raises(DtypeError, match=r"numpy\.unique"):
+        queen.protect(estimator, (x, y.astype(str)), progress=False)
+    [found] = queen.check(estimator, (scipy.sparse.csr_array(x), y))
+    assert (found.got, found.fix) == ("csr_array", "give x.toarray()")
 
 
 def test_a_function_of_arrays_is_a_model_too(known, unseen, quick, tmp_path):

@@ -57,6 +57,22 @@ def test_cover_delays_the_alarm_and_a_further_calibration_too(calibration):
     assert later["median"] > medians[0]
 
 
+def test_images_that_are_one_picture_to_the_guard_are_evidence_once(calibration, monkeypatch):
+    """As if a thief had sent the first of them, and then nothing for every other."""
+    monkeypatch.setattr(power, "LONGEST", 300)
+    foreign = samples(np.random.default_rng(1), 400, shift=3.0)
+    bets_of = betting(calibration)
+
+    def plain(pictures):
+        told = Samples(foreign.labels, foreign.scores, pictures)
+        return alarm_after(bets_of, TEST, calibration, told, covers=["0:1", "1:1"])
+
+    assert plain(np.arange(400)) == plain(None)
+    assert [one["caught"] for one in plain(np.zeros(400, np.int64)).values()] == [0.0, 0.0]
+    half = np.where(np.arange(400) % 2, np.arange(400), 0)  # every second query is worth nothing
+    assert plain(half)["0:1"]["median"] == pytest.approx(2 * plain(None)["0:1"]["median"], rel=0.3)
+
+
 @pytest.mark.parametrize("margin", [0.0, 0.2])
 def test_who_sends_benign_images_only_is_not_caught(calibration, margin, monkeypatch):
     """Attack queries of the same law as the calibration: cover and attack together are a benign client."""

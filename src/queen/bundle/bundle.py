@@ -222,4 +222,5 @@ def guard_tensors(bundle: Bundle) -> dict[str, Tensor]:
             parts[f"calibration.{name}"] = getattr(bundle.calibration, name)
         if foreign := bundle.calibration.foreign:
             parts |= {"calibration.foreign.labels": foreign.labels, "calibration.foreign.scores": foreign.scores}
+            parts |= {} if foreign.pictures is None else {"calibration.foreign.pictures": foreign.pictures}
     return {name: t.detach().cpu().contiguous().clone() for name, t in parts.items()}

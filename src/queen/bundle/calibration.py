@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,11 +24,15 @@ EVIDENCE_VERSION = 2  # of the test's arithmetic, part of its identity
 
 @dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """Foreign images as the guard sees them, which tell how soon thieves are accused: labels (n,), scores (n, 4)."""
+    """Foreign images as the guard sees them, which tell how soon thieves are accused: labels (n,), scores (n, 4).
+
+    `pictures` (n,) is equal for images that the guard takes for the same picture; None if it takes none so.
+    """
 
     name: str
     labels: Tensor
     scores: Tensor
+    pictures: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +106,8 @@ class Calibration:
         if self.foreign is None:
             return {}
         images, foreign = _samples(self, settings), _samples(self.foreign, settings)
+        if self.foreign.pictures is not None:
+            foreign = replace(foreign, pictures=self.foreign.pictures.cpu().numpy())
         return alarm_after(self.betting(settings), self.test(settings), images, foreign, covers=covers, number=number)
 
     def test(self, settings: Sentinel) -> Test:

@@ -233,6 +233,7 @@ def _check_shapes(bundle: Bundle, guard: dict[str, Tensor]) -> None:
         expected["calibration.answers"] = (len(bundle.calibration.answers), classes)
         if foreign := bundle.calibration.foreign:
             expected["calibration.foreign.scores"] = (len(foreign.labels), len(SCORES))
+            expected |= {} if foreign.pictures is None else {"calibration.foreign.pictures": (len(foreign.labels),)}
     for name, shape in expected.items():
         if tuple(guard[name].shape) != shape:
             raise BundleError(f"the bundle's {name} has shape {tuple(guard[name].shape)}, expected {shape}")
@@ -250,6 +251,7 @@ def _check_calibration(calibration: Calibration, guard: dict[str, Tensor], class
     ranges = {"labels": classes, "condition": len(calibration.conditions)}
     if calibration.foreign:
         ranges["foreign.labels"] = classes
+        ranges |= {} if calibration.foreign.pictures is None else {"foreign.pictures": len(calibration.foreign.labels)}
     for name, count in ranges.items():
         numbers = guard[f"calibration.{name}"]
         if numbers.is_floating_point() or numbers.min() < 0 or numbers.max() >= count:

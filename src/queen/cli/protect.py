@@ -122,6 +122,9 @@ def protect(
         float | None,
         typer.Option(help="Sentinel: choose limits so that no reference copy agrees with the model on this share."),
     ] = None,
+    min_agreement: Annotated[
+        float, typer.Option(help="Least share of training images on which the 2-D map must agree with the model.")
+    ] = 0.5,
     shadows: Annotated[
         str, typer.Option(help="Shadow models: head (a new last layer each) or network (trained from scratch).")
     ] = "head",
@@ -195,6 +198,7 @@ def protect(
             limits=replace(usual, **given) if given else None,
             max_copy=max_copy,
             price=pricing,
+            min_agreement=min_agreement,
             shadows=ShadowRecipe(kind=shadows),  # type: ignore[arg-type]  # protect() says which kinds there are
             factory=recipe.factory if recipe else None,
             factory_args=recipe.args if recipe else None,

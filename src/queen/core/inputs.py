@@ -51,11 +51,31 @@ def to_tensor(value: Any, name: str = "x") -> Tensor:
     if isinstance(value, Tensor):
         return value
     try:
+        if is_table(value):  # its columns may be in any order, and an array does not say in which
+            raise TypeError
         array = np.asarray(value)
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
     except (TypeError, ValueError, RuntimeError) as error:
         got = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise DtypeError(f"expected {name} as numbers in a tensor or an array, got {got}") from error
+        raise DtypeError(
+            f"expected {name} as numbers in a tensor or an array, got {got}{way_to_array(value, name)}"
+        ) from error
+
+
+def is_table(value: object) -> bool:
+    """Whether this is a table with named columns, of pandas or polars."""
+    return hasattr(value, "columns") and hasattr(value, "to_numpy")
+
+
+def way_to_array(value: object, name: str = "x") -> str:
+    """How to give what is neither a tensor nor an array of numbers, as the end of a sentence."""
+    if is_table(value):
+        return ": give table[columns].to_numpy(), with the columns in the order that the model was fitted with"
+    if hasattr(value, "toarray"):
+        return f": give {name}.toarray()"
+    if name == "y":
+        return ": number the classes as the model's outputs, for example numpy.unique(y, return_inverse=True)[1]"
+    return ""
 
 
 def count(x: Inputs) -> int:
@@ -144,7 +164,8 @@ def _kind(x: Tensor) -> str:
 
 def _check_one(x: object, like: Tensor, name: str, span: tuple[float, float] | None = None) -> Tensor:
     if not isinstance(x, Tensor):
-        raise DtypeError(f"expected {name} to be a torch.Tensor, got {type(x).__name__}: use torch.as_tensor(...)")
+        how = way_to_array(x) or ": use torch.as_tensor(...)"
+        raise DtypeError(f"expected {name} to be a torch.Tensor, got {type(x).__name__}{how}")
     if _kind(x) != _kind(like):
         raise DtypeError(f"expected {name} of type {like.dtype}, got {x.dtype}: prepare it as the training data was")
     same = x.ndim == like.ndim and (x.shape[1:] == like.shape[1:] or is_of_any_length(like))
@@ -159,7 +180,9 @@ def _check_one(x: object, like: Tensor, name: str, span: tuple[float, float] | N
     if span is not None and _is_within(x, span):
         return x
     if x.is_floating_point() and not is_finite(x):
-        raise NotFiniteError(f"{name} holds NaN or infinity")
+        raise NotFiniteError(
+            f"expected finite numbers in {name}, got NaN or infinity: fill in missing values before, as for training"
+        )
     if span is not None:
         low, high = span
         raise RangeError(

@@ -10,22 +10,28 @@ import torch
 from torch import Tensor, nn
 
 from queen.core.inputs import tensors
-from queen.errors import HeadError, ShapeError
+from queen.errors import HeadError, RandomError, ShapeError
 from queen.types import Inputs
 
 TOLERANCE = 1e-4  # of the largest logit: head(u) is the same matmul again, so only float32 rounding may differ
+SLACK = 100 * TOLERANCE  # by which a GPU that adds in any order may miss what it said before, in halves
 ROUNDING = 1e-3  # by which probabilities may miss their sum of 1: halves do
 
 
 def run_model(model: nn.Module, x: Inputs) -> Tensor:
-    """The model's logits (n, K); it may return a tensor, a tuple or an object with `.logits` (Hugging Face)."""
+    """The model's logits (n, K); it may return a tensor, a tuple, a dict or an object with `logits` (Hugging Face)."""
     output: Any = model(**x) if isinstance(x, Mapping) else model(x)
+    if isinstance(output, Mapping):
+        output = output.get("logits", output)
     output = getattr(output, "logits", output)
-    if isinstance(output, tuple | list):
+    if isinstance(output, tuple | list) and output:
         output = output[0]
     if not isinstance(output, Tensor) or output.ndim != 2:
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise HeadError(f"expected logits of shape (n, classes) from the model, got {got}")
+        raise HeadError(
+            f"expected logits of shape (n, classes) from the model, got {got}: return a tensor of them, or 'logits' in "
+            "a dict; with one output z for two classes, return [-z / 2, z / 2]"
+        )
     return output
 
 
@@ -88,24 +94,40 @@ class Split:
         finally:
             handle.remove()
         if len(captured) != 1 or captured[0].ndim != 2:
+            shapes = ", ".join(str(tuple(one.shape)) for one in captured)
             raise HeadError(
                 f"layer '{self.head_name}' must run once a batch on (n, features); it ran {len(captured)} times"
+                + (f", on {shapes}" if shapes else "")
             )
         return captured[0], self.head(captured[0]) if self.softmax else logits
 
 
 def find_split(model: nn.Module, sample: Inputs, head: str | None = None) -> Split:
     """Split `model` at the named layer, or at the last Linear it runs, and check that head(u) equals the logits."""
-    model.eval()
+    try:
+        model.eval()
+    except NotImplementedError as error:  # of torch.export
+        raise HeadError(
+            f"expected a module with layers, got a {type(model).__name__} that was exported: give the module that it "
+            "was made of, or a function of arrays that runs it, queen.models.as_module(function, classes=...)"
+        ) from error
     with torch.inference_mode():
         try:
-            run_model(model, sample)
+            first = run_model(model, sample)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             shapes = {name: tuple(t.shape) for name, t in tensors(sample).items()}
             why = " ".join(str(error).split())[:200]
             raise ShapeError(f"the model cannot run on data of shape {shapes}: {why}") from error
+        if not first.isfinite().all():
+            raise HeadError("expected finite logits from the model, got NaN or infinity for the first rows of the data")
         split = Split(model, head or _last_linear(model, sample))
         features, answers = split(sample)
+        if not is_same(run_model(model, sample), first, SLACK):
+            raise RandomError(
+                "expected the same answer to the same query, got different ones: turn off what is random or remembers, "
+                "for example dropout that ignores model.eval(); who asks twice learns more, and a bundle could not "
+                "recognise the model"
+            )
         again = split.head(features)
         if is_same(again, answers):
             return split
@@ -125,11 +147,11 @@ def find_split(model: nn.Module, sample: Inputs, head: str | None = None) -> Spl
         )
 
 
-def is_same(these: Tensor, those: Tensor) -> bool:
+def is_same(these: Tensor, those: Tensor, tolerance: float = TOLERANCE) -> bool:
     """Whether these are the same logits, up to rounding."""
     if these.shape != those.shape:
         return False
-    return bool((these - those).abs().max() <= TOLERANCE * those.abs().max().clamp(min=1.0))
+    return bool((these - those).abs().max() <= tolerance * those.abs().max().clamp(min=1.0))
 
 
 def is_softmax_of(logits: Tensor, answers: Tensor) -> bool:

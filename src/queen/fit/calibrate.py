@@ -139,10 +139,11 @@ def calibrate_bundle(
     cameras: list[View] = [sample, *(partial(apply_condition, name, pixels, generator) for name in conditions[1:])]
     outputs = extract_features(bundle.split, data, bundle.probe.x, show, "calibration", labelled=False, views=cameras)
     views = summarise(outputs, bundle, conditions, generator, certified=certified)
+    tolerance = views.calibration.tolerance
     if foreign is not None:
-        thief = own_foreign(bundle, foreign, show, other_generator)
+        thief = own_foreign(bundle, foreign, tolerance, show, other_generator)
     else:
-        thief = made_foreign(bundle, sample.drawn(), show, other_generator)
+        thief = made_foreign(bundle, sample.drawn(), tolerance, show, other_generator)
     calibration = replace(views.calibration, account=account, foreign=thief)
     traffic, warnings = "", list[str]()
     if set_bar is not None:

@@ -14,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from queen.core import inputs
 from queen.core.split import Split, find_split, is_same, is_softmax_of, run_model
-from queen.errors import HeadError, QueenError
+from queen.errors import HeadError, QueenError, RandomError
 from queen.fit.check_data import NOT_FINITE, SIGMOID, check_answers, check_calibration, check_pixels, is_sigmoid
 from queen.fit.data import Data, Images
 from queen.fit.entrance import numbered, take_sample
@@ -70,6 +70,9 @@ def _findings(
     except HeadError as error:
         yield from _no_head(module, sample, head, error)
         return
+    except RandomError as error:
+        yield Finding.of("answers", error)
+        return
     except QueenError as error:
         yield _cannot_run(sample, error)
         return
@@ -87,6 +90,7 @@ def _check_module(model: Any, module: nn.Module) -> Iterator[Finding]:
     if len(devices) > 1 or devices == ["meta"]:
         fix = "move all of it to one device, model.to(device); on 'meta' it has no weights at all"
         yield Finding("device", "a model on one device", " and ".join(devices), fix, stops=True)
+        return
     layers = list(module.modules())
     norms = [layer for layer in layers if isinstance(layer, _BatchNorm)]
     drops = [layer for layer in layers if isinstance(layer, _DropoutNd)]
@@ -105,6 +109,9 @@ def _no_head(module: nn.Module, sample: Inputs, head: str | None, error: HeadErr
         answers = run_model(module, sample)
     except QueenError as said:  # no logits (n, K) at all
         yield Finding.of("model", said)
+        return
+    except Exception:  # whatever a stranger's forward pass may raise
+        yield Finding.of("model", error)
         return
     names = [name for name, made in _linear_outputs(module, sample).items() if _explains(made, answers)]
     if not answers.isfinite().all():
@@ -174,17 +181,20 @@ def _check_split(split: Split, sample: Inputs) -> Iterator[Finding]:
 
 
 def _check_repeats(module: nn.Module, sample: Inputs) -> Iterator[Finding]:
-    """Whether the same query gets the same answer again, and in other company."""
-    first, again = run_model(module, sample), run_model(module, sample)
-    if first.isfinite().all() and not is_same(first, again):
-        fix = "turn off what is random, for example dropout that ignores model.eval(): who asks twice learns more"
-        yield Finding("answers", "the same answer to the same query", "different ones", fix)
-        return
+    """Whether a query gets the same answer alone as in the company of others."""
+    first = run_model(module, sample)
     try:
         alone = run_model(module, inputs.take(sample, slice(0, 1)))
         is_alone = not first.isfinite().all() or is_same(first[:1], alone)
+    except HeadError:
+        fix = "most queries come alone: keep the dimension of the batch, which squeeze() without a number takes away"
+        yield Finding("answers", "logits of shape (1, classes) for a single query", "another shape", fix)
+        return
     except (RuntimeError, ValueError):  # BatchNorm refuses a batch of one
         is_alone = False
     if not is_alone:
-        fix = "give BatchNorm its running statistics (track_running_stats=True): answers depend on others' queries"
+        fix = (
+            "give BatchNorm its running statistics (track_running_stats=True), a quantised model fixed ranges (static "
+            "quantisation): answers depend on others' queries"
+        )
         yield Finding("answers", "an answer that depends on its query alone", "one that depends on its batch", fix)

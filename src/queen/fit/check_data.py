@@ -22,6 +22,7 @@ from queen.types import Inputs
 
 MOST = 10_000  # images that are tried
 ENOUGH_NUMBERS = 2000  # to tell an image by
+LEAST_AGREEMENT = 0.5  # of map and model on the training images; such a map needs a model that is right as often
 FEW = 10  # images per class, below which shadows share images
 NOT_FINITE = "find the inputs or the layer that make them: no answer can be given there"
 SIGMOID = "return what comes before the sigmoid; a model of several labels an image is no classifier to the guard"
@@ -49,7 +50,7 @@ def check_answers(split: Split, data: Data, like: Inputs) -> Iterator[Finding]:
     try:
         for raw, y in batches(data):
             if y.ndim != 1 or y.is_floating_point():
-                fix = "give y.argmax(1) of one-hot labels, y.astype(int) of others"
+                fix = "give y.argmax(1) of one-hot labels, y[:, 0] of a single column, y.astype(int) of others"
                 got = f"{y.dtype} of shape (n, {', '.join(map(str, y.shape[1:]))})" if y.ndim > 1 else f"{y.dtype}"
                 yield Finding("labels", "whole numbers, one an image", got, fix, stops=True)
                 return
@@ -94,10 +95,14 @@ def _check_labels(labels: Tensor, logits: Tensor, *, whole: bool) -> Iterator[Fi
         yield Finding("labels", f"numbers from 0 to {classes - 1}", f"{low} to {high}", fix, stops=True)
         return
     counts = torch.bincount(labels, minlength=classes)
-    empty, few = (counts == 0).nonzero().flatten().tolist(), int(((counts > 0) & (counts < FEW)).sum())
+    empty, alone = ((counts == n).nonzero().flatten().tolist() for n in (0, 1))
+    few = int(((counts > 1) & (counts < FEW)).sum())
     if empty and whole:
         fix = "give training images of every class"
         yield Finding("labels", "images of every class", f"none of {_some(empty)}", fix, stops=True)
+    if alone and whole:
+        fix = "give more: a single point has no disc"
+        yield Finding("labels", "at least two images of every class", f"one of {_some(alone)}", fix, stops=True)
     if few and whole:
         fix = "give more training images: their discs would be rough, and shadows share images"
         yield Finding("labels", f"at least {FEW} images a class", f"fewer of {few} classes", fix)
@@ -105,9 +110,10 @@ def _check_labels(labels: Tensor, logits: Tensor, *, whole: bool) -> Iterator[Fi
 
 
 def _check_accuracy(labels: np.ndarray, guesses: np.ndarray, counts: np.ndarray) -> Iterator[Finding]:
-    """Whether the model is right more often than who always says the same."""
+    """Whether the model is right more often than who always says the same, and often enough for a map to follow it."""
     right, chance = float((labels == guesses).mean()), float(counts.max() / counts.sum())
-    if right > chance + 3 * sqrt(chance * (1 - chance) / len(labels)):
+    learned = right > chance + 3 * sqrt(chance * (1 - chance) / len(labels))
+    if learned and right >= LEAST_AGREEMENT:
         return
     classes = len(counts)
     table = np.zeros((classes, classes), int)
@@ -118,20 +124,28 @@ def _check_accuracy(labels: np.ndarray, guesses: np.ndarray, counts: np.ndarray)
     if best > max(0.5, 2 * right):
         order = ", ".join(f"{row} -> {column}" for row, column in zip(rows[:5], columns[:5], strict=True))
         fix = f"labels are in another order than the outputs, of which {best:.0%} would agree: {order}..."
-    yield Finding("accuracy", f"more than chance ({chance:.0%}) on the training data", f"{right:.0%}", fix)
+    elif learned:
+        fix = "train the model further, or take a map that agrees with it as seldom, min_agreement=..."
+    expected = f"more than chance ({chance:.0%}) on the training data"
+    if right < LEAST_AGREEMENT:
+        expected += f", and at least {LEAST_AGREEMENT:.0%}"
+    yield Finding("accuracy", expected, f"{right:.0%}", fix, stops=right < LEAST_AGREEMENT)
 
 
 def check_calibration(split: Split, train: Data, data: Images, like: Inputs) -> Iterator[Finding]:
     """Whether calibration images did not train the model, and are enough of every class that it predicts."""
     try:
         device = next(iter(inputs.tensors(like).values())).device
-        guesses = torch.cat([_guesses(split, x, like, device) for x, _ in image_batches(data)])
+        guesses = [_guesses(split, x, like, device) for x, _ in image_batches(data)]
     except (QueenError, RuntimeError) as error:
         yield Finding.of("calibration", error)
         return
+    if not guesses:
+        yield Finding("calibration", "held-out images", "none", "give some that did not train the model", stops=True)
+        return
     if found := find_shared(train, data):
         yield found
-    counts = torch.bincount(guesses, minlength=split(like)[1].shape[1])
+    counts = torch.bincount(torch.cat(guesses), minlength=split(like)[1].shape[1])
     few = (counts < ENOUGH).nonzero().flatten().tolist()
     if few:
         fix = "give more: evidence against thieves grows slowly there, and not at all where there are none"

@@ -54,6 +54,7 @@ def image_batches(data: Images) -> Iterable[tuple[Inputs, Tensor | None]]:
     if not isinstance(data, Tensor | np.ndarray | Mapping):
         raise DtypeError(
             f"expected images x, (x, y), a Dataset, a DataLoader or a list of batches x, got {type(data).__name__}"
+            f"{inputs.way_to_array(data)}"
         )
     x = _tensor(data, "x")
     return ((inputs.take(x, slice(i, i + BATCH)), None) for i in range(0, inputs.count(x), BATCH))
@@ -95,6 +96,8 @@ def _pair(batch: Any) -> tuple[Inputs, Tensor]:
 def _tensor(value: Any, name: str) -> Inputs:
     if isinstance(value, Mapping):
         return {key: _tensor(v, f"{name}['{key}']") for key, v in value.items()}  # type: ignore[misc]
+    if inputs.is_table(value):
+        return inputs.to_tensor(value, name)  # which says how to give it
     try:
         return torch.as_tensor(value)  # which does not copy arrays: they may be larger than memory
     except (TypeError, ValueError, RuntimeError):

@@ -97,6 +97,8 @@ def take_sample(data: Data, model: nn.Module) -> Inputs:
     parameter = next(model.parameters(), None)
     if parameter is None:
         raise OptionError("the model has no parameters: give the trained network")
+    if parameter.is_meta:
+        raise OptionError("expected a model with weights, got one on 'meta', which has none: load them into it first")
 
     def in_precision(t: Tensor) -> Tensor:
         return t.to(parameter.dtype) if t.is_floating_point() else t

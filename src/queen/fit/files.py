@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -105,13 +106,14 @@ def read_model(name: str, args: Sequence[str], weights: Path | None) -> tuple[nn
     return model, recipe
 
 
-def read_data(path: Path) -> tuple[Tensor, Tensor]:
-    """(x, y) from an .npz file."""
+def read_data(path: Path) -> tuple[Tensor, Tensor | NDArray[np.str_]]:
+    """(x, y) from an .npz file; labels may be the names of classes, where the model knows these."""
     arrays = _read_arrays(path, f"cannot read data '{path}'")
     if not hasattr(arrays, "files") or not {"x", "y"} <= set(arrays.files):
         raise OptionError(f"expected '{path}' to be an .npz file with arrays x and y")
     problem = f"cannot use x and y of '{path}'"
-    return attempt(lambda: (_tensor(arrays["x"]), _tensor(arrays["y"])), problem, *UNREADABLE)
+    x, y = attempt(lambda: (_tensor(arrays["x"]), arrays["y"]), problem, *UNREADABLE)
+    return x, y if y.dtype.kind == "U" else attempt(lambda: _tensor(y), problem, *UNREADABLE)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from queen.fit.data import Images, image_batches
 from queen.fit.features import extract_features
 from queen.progress import Progress
 from queen.sentinel.scores import all_scores
+from queen.sentinel.sketch import first_seen
 from queen.types import Inputs
 
 MOST = 1000  # images that are measured and stored
@@ -55,22 +56,22 @@ def _row_shapes(x: Inputs) -> dict[str, torch.Size]:
     return {name: t.shape[1:] for name, t in inputs.tensors(x).items()}
 
 
-def own_foreign(bundle: Bundle, data: Images, show: Progress, generator: torch.Generator) -> Foreign:
-    """The operator's own foreign images, up to a thousand of them."""
+def own_foreign(bundle: Bundle, data: Images, tolerance: float, show: Progress, generator: torch.Generator) -> Foreign:
+    """The operator's own foreign images, up to a thousand; nearer than the tolerance they are the same picture."""
     sample = Sample(MOST, generator)
     for x, _ in image_batches(data):
         sample(inputs.check(x, bundle.probe.x, bundle.input_range))
-    return _measure(bundle, sample.drawn(), OWN, show)
+    return _measure(bundle, sample.drawn(), OWN, tolerance, show)
 
 
-def made_foreign(bundle: Bundle, like: Inputs, show: Progress, generator: torch.Generator) -> Foreign:
+def made_foreign(bundle: Bundle, like: Inputs, tolerance: float, show: Progress, generator: torch.Generator) -> Foreign:
     """A thousand foreign inputs like these: for images noise and shuffled patches, for all else noise."""
     rows = torch.arange(MOST) % inputs.count(like)
     if not isinstance(like, Tensor) or not inputs.is_image(like):
-        return _measure(bundle, noise(_rows(like, rows), generator), NOISE, show)
+        return _measure(bundle, noise(_rows(like, rows), generator), NOISE, tolerance, show)
     half = _rows(like, rows[: MOST // 2])
     made = inputs.join([noise(half, generator), shuffle_patches(half, generator)])
-    return _measure(bundle, made, MADE, show)
+    return _measure(bundle, made, MADE, tolerance, show)
 
 
 def _rows(x: Inputs, rows: Tensor) -> Inputs:
@@ -108,12 +109,16 @@ def shuffle_patches(x: Inputs, generator: torch.Generator) -> Inputs:
     return shuffled
 
 
-def _measure(bundle: Bundle, x: Inputs, name: str, show: Progress) -> Foreign:
-    """Predicted classes and scores of foreign inputs."""
+def _measure(bundle: Bundle, x: Inputs, name: str, tolerance: float, show: Progress) -> Foreign:
+    """Predicted classes and scores of foreign inputs, and which of them are the same picture to the guard."""
     whole = x if isinstance(x, Tensor | dict) else dict(x)
     [outputs] = extract_features(bundle.split, whole, bundle.probe.x, show, "foreign images", labelled=False)
     with torch.inference_mode():
         labels = outputs.logits.argmax(1)
         points = bundle.geometry.relative(bundle.mapping(outputs.features), labels)
         scores = all_scores(outputs.features, outputs.logits, points, bundle.reference)
-    return Foreign(name=name, labels=labels.clone(), scores=scores.clone())
+        pictures = first_seen(outputs.features, labels, tolerance)
+    has_repeats = bool((pictures != torch.arange(len(pictures), device=pictures.device)).any())
+    return Foreign(
+        name=name, labels=labels.clone(), scores=scores.clone(), pictures=pictures.clone() if has_repeats else None
+    )

@@ -24,7 +24,7 @@ from queen.errors import (
     ProtectionWarning,
 )
 from queen.fit.calibrate import calibrate_bundle
-from queen.fit.check_data import find_shared
+from queen.fit.check_data import LEAST_AGREEMENT, find_shared
 from queen.fit.data import Data, Images
 from queen.fit.entrance import (
     describe,
@@ -81,7 +81,7 @@ def protect(
     keep_label: bool = False,
     mapping: MapRecipe | None = None,
     shadows: ShadowRecipe | ShadowKind = "head",
-    min_agreement: float = 0.5,
+    min_agreement: float = LEAST_AGREEMENT,
     input_range: tuple[float, float] | Literal["data"] | None = "data",
     factory: str | None = None,
     factory_args: Mapping[str, Any] | None = None,
@@ -236,14 +236,24 @@ def _fit_map(outputs: ModelOutputs, recipe: MapRecipe, generator: torch.Generato
 
 def _check_agreement(points: Tensor, geometry: Geometry, outputs: ModelOutputs, floor: float) -> float:
     """The map's health: how often the nearest centre is the classifier's own answer, which must not be rare."""
-    agreement = (nearest_centre(points, geometry) == outputs.logits.argmax(1)).double().mean().item()
-    if agreement < floor:
-        raise MapError(
-            f"the 2-D map agrees with the model on {agreement:.1%} of the training images, at least {floor:.0%} are "
-            "needed: is the model trained, and are inputs prepared as in its training (queen check says)? Else train "
-            "the map longer (mapping=MapRecipe(epochs=...)), with another seed, or lower min_agreement"
+    labels = outputs.logits.argmax(1)
+    agreement = (nearest_centre(points, geometry) == labels).double().mean().item()
+    if agreement >= floor:
+        return agreement
+    right = (labels == outputs.labels).double().mean().item()
+    advice = (
+        "train the map longer, mapping=MapRecipe(epochs=1000, halve_every=200), or with another seed, or take it as it "
+        "is, min_agreement=..."
+    )
+    if right < min(floor, LEAST_AGREEMENT):
+        advice = (
+            f"the model itself is right on {right:.1%} of them; is it trained, and are inputs prepared as in its "
+            "training? queen.check(model, data) says"
         )
-    return agreement
+    raise MapError(
+        f"expected a 2-D map that agrees with the model on at least {floor:.0%} of the training images, got one that "
+        f"does on {agreement:.1%}: {advice}"
+    )
 
 
 def _limits(limits: Limits | None, absolute_radius: float | None, geometry: Geometry, policy: str) -> Limits:

@@ -3,7 +3,8 @@
 A simulated thief sends a cover of benign images, then one foreign image, and so on. Foreign images are drawn from those
 stored. Benign ones follow a law that the calibration images might have come from: these images with random weights (the
 Bayesian bootstrap), a hair above or below each score. So cover alone is never accused more often than the certificate
-allows. Redrawing a few held-out images instead would be: soon they look like nothing but themselves.
+allows. Redrawing a few held-out images instead would be: soon they look like nothing but themselves. Different foreign
+images that are the same picture to the guard, as where a model answers all noise alike, are evidence once.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ AlarmAfter = dict[str, dict[str, float | None]]
 
 @dataclass(frozen=True)
 class Samples:
-    """Predicted classes (n,) and scores (n, S) of images."""
+    """Predicted classes (n,) and scores (n, S) of images; `pictures` (n,), if some are one picture to the guard."""
 
     labels: Ints
     scores: Floats
+    pictures: Ints | None = None
 
 
 def alarm_after(
@@ -57,7 +59,9 @@ def alarm_after(
     unique = _is_unique(calibration)
     labels = [calibration.labels, calibration.labels, foreign.labels]
     nudged = [np.where(unique, np.nextafter(calibration.scores, to), calibration.scores) for to in (-np.inf, np.inf)]
-    queries = _Queries(betting, test, np.concatenate(labels), np.concatenate([*nudged, foreign.scores]))
+    queries = _Queries(
+        betting, test, np.concatenate(labels), np.concatenate([*nudged, foreign.scores]), foreign.pictures
+    )
     bar = test.bar(number)
     summaries = {}
     for name in covers:
@@ -78,16 +82,40 @@ def _is_unique(images: Samples) -> NDArray[np.bool_]:
 
 
 class _Queries:
-    """All that thieves may send, with the numbers of its bets."""
+    """All that thieves may send, with the numbers of its bets; foreign images come last and may share `pictures`."""
 
-    def __init__(self, betting: Betting, test: Test, labels: Ints, scores: Floats) -> None:
+    def __init__(self, betting: Betting, test: Test, labels: Ints, scores: Floats, pictures: Ints | None) -> None:
         self.labels, self.test = labels, test
         self._lanes = betting.lanes(labels, scores)
+        self._picture = np.full(len(labels), -1)  # of images that share one with others
+        if pictures is not None:
+            shared = np.bincount(pictures)[pictures] > 1
+            self._picture[-len(pictures) :] = np.where(shared, pictures, -1)
+        self.forget()
 
-    def bets(self, rows: NDArray[np.intp]) -> Bets:
-        """The bets on the chosen queries."""
+    def forget(self) -> None:
+        """Nobody has sent anything yet."""
+        self._sent = np.zeros((RUNS, len(self.labels)), np.bool_)
+
+    def bets(self, rows: NDArray[np.intp], again: NDArray[np.bool_]) -> Bets:
+        """The bets on the chosen queries (n,), but for those (n,) that come again."""
         size, total, bet, count = (numbers[rows] for numbers in self._lanes)
+        size[again] = 0
         return Bets(size, total, bet, count, digests=[], sketches=[], test=self.test, enforce=True)
+
+    def come_again(self, rows: NDArray[np.intp], thieves: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """(thieves, n) which of their next queries these thieves have sent before, as another image of a picture."""
+        again = np.zeros(rows.shape, np.bool_)
+        if (self._picture < 0).all():
+            return again
+        for line, thief in enumerate(thieves.tolist()):
+            places = np.flatnonzero(self._picture[rows[line]] >= 0)
+            pictures = self._picture[rows[line, places]]
+            known, sent = self._sent[thief], np.ones(len(pictures), np.bool_)
+            sent[np.unique(pictures, return_index=True)[1]] = False
+            again[line, places] = sent | known[pictures]
+            known[pictures] = True
+        return again
 
 
 def _follow(queries: _Queries, images: int, cover: int, bar: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -98,6 +126,7 @@ def _follow(queries: _Queries, images: int, cover: int, bar: float, rng: np.rand
     weights = rng.exponential(size=(RUNS, images))
     laws = np.cumsum(np.tile(weights, 2), axis=1)
     when, stands_for = np.full(RUNS, np.inf), np.ones(RUNS)
+    queries.forget()
     wealth = [Winnings.empty(queries.test.scores) for _ in range(RUNS)]
     left, sent = np.arange(RUNS), 0
     while len(left) and sent < LONGEST:
@@ -108,8 +137,9 @@ def _follow(queries: _Queries, images: int, cover: int, bar: float, rng: np.rand
         steps = min(max(16, sent), max(1, ROWS // (len(left) * (cover + 1))), LONGEST - sent)
         rows = _draw(laws[left], len(queries.labels), cover, steps, rng)
         thief = np.repeat(np.arange(len(left)), rows.shape[1])
-        chosen = rows.reshape(-1)
-        reached = place_bets([wealth[i] for i in left], thief, queries.labels[chosen], queries.bets(chosen), bar)
+        chosen, again = rows.reshape(-1), queries.come_again(rows, left).reshape(-1)
+        bets = queries.bets(chosen, again)
+        reached = place_bets([wealth[i] for i in left], thief, queries.labels[chosen], bets, bar)
         for i, row in zip(left.tolist(), reached, strict=True):
             if row is not None:
                 when[i] = sent + 1 + row % rows.shape[1] // (cover + 1)

@@ -50,14 +50,19 @@ def measure_tolerance(features: Tensor, labels: Tensor, rows: int = 4000) -> flo
     return 0.5 * nearest_all.quantile(0.01).item()
 
 
-def repeats(features: Tensor, labels: Tensor, tolerance: float) -> Tensor:
-    """(n,) whether an earlier image of the same predicted class lies within the tolerance."""
-    repeated = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
+def first_seen(features: Tensor, labels: Tensor, tolerance: float) -> Tensor:
+    """(n,) the first image of the same predicted class within the tolerance of each: itself, unless it repeats one."""
+    first = torch.arange(len(labels), device=labels.device)
     for k in labels.bincount().nonzero().flatten():
         rows = (labels == k).nonzero().flatten()
         near = torch.cdist(features[rows].double(), features[rows].double()) < tolerance
-        repeated[rows] = near.tril(-1).any(1)
-    return repeated
+        first[rows] = rows[near.fill_diagonal_(True).byte().argmax(1)]
+    return first
+
+
+def repeats(features: Tensor, labels: Tensor, tolerance: float) -> Tensor:
+    """(n,) whether an earlier image of the same predicted class lies within the tolerance."""
+    return first_seen(features, labels, tolerance) != torch.arange(len(labels), device=labels.device)
 
 
 class Memory:
