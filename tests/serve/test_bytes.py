@@ -91,3 +91,12 @@ def test_the_guard_takes_bytes_of_the_right_shape_alone(guard):
         guard.answer(x.long() + 256, client="a")
     with pytest.raises(ShapeError):
         guard.answer(x[:, :, :7], client="a")
+
+
+def test_bytes_are_images_to_the_fit_as_well(guard):
+    """Shuffled patches tell how soon thieves are caught, and a contrast that no image had is refused."""
+    calibrated = queen.calibrate(guard, pictures(held_out()[0][:300]), progress=False)
+    assert calibrated.report["foreign"] == "noise and shuffled patches"
+    assert guard.bundle.input_range == (0.0, 16.0)
+    with pytest.raises(RangeError, match="from 0 to 16 as in the fitted images, got 0 to 255"):
+        guard.answer(torch.tensor([0, 255], dtype=torch.uint8).repeat(32).view(1, 1, 8, 8), client="a")

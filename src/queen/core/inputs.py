@@ -147,8 +147,8 @@ def is_of_any_length(x: Tensor) -> bool:
 
 
 def is_image(x: object) -> bool:
-    """Whether this is a batch of images: (n, C, H, W) of floats."""
-    return isinstance(x, Tensor) and x.ndim == 4 and x.is_floating_point()
+    """Whether this is a batch of images: (n, C, H, W) of floats or bytes."""
+    return isinstance(x, Tensor) and x.ndim == 4 and (x.is_floating_point() or x.dtype == torch.uint8)
 
 
 def is_finite(x: Tensor) -> bool:

@@ -82,7 +82,7 @@ def _is_unique(images: Samples) -> NDArray[np.bool_]:
 
 
 class _Queries:
-    """All that thieves may send, with the numbers of its bets; foreign images come last and may share `pictures`."""
+    """All that thieves may send, with the numbers of its bets; foreign images, which may share pictures, come last."""
 
     def __init__(self, betting: Betting, test: Test, labels: Ints, scores: Floats, pictures: Ints | None) -> None:
         self.labels, self.test = labels, test
