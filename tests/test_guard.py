@@ -630,7 +630,7 @@ def test_a_secret_that_keeps_none_is_refused(secret):
 
 
 def test_a_path_is_no_ledger():
-    with pytest.raises(OptionError, match="SqliteLedger"):
+    with pytest.raises(OptionError, match="open_ledger"):
         Guard(fitted().bundle, ledger="clients.sqlite")
 
 
