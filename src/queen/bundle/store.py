@@ -20,6 +20,7 @@ from torch import Tensor
 from queen.atomic import write_atomically
 from queen.bundle.bundle import Bundle, Probe, guard_tensors
 from queen.bundle.calibration import Calibration, Foreign, Trusted
+from queen.bundle.consistency import check_parts
 from queen.bundle.model import (
     Model,
     RemoteModel,
@@ -36,7 +37,7 @@ from queen.core.mapping import MappingNet
 from queen.core.shadows import HeadShadows, NetworkShadows, Shadows
 from queen.core.split import Split
 from queen.errors import BundleError, QueenError
-from queen.options import SCORES, Group, Limits, Sentinel
+from queen.options import Group, Limits, Sentinel
 from queen.recipe import Recipe
 from queen.sentinel.scores import Reference
 from queen.types import Inputs
@@ -132,7 +133,7 @@ def load_bundle(
         )
         if bundle.identity != content["identity"]:
             raise BundleError(f"bundle '{folder}' is inconsistent: its tensors do not match its identity")
-        _check_shapes(bundle, guard)
+        check_parts(bundle, guard)
         Report(**bundle.report)  # another version may have had other fields
     recognise_model(bundle)
     if isinstance(network, RemoteModel):
@@ -210,55 +211,6 @@ def _load_calibration(guard: dict[str, Tensor], facts: dict[str, Any] | None) ->
     if (trusted := facts["trusted"]) is not None:
         parts["trusted"] = Trusted(**(trusted | {"scores": tuple(trusted["scores"])}))
     return Calibration(**parts)
-
-
-def _check_shapes(bundle: Bundle, guard: dict[str, Tensor]) -> None:
-    """Every part must be finite and fit the others; a well-formed file can still hold nonsense."""
-    (_, dims), (_, classes) = bundle.probe.features.shape, bundle.probe.logits.shape
-    expected: dict[str, tuple[int, ...]] = {
-        "geometry.centres": (classes, 2),
-        "geometry.spreads": (classes,),
-        "geometry.feature_centres": (classes, dims),
-        "map.layers.0.weight": (len(guard["map.layers.0.weight"]), dims),
-        "reference.axes": (dims, len(bundle.reference.coordinates)),
-    }
-    if isinstance(bundle.shadows, HeadShadows):
-        count = len(bundle.shadows)
-        expected |= {"shadows.weight": (count, classes, dims), "shadows.bias": (count, classes)}
-    if bundle.calibration:
-        count = len(bundle.calibration.labels)
-        expected |= {f"calibration.{name}": (count,) for name in ("labels", "condition")}
-        expected |= {"calibration.points": (count, 2), "calibration.scores": (count, len(SCORES))}
-        expected["calibration.spreads"] = (classes, len(SCORES))
-        expected["calibration.answers"] = (len(bundle.calibration.answers), classes)
-        if foreign := bundle.calibration.foreign:
-            expected["calibration.foreign.scores"] = (len(foreign.labels), len(SCORES))
-            expected |= {} if foreign.pictures is None else {"calibration.foreign.pictures": (len(foreign.labels),)}
-    for name, shape in expected.items():
-        if tuple(guard[name].shape) != shape:
-            raise BundleError(f"the bundle's {name} has shape {tuple(guard[name].shape)}, expected {shape}")
-    for name, tensor in guard.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
-            raise BundleError(f"the bundle's {name} is not finite")
-    if not (bundle.geometry.spreads > 0).all():
-        raise BundleError("the bundle's spreads must be positive")
-    if bundle.calibration:
-        _check_calibration(bundle.calibration, guard, classes)
-
-
-def _check_calibration(calibration: Calibration, guard: dict[str, Tensor], classes: int) -> None:
-    """Labels must be classes, conditions must have a name, answers must be probabilities."""
-    ranges = {"labels": classes, "condition": len(calibration.conditions)}
-    if calibration.foreign:
-        ranges["foreign.labels"] = classes
-        ranges |= {} if calibration.foreign.pictures is None else {"foreign.pictures": len(calibration.foreign.labels)}
-    for name, count in ranges.items():
-        numbers = guard[f"calibration.{name}"]
-        if numbers.is_floating_point() or numbers.min() < 0 or numbers.max() >= count:
-            raise BundleError(f"the bundle's calibration.{name} must be whole numbers from 0 to {count - 1}")
-    answers = guard["calibration.answers"]
-    if answers.dtype != torch.float32 or answers.min() < 0 or not torch.allclose(answers.sum(1), torch.ones(())):
-        raise BundleError("the bundle's calibration.answers must be probabilities in float32")
 
 
 def _under(prefix: str, guard: dict[str, Tensor]) -> dict[str, Tensor]:
