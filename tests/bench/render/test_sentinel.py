@@ -45,9 +45,9 @@ def test_odd_clients_have_one_number_for_each_victim_and_a_missing_remedy_is_sai
     assert "| cascade | 20 / 20 | 20 / 20 | 20 / none |  | 40 % / 40 % | 40 % / 40 % | 40 % / none |  |" in shown
     assert shown.count("| drift: classes |") == 1  # nobody needs a remedy, so it has no price
     assert "cascade, a victim: 500" in shown
-    assert "under these calibrations nobody is.\n" in shown
+    assert "nobody is accused under these calibrations.\n" in shown
 
 
 def test_usual_clients_whom_a_remedy_gets_accused_are_named():
     shown = odd_markdown({"queries": 4400, "victims": {"a": odd_victim(100, 7, has_bar=True)}})
-    assert "nobody is but with cascade, mixed in: 7; cascade, alone: 7; " in shown
+    assert "nobody is accused under these calibrations, except with cascade, mixed in: 7; cascade, alone: 7; " in shown

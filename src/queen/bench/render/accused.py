@@ -33,11 +33,12 @@ def digits_markdown(digits: Result) -> str:
     ]
     answers = [f"thief with {n} answers" for n in next(iter(digits["digits"].values()))["thief"]]
     return markdown_table(("decimals", *answers, *losses.values()), rows) + (
-        "\nAccuracy of copies made of the victim's own encoder and a head solved for "
+        "\nThief: the accuracy of copies made of the victim's own encoder and a head that is computed from the answers "
         f"({digits['orders']} random orders of the demo's foreign images; the victim has "
-        f"{digits['victim_accuracy']:.1%}), and what an honest client loses ({digits['images']['client']:,} held-out "
-        "images): mean distance from the exact answers, expected calibration error, log loss with zeros taken for half "
-        "a unit and all scaled to sum 1 again, or naively for a millionth.\n"
+        f"{digits['victim_accuracy']:.1%}). The other columns show what an honest client loses "
+        f"({digits['images']['client']:,} held-out images): mean distance from the exact answers; expected calibration "
+        "error; log loss, where a zero counts as half a unit and all is scaled to sum 1 again; and a naive log loss, "
+        "where a zero counts as a millionth.\n"
     )
 
 
@@ -54,8 +55,8 @@ def read_back_markdown(reports: Mapping[str, Result]) -> str:
                 counts.append(int(figures["labels"]))
     rows = [(f"`{attack}`", *(row.get(column, "-") for column in columns)) for attack, row in cells.items()]
     return markdown_table(("attack", *columns), rows) + (
-        f"\nShare of labels read back, in brackets its upper 95 % limit and the share of the most common label; "
-        f"{min(counts):,} labels or more each.\n"
+        f"\nShare of labels read back; in brackets its upper 95 % limit, and the share of the most common label. Each "
+        f"attacker tried {min(counts):,} labels or more.\n"
     )
 
 

@@ -29,10 +29,10 @@ def evidence_markdown(evidence: Result) -> str:
     first = next(iter(next(iter(victims.values()))["thieves"].values()))
     parts = [
         markdown_table(("victim", "foreign images", "margin", *WAYS.values()), rows),
-        f"Median / 95 % of {first['0']['plain']['orders']} orders; a share where not all were caught within "
-        f"{evidence['queries']:,} queries, cover counted in. Central: cover only from the half of the images that look "
-        f"least foreign. Late: after {evidence['warm_up']:,} benign queries. Images were packed, some with a little "
-        "loss.\n",
+        f"An entry is the median and the 95th percentile of {first['0']['plain']['orders']} orders; if not all were "
+        f"caught within {evidence['queries']:,} queries, cover included, it is the share that was. Central: cover only "
+        f"from the half of the images that look least foreign. Late: the attack begins after {evidence['warm_up']:,} "
+        "benign queries. Images were packed, some with a little loss.\n",
         markdown_table(
             (
                 "victim",
@@ -43,11 +43,11 @@ def evidence_markdown(evidence: Result) -> str:
             ),
             [_benign(one) for one in victims.values()],
         ),
-        "The benign clients were tried at margin 0, where they are accused most easily; the images were divided into "
+        "The benign clients were tried at margin 0, where they are accused most easily. The images were divided into "
         "calibration and held-out images many times. A thief who sends images of the victim's own kind looks like "
         "these clients, so it is never accused.\n",
-        "Hard cases. Few calibration images in every class (the median query of plain thieves, margin "
-        f"0 / {default}, or the share caught), and "
+        "Hard cases: few calibration images in every class (the median query at which plain thieves are accused, at "
+        f"margin 0 / {default}, or the share that is caught), and "
         "cascade clients, who send only the fifth of their images that the model is least sure of.\n",
         markdown_table(
             ("victim", *(f"{count} images a class" for count in _first(victims)["few_images"]), "cascade accused"),
@@ -79,9 +79,9 @@ def tolerance_markdown(tolerance: Result, evidence: Result) -> str:
         rows.append((f"thief, {way}", *caught))
     header = ("client", *(evidence[name]["facts"]["about"] for name in tolerance))
     return (
-        f"Of {clients['clients']} honest clients of {clients['queries']:,} queries, one strength each, those accused "
-        f"at margin {margins}; below, the median attack query at which a "
-        f"thief is, or the share caught within {queries:,} queries, cover counted in:\n\n"
+        f"How many of {clients['clients']} honest clients are accused at margin {margins}. Each sends "
+        f"{clients['queries']:,} queries, changed with one strength. The last rows show thieves: the median attack "
+        f"query at which they are accused, or the share caught within {queries:,} queries, cover included.\n\n"
         + markdown_table(header, rows)
         + "\n"
     )
@@ -128,17 +128,17 @@ def odd_markdown(odd: Result) -> str:
     ]
     plain, hidden = (_numbers(_median(one["thieves"][way]) for one in victims) for way in ("plain", "3:1"))
     parts = [
-        f"Accused of {usual['clients']} benign clients of {retry['queries']:,} queries"
+        f"How many of {usual['clients']} benign clients with {retry['queries']:,} queries each are accused"
         + (f" ({'; '.join(shorter)})" if shorter else "")
         + f". A cell has one number for each victim: {'; '.join(one['about'] for one in victims)}.\n",
         markdown_table(("client", *(f"margin {margin}" for margin in margins), *REMEDIES.values()), accused),
-        '"None" where no bar is above what such clients reach. '
-        f"Of retry loops, the {retry['clients']} oddest inputs sent {retry['queries']:,} times each at margin 0, "
+        '"None": no bar is above what such clients reach. '
+        f"Retry loops: of the {retry['clients']} oddest inputs, each sent {retry['queries']:,} times at margin 0, "
         f"{_numbers(str(one['retry']['accused']) for one in victims)} are accused. Of {usual['clients']} usual clients "
-        f"under these calibrations nobody is{' but with ' + '; '.join(wrongly) if wrongly else ''}.\n",
-        "The price, for kinds that need a remedy: the median attack query at which a thief is accused, or the share "
-        f"caught within {odd['queries']:,} queries, cover counted in. With the usual calibration it is {plain} for a "
-        f"plain thief and {hidden} for one with 3:1 cover.\n",
+        f"nobody is accused under these calibrations{', except with ' + '; '.join(wrongly) if wrongly else ''}.\n",
+        "What the remedies cost, for kinds that need one: the median attack query at which a thief is accused, or the "
+        f"share caught within {odd['queries']:,} queries, cover included. With the usual calibration it is {plain} for "
+        f"a plain thief and {hidden} for a thief with 3:1 cover.\n",
         markdown_table(
             ("calibrated on", *(f"{way}: {words}" for way in ("plain", "3:1") for words in REMEDIES.values())), thieves
         ),
@@ -163,7 +163,7 @@ def threshold_markdown(result: Result) -> str:
     rules = markdown_table(
         (
             "accuses once",
-            f"thief at {result['cover']} cover is caught after (queries, cover counted in)",
+            f"thief at {result['cover']} cover is caught after (queries, cover included)",
             f"benign clients accused, of {result['clients']:,}",
         ),
         [
@@ -175,10 +175,10 @@ def threshold_markdown(result: Result) -> str:
         "![Benign clients accused over the queries they have sent, by fixed thresholds and by the certified test]"
         "(threshold.png)\n\n"
         f"{rules}\n"
-        f"{result['victim']}, {result['pool']}. Every fixed rule is tuned to catch this very thief as soon as the "
-        "certified test does, with the score and the share that accuse the fewest benign clients: what no operator can "
-        "know beforehand. The right window then does as well, but nothing says which one that is, nor bounds what it "
-        "does to the next client. The certified test was tuned to nobody.\n"
+        f"Victim: {result['victim']}; foreign images: {result['pool']}. Every fixed rule was tuned: it has the score "
+        "and the share that catch this thief as soon as the certified test does and accuse the fewest benign clients. "
+        "No operator can know these beforehand. With the right window such a rule is as good, but nobody knows which "
+        "window is right, and nothing bounds how many other clients it accuses. The certified test was not tuned.\n"
     )
 
 
