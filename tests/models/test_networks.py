@@ -9,7 +9,7 @@ from torch import nn
 
 import queen
 from queen.core.split import find_split
-from queen.errors import DtypeError, HeadError, OptionError
+from queen.errors import DtypeError, HeadError, OptionError, ProtectionWarning
 from queen.models import as_module
 from tests.support.guards import held_out, train_set, trained
 
@@ -58,6 +58,13 @@ def test_other_probabilities_are_refused_with_the_way_out(quick):
         assert (answers - Cooled().eval()(x[300:310])).abs().sum(1).max() < 2e-3
     with pytest.raises(OptionError, match="classes="):
         as_module(Cooled(), gives="probabilities")
+
+
+def test_sigmoids_in_place_of_logits_are_warned_of(quick):
+    model = as_module(nn.Sequential(trained("mlp"), nn.Sigmoid()), gives="logits", classes=10)
+    with pytest.warns(ProtectionWarning, match="before the sigmoids"):
+        guard = queen.protect(model, train_set(), policy="paper", **quick)
+    assert any("sigmoids" in warning for warning in guard.report["warnings"])
 
 
 def test_a_wrapped_network_with_a_recipe_needs_no_factory(quick, tmp_path):

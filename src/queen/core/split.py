@@ -168,6 +168,11 @@ def on_simplex(rows: Tensor, slack: float = ROUNDING) -> bool:
     return bool((numbers >= 0).all() and ((numbers.sum(1) - 1).abs() <= slack).all())
 
 
+def is_sigmoid(answers: Tensor) -> bool:
+    """Whether these look like one probability for each class, instead of a distribution over classes."""
+    return bool(answers.min() >= 0 and answers.max() <= 1) and not on_simplex(answers)
+
+
 def _last_linear(model: nn.Module, sample: Inputs) -> str:
     """The name of the Linear layer that runs last in a forward pass."""
     order: list[str] = []

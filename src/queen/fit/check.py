@@ -13,9 +13,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from queen.core import inputs
-from queen.core.split import Split, find_split, is_same, is_softmax_of, run_model
+from queen.core.split import Split, find_split, is_same, is_sigmoid, is_softmax_of, run_model
 from queen.errors import HeadError, QueenError, RandomError
-from queen.fit.check_data import NOT_FINITE, SIGMOID, check_answers, check_calibration, check_pixels, is_sigmoid
+from queen.fit.check_data import NOT_FINITE, SIGMOID, check_answers, check_calibration, check_pixels
 from queen.fit.data import Data, Images
 from queen.fit.entrance import numbered, take_sample
 from queen.fit.findings import Finding, Findings

@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from queen.core import inputs
-from queen.core.split import Split, on_simplex
+from queen.core.split import Split, is_sigmoid
 from queen.errors import QueenError
 from queen.fit.calibrate import ENOUGH
 from queen.fit.data import Data, Images, batches, image_batches
@@ -74,11 +74,6 @@ def _check_logits(logits: Tensor) -> Iterator[Finding]:
         yield Finding("answers", "finite logits", got, NOT_FINITE, stops=True)
     elif is_sigmoid(logits):
         yield Finding("answers", "logits", "numbers from 0 to 1 that do not add up to 1", SIGMOID)
-
-
-def is_sigmoid(answers: Tensor) -> bool:
-    """Whether these look like one probability for each class, instead of a distribution over classes."""
-    return bool(answers.min() >= 0 and answers.max() <= 1) and not on_simplex(answers)
 
 
 def _check_labels(labels: Tensor, logits: Tensor, *, whole: bool) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from queen.bundle.report import Benign, Report, mean_square_sensitivity
 from queen.core.geometry import Geometry, check_labels, measure, nearest_centre
 from queen.core.mapping import MappingNet, MapRecipe, train_map
 from queen.core.shadows import Shadows
-from queen.core.split import Split, find_split
+from queen.core.split import Split, find_split, is_sigmoid
 from queen.errors import (
     CalibrationError,
     LimitsError,
@@ -54,6 +54,10 @@ PAPER_ONLY = (
     "there are no calibration images, so the policy is 'paper', which accuses nobody: give images that did not train "
     "the model (calibration=x, --calibration FILE) for the policy 'sentinel', or choose 'paper' yourself (policy, "
     "--policy)"
+)
+SIGMOIDS = (
+    "the model answers with numbers from 0 to 1 that do not add up to 1, as sigmoids do: the guard takes them for "
+    "logits, so clients get their softmax, which is nearly even; return what comes before the sigmoids"
 )
 FOR_LIFE = (
     "the extra answers renew, but a class that a client has used up stays so for ever: give the threshold a period too "
@@ -135,6 +139,9 @@ def protect(
         if policy is None and calibration is None:
             warnings.append(PAPER_ONLY)
             warn(PAPER_ONLY, ProtectionWarning, stacklevel=2)
+        if is_sigmoid(outputs.logits):
+            warnings.append(SIGMOIDS)
+            warn(SIGMOIDS, ProtectionWarning, stacklevel=2)
         if chosen == "sentinel" and limits.ends_for_life:
             warnings.append(FOR_LIFE)
             warn(FOR_LIFE, ProtectionWarning, stacklevel=2)
