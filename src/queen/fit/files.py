@@ -78,7 +78,7 @@ def read_model(name: str, args: Sequence[str], weights: Path | None) -> tuple[nn
     recipe = Recipe("queen.zoo:build", {"name": name, **known}) if name in NETWORKS else Recipe(name, known)
     if weights is None:
         raise OptionError(f"expected the trained weights of '{name}', --weights FILE.safetensors, got none")
-    model = attempt(recipe.build, f"cannot build '{name}'", TypeError, ValueError, RuntimeError)
+    model = as_module(attempt(recipe.build, f"cannot build '{name}'", TypeError, ValueError, RuntimeError))
     state = read_weights(weights)
     attempt(lambda: model.load_state_dict(state), f"'{weights}' does not fit '{name}'", RuntimeError)
     return model, recipe
