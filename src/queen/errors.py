@@ -74,7 +74,12 @@ class MissingExtraError(OptionError, ImportError):
 
 
 class ModelError(QueenError):
-    """The model failed on an input that looked right."""
+    """The model failed on an input that looked right.
+
+    The message holds what the model's library says, which may name layers. Clients are `told` less.
+    """
+
+    told = "the model cannot run on this input"
 
 
 class HeadError(QueenError):
@@ -157,6 +162,11 @@ class RefusedError(QueenError):
         super().__init__(message)
         self.reply = reply
         self.why = why
+
+
+def tell_client(error: QueenError) -> str:
+    """What a client may know of an error that its input made."""
+    return error.told if isinstance(error, ModelError) else str(error)
 
 
 class ProtectionWarning(UserWarning):

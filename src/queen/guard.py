@@ -125,7 +125,7 @@ class Guard:
 
     def check(self, x: Inputs) -> Inputs:
         """The batch in the model's precision, or an error that says what is wrong with it."""
-        x = inputs.check(x, self.bundle.probe.x, self.bundle.input_range)
+        x = inputs.check(x, self.bundle.probe.x, self.bundle.input_range, fixed=self._id_bounds is None)
         inputs.check_ids(x, self._id_bounds)
         return x
 
@@ -134,7 +134,7 @@ class Guard:
         try:
             features, logits = self.bundle.split(x)
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            raise ModelError(f"the model cannot run on this input: {' '.join(str(error).split())[:200]}") from error
+            raise ModelError(f"{ModelError.told}: {' '.join(str(error).split())[:200]}") from error
         return features.float(), logits.float()
 
     def judge(self, batch: MeasuredBatch, client: str, group_limits: Mapping[str, Group] | None = None) -> Judgement:

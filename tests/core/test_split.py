@@ -201,6 +201,7 @@ class Twice(nn.Module):
         (Ends(lambda y: y[:, 0]), None, r"expected logits of shape \(n, classes\).*\(2,\)"),
         (Ends(lambda y: "text"), None, "got str"),
         (Ends(lambda y: y * torch.nan), None, "NaN or infinity"),
+        (Ends(torch.sigmoid), None, "before the sigmoid"),
         (Twice(), None, "ran 2 times"),
     ],
 )

@@ -15,10 +15,11 @@ from sklearn.svm import SVC
 
 import queen
 from queen.core.split import find_split
-from queen.errors import BundleModelError, DtypeError, LabelError, OptionError
+from queen.errors import BundleModelError, DtypeError, LabelError, OptionError, ShapeError
 from queen.models import as_module
 from queen.models.outside import OutsideModel
 from queen.recipe import Recipe
+from queen.serve.types import TensorSpec, describe
 from tests.models.conftest import cancer
 
 
@@ -106,9 +107,11 @@ def test_whole_numbers_of_a_table_are_no_token_ids(known, unseen, quick):
     x, asked = ((part * 16).astype(np.int64) - 8 for part in (known[0], unseen))
     forest = RandomForestClassifier(20, random_state=0).fit(x, known[1])
     guard = queen.protect(forest, (x, known[1]), calibration=asked[:300], **quick)
-    assert np.array_equal(
-        guard.answer(asked[300:310], client="a").probabilities.argmax(1), forest.predict(asked[300:310])
-    )
+    reply = guard.answer(asked[300:310], client="a")
+    assert np.array_equal(reply.probabilities.argmax(1), forest.predict(asked[300:310]))
+    with pytest.raises(ShapeError, match=r"\(n, 64\)"):
+        guard.answer(asked[300:310, :60], client="a")
+    assert describe(guard.bundle, "table").inputs == (TensorSpec("input", "INT64", (-1, 64)),)
 
 
 @pytest.mark.parametrize("wrap", [lambda one: one, lambda one: make_pipeline(StandardScaler(), one)], ids=["", "pipe"])

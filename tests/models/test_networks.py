@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -74,6 +76,30 @@ def test_a_wrapped_network_with_a_recipe_needs_no_factory(quick, tmp_path):
     guard.save(tmp_path / "b")
     loaded = queen.load(tmp_path / "b")
     asked = x[:5]
+    assert torch.equal(loaded.answer(asked, client="a").probabilities, guard.answer(asked, client="a").probabilities)
+
+
+def compiled() -> nn.Module:
+    """A factory that compiles what it makes."""
+    return torch.compile(trained("mlp"), backend="eager")
+
+
+def test_a_factory_may_compile(quick, tmp_path):
+    factory = f"{__name__}:compiled"
+    guard = queen.protect(compiled(), train_set(), policy="paper", factory=factory, **quick)
+    guard.save(tmp_path / "b")
+    asked = held_out()[0][:5]
+    for again in (queen.load(tmp_path / "b"), queen.load(tmp_path / "b", model=factory)):
+        assert torch.equal(again.answer(asked, client="a").probabilities, guard.answer(asked, client="a").probabilities)
+
+
+def test_a_scripted_module_is_guarded_by_its_answers(quick, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch would have it exported
+        model = as_module(torch.jit.script(trained("mlp").eval()), gives="logits", classes=10)
+    guard = queen.protect(model, train_set(), policy="paper", **quick)
+    guard.save(tmp_path / "b")
+    loaded, asked = queen.load(tmp_path / "b", model=model), held_out()[0][:5]
     assert torch.equal(loaded.answer(asked, client="a").probabilities, guard.answer(asked, client="a").probabilities)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from queen.errors import LedgerError
+from queen.errors import LedgerError, ModelError
 from queen.guard import Guard
 from queen.ledger import MemoryLedger
 from queen.options import Group, Limits
@@ -47,6 +47,21 @@ def run(guard, requests, **options):
             return await asyncio.gather(*waiting, return_exceptions=True)
 
     return asyncio.run(ask())
+
+
+def test_what_the_models_library_says_of_an_input_is_not_for_clients(monkeypatch):
+    """It may name layers, as ONNX Runtime and torch do."""
+    guard = small_guard(policy="paper")
+    split = guard.bundle.split
+
+    def failing(x):
+        raise RuntimeError("node '/bert/embeddings/Gather' does not take 50")
+
+    monkeypatch.setattr(type(split), "__call__", lambda self, x: failing(x))
+    [error] = run(guard, [("a", digits()[:1])])
+    assert (error.status, error.message) == (400, "the model cannot run on this input")
+    with pytest.raises(ModelError, match="Gather"):
+        guard.answer(digits()[:1], client="a")
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)

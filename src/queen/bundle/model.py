@@ -55,13 +55,13 @@ def build_model(recipe: dict[str, Any] | None, model: Model | None) -> nn.Module
     """The network, with untrained weights: from what the caller gave, else from the recipe in the bundle."""
     try:
         if isinstance(model, str) and not model.endswith(".onnx"):
-            return Recipe(model).build()
+            return as_module(Recipe(model).build())
         if model is not None:
             # A copy: filling in weights must not change the caller's own module.
             is_function = callable(model) and not isinstance(model, nn.Module)
             return copy.deepcopy(as_module(model() if is_function else model))
         if recipe is not None:
-            return Recipe(**recipe).build()
+            return as_module(Recipe(**recipe).build())  # a factory may compile
     except BundleModelError:
         raise
     except OptionError as error:
@@ -84,6 +84,13 @@ def load_weights(network: nn.Module, weights: dict[str, Tensor], head: str) -> s
     except RuntimeError as error:
         raise BundleModelError(f"the bundle belongs to another model: {' '.join(str(error).split())[:300]}") from error
     return head
+
+
+def freeze(network: nn.Module) -> nn.Module:
+    """The network, whose weights need no gradient any more."""
+    for parameter in network.parameters():
+        parameter.detach_().requires_grad_(False)  # those of a copied ScriptModule are no leaves
+    return network
 
 
 def recognise_model(bundle: Bundle) -> None:

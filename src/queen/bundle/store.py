@@ -25,6 +25,7 @@ from queen.bundle.model import (
     Model,
     RemoteModel,
     build_model,
+    freeze,
     is_channels_last,
     load_weights,
     model_tensors,
@@ -113,7 +114,7 @@ def load_bundle(
         head = load_weights(network, weights, content["model"]["head"])
         if content["model"]["channels_last"]:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        network.requires_grad_(False).to(device)
+        freeze(network).to(device)
         recipe = content["model"]["recipe"]
         limits = content["limits"]
         placed = {name: tensor.to(device) for name, tensor in guard.items()}

@@ -104,22 +104,23 @@ def to(x: Inputs, device: torch.device) -> Inputs:
     return x if x.device == device else x.to(device)
 
 
-def check(x: object, like: Inputs, span: tuple[float, float] | None = None) -> Inputs:
+def check(x: object, like: Inputs, span: tuple[float, float] | None = None, *, fixed: bool = False) -> Inputs:
     """`x` in the precision of `like`, or an error: it must have the same names, ranks, kinds and image sizes, be finite
     and not be empty.
 
-    Integer inputs are token ids, whose length may vary; all else, bytes (uint8) too, must have the shape of the
-    training data. Images must also keep to `span`, the smallest and the largest number in the training images.
+    Integer inputs are token ids, whose length may vary, unless they are `fixed`; all else, bytes (uint8) too, must have
+    the shape of the training data. Images must also keep to `span`, the smallest and the largest number in the training
+    images.
     """
     if isinstance(like, Mapping):
         if not isinstance(x, Mapping) or set(x) != set(like):
             got = f"names {sorted(map(str, x))}" if isinstance(x, Mapping) else type(x).__name__
             raise DtypeError(f"expected named tensors {sorted(like)}, got {got}")
-        checked = {name: _check_one(x[name], like[name], name) for name in like}
+        checked = {name: _check_one(x[name], like[name], name, fixed=fixed) for name in like}
         if len({len(t) for t in checked.values()}) != 1:
             raise ShapeError(f"named tensors differ in rows: { {n: len(t) for n, t in checked.items()} }")
         return checked
-    return _check_one(x, like, "x", span)
+    return _check_one(x, like, "x", span, fixed=fixed)
 
 
 def check_ids(x: Inputs, bounds: tuple[int | None, int | None] | None) -> None:
@@ -162,13 +163,13 @@ def _kind(x: Tensor) -> str:
     return str(x.dtype) if x.is_complex() or x.dtype == torch.bool else "integer"
 
 
-def _check_one(x: object, like: Tensor, name: str, span: tuple[float, float] | None = None) -> Tensor:
+def _check_one(x: object, like: Tensor, name: str, span: tuple[float, float] | None = None, *, fixed: bool) -> Tensor:
     if not isinstance(x, Tensor):
         how = way_to_array(x) or ": use torch.as_tensor(...)"
         raise DtypeError(f"expected {name} to be a torch.Tensor, got {type(x).__name__}{how}")
     if _kind(x) != _kind(like):
         raise DtypeError(f"expected {name} of type {like.dtype}, got {x.dtype}: prepare it as the training data was")
-    same = x.ndim == like.ndim and (x.shape[1:] == like.shape[1:] or is_of_any_length(like))
+    same = x.ndim == like.ndim and (x.shape[1:] == like.shape[1:] or (is_of_any_length(like) and not fixed))
     if not same:
         raise ShapeError(f"expected {name} of shape (n, {', '.join(map(str, like.shape[1:]))}), got {tuple(x.shape)}")
     if x.numel() == 0:

@@ -139,6 +139,11 @@ def find_split(model: nn.Module, sample: Inputs, head: str | None = None) -> Spl
                 "return logits, or guard it by its probabilities alone, queen.protect(queen.models.as_module(model, "
                 "gives='probabilities', classes=...), ...)"
             )
+        if is_sigmoid(answers):
+            raise HeadError(
+                "expected logits from the model, got numbers from 0 to 1 that do not add up to 1: return what comes "
+                "before the sigmoid; a model of several labels an image is no classifier to the guard"
+            )
         raise HeadError(
             f"layer '{split.head_name}' is not the model's head: what it gives, {tuple(again.shape)}, is not what "
             "the model returns. Name the layer whose output the model returns, for example head='classifier', or guard "

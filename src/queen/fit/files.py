@@ -96,7 +96,7 @@ def read_model(name: str, args: Sequence[str], weights: Path | None) -> tuple[nn
     if weights is None:
         raise OptionError(f"expected the trained weights of '{name}', --weights FILE.safetensors, got none")
     try:
-        model = recipe.build()
+        model = as_module(recipe.build())
     except OptionError as error:
         raise OptionError(f"cannot build '{name}': {error}") from error
     except Exception as error:  # whatever a factory may raise

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from queen.core import inputs
-from queen.errors import LedgerError, QueenError, UpstreamError
+from queen.errors import LedgerError, QueenError, UpstreamError, tell_client
 from queen.guard import Guard
 from queen.ledger import Judgement
 from queen.perturber import MeasuredBatch
@@ -202,7 +202,7 @@ class Batcher:
                 valid = [request for request in requests if self._is_valid(request)]
                 parts = [valid] if len(valid) < len(requests) else [[request] for request in requests]
                 return [batch for part in parts for batch in self._try(part)]
-            fail(requests, ServeError(400, str(error)))
+            fail(requests, ServeError(400, tell_client(error)))
         except Exception:
             fail(requests, ServeError(500, "the model failed on this request"))
         return []
@@ -212,7 +212,7 @@ class Batcher:
         try:
             self._guard.check((request.whole or request).query.inputs)
         except QueenError as error:
-            fail([request], ServeError(400, str(error)))
+            fail([request], ServeError(400, tell_client(error)))
             return False
         return True
 

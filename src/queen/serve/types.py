@@ -10,6 +10,7 @@ import torch
 
 from queen.bundle.bundle import Bundle
 from queen.core import inputs
+from queen.core.split import id_bounds
 from queen.types import Inputs
 
 OUTPUT = "probabilities"
@@ -39,6 +40,11 @@ class TensorSpec:
     name: str
     datatype: str
     shape: tuple[int, ...]
+
+    @property
+    def holds_ids(self) -> bool:
+        """Whether it holds token ids, of which a row may have any number, and no other whole numbers."""
+        return self.datatype == "INT64" and all(size == -1 for size in self.shape)
 
 
 @dataclass(frozen=True)
@@ -70,14 +76,15 @@ class ModelSpec:
 
 def describe(bundle: Bundle, name: str, version: str = "1", *, digits: int | None = None) -> ModelSpec:
     """The bundle's model as clients see it, by the type of its probe: floats as FP32, bytes (images in uint8) as UINT8,
-    token ids as INT64 of any length; `digits` of answers."""
+    token ids as INT64 of any length, whole numbers of a table as INT64 in its shape; `digits` of answers."""
     parts = inputs.tensors(bundle.probe.x)
     single = not isinstance(bundle.probe.x, Mapping)
+    takes_ids = id_bounds(bundle.split.model) is not None
     tensors = tuple(
         TensorSpec(
             INPUT if single else key,
             "FP32" if t.is_floating_point() else "UINT8" if t.dtype == torch.uint8 else "INT64",
-            (-1,) * t.ndim if inputs.is_of_any_length(t) else (-1, *t.shape[1:]),
+            (-1,) * t.ndim if takes_ids and inputs.is_of_any_length(t) else (-1, *t.shape[1:]),
         )
         for key, t in parts.items()
     )

@@ -24,6 +24,7 @@ from queen.errors import (
     RangeError,
     RefusedError,
     ShapeError,
+    tell_client,
 )
 from queen.ledger.refusal import ACCUSED_MESSAGE, UNSAID_MESSAGE, Refusal, tell
 
@@ -103,7 +104,7 @@ def no_answer(error: QueenError) -> NoAnswerError:
     if isinstance(error, RefusedError):
         return _refused(error)
     if isinstance(error, BAD_INPUT):
-        return NoAnswerError(422, str(error))
+        return NoAnswerError(422, tell_client(error))
     LOGGER.error("no answer: %s", error)
     if isinstance(error, LedgerError):
         return NoAnswerError(503, NOT_RECORDED, retry_after=1)

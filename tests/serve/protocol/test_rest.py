@@ -75,6 +75,17 @@ def test_token_ids_arrive_as_int64(sent: tuple[str, NDArray[Any]]) -> None:
         np.testing.assert_array_equal(query.inputs["input_ids"].numpy(), array.astype(np.int64))
 
 
+def test_whole_numbers_of_a_table_may_be_negative_and_come_in_its_shape() -> None:
+    table = ModelSpec("table", "1", (TensorSpec("input", "INT64", (-1, 3)),), 10)
+    rows = np.array([[-5, 0, 7], [2**62, -(2**62), 1]])
+    for query in _read_every_way(table, "INT64", rows):
+        np.testing.assert_array_equal(query.inputs, rows)
+    for wrong, says in ((rows[:, :2], "shape"), (rows * 1.5, "fractions|floats|FP")):
+        body = {"name": "input", "datatype": "INT64", "shape": list(wrong.shape), "data": wrong.ravel().tolist()}
+        with pytest.raises(ServeError, match=says):
+            read_query(orjson.dumps({"inputs": [body]}), None, table, max_rows=MAX_ROWS)
+
+
 def test_json_and_binary_inputs_mix_in_any_order() -> None:
     ids, mask = np.array([[5, 6, 7], [8, 9, 0]]), np.array([[1, 1, 1], [1, 1, 0]])
     parts = [

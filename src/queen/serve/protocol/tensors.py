@@ -139,6 +139,7 @@ def find_dtype(tensor: TensorSpec, datatype: object) -> str:
     kind = known.get(datatype) if isinstance(datatype, str) else None
     if kind is None:
         whole = "bytes from 0 to 255" if tensor.datatype == "UINT8" else "token ids"
+        whole = whole if tensor.holds_ids or tensor.datatype == "UINT8" else "whole numbers"
         hint = ": send floats as the model was trained on" if known is FLOATS else f": send {whole}"
         raise ServeError(
             400, f"input '{tensor.name}': expected datatype {' or '.join(known)}, got {short(datatype)}{hint}"
@@ -167,7 +168,7 @@ def _name_types(types: set[type]) -> str:
 
 
 def _as_tensor(tensor: TensorSpec, array: NDArray[Any], shape: tuple[int, ...]) -> Tensor:
-    """A copy in the model's precision: floats all finite, bytes to 255, token ids all from 0 to 2^63 - 1."""
+    """A copy in the model's precision: floats all finite, bytes to 255, whole numbers to 2^63 - 1, token ids from 0."""
     if array.dtype.kind == "f":
         with np.errstate(all="ignore"):  # what overflows is infinite, and refused
             floats = array.astype(np.float32)
@@ -178,6 +179,7 @@ def _as_tensor(tensor: TensorSpec, array: NDArray[Any], shape: tuple[int, ...]) 
         if array.min() < 0 or array.max() > MAX_BYTE:
             raise ServeError(400, f"input '{tensor.name}': expected bytes from 0 to {MAX_BYTE}")
         return torch.from_numpy(array.astype(np.uint8).reshape(shape))
-    if array.min() < 0 or array.max() > MAX_ID:
-        raise ServeError(400, f"input '{tensor.name}': expected token ids from 0 to 2^63 - 1")
+    if (tensor.holds_ids and array.min() < 0) or array.max() > MAX_ID:
+        kind = "token ids from 0" if tensor.holds_ids else "whole numbers"
+        raise ServeError(400, f"input '{tensor.name}': expected {kind} to 2^63 - 1")
     return torch.from_numpy(array.astype(np.int64).reshape(shape))
