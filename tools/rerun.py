@@ -95,8 +95,8 @@ def share_table() -> str:
 def summary_table() -> str:
     """Which thieves keep as large a share as the paper's, and which not."""
     return (
-        f"{summary_markdown(_results(), _paper())}\nShares of an undefended copy, alike within {SHARE_MARGIN:g} points "
-        "([cell by cell](results.md#beside-the-papers-figures)).\n"
+        f"{summary_markdown(_results(), _paper())}\nCompared are shares of an undefended copy; alike means within "
+        f"{SHARE_MARGIN:g} points ([cell by cell](results.md#beside-the-papers-figures)).\n"
     )
 
 
@@ -130,14 +130,13 @@ def _own_line(own: BoardRow) -> str:
     undefended = board().find("none")
     none = f", the best undefended thief {_percent(undefended.stolen)}" if undefended else ""
     text = (
-        f"`{OWN}` leaves the best of the paper's twelve attackers {_named(own.published)}, "
-        f"{_count(own)}, and the best of all that were run {_named(own.best)}. Always guessing one class has "
-        f"{board().chance:.1%}{none}."
+        f"Behind `{OWN}` the best of the paper's twelve attackers ({_count(own)}) gets {_named(own.published)}, and "
+        f"the best of all that were run {_named(own.best)}. Always guessing one class gets {board().chance:.1%}{none}."
     )
     if own.honest is not None:
         text += f" A direct thief gets {own.honest:,.0f} honest answers to its {_spec().budget:,} queries."
     if own.encoder:
-        text += f" Not counted, since it owns the victim's encoder: {_named(own.encoder)}."
+        text += f" Not counted here, because it owns the victim's encoder: {_named(own.encoder)}."
     return text
 
 
@@ -145,10 +144,10 @@ def _price_line(own: BoardRow) -> str:
     some = next(r for r in _results() if r["column"] == OWN)["utility"]
     one, many = some["one_client"], some["many_clients"]
     return (
-        f"Its price: one client that sends all {one['queries']:,} test images is refused {own.refused or 0:.1%} of "
-        f"them once its budget is spent, and so has {_percent(own.one_client.mean)} right where the victim has "
-        f"{board().victim:.1%}. {many['clients']} clients of {many['queries']} queries get "
-        f"{many['agreement']:.1%} of the victim's labels."
+        f"What it costs: one client that sends all {one['queries']:,} test images gets no answer to "
+        f"{own.refused or 0:.1%} of them, and {_percent(own.one_client.mean)} are right; the victim itself gets "
+        f"{board().victim:.1%} right. {many['clients']} clients with {many['queries']} queries each get the victim's label "
+        f"for {many['agreement']:.1%} of them."
     )
 
 
@@ -158,10 +157,10 @@ def _rivals_line(rivals: Sequence[BoardRow]) -> list[str]:
     if not ranked or undefended is None or undefended.stolen is None:
         return []
     first, last = ranked[0], ranked[-1]
-    between = "" if first is last else f", and `{last.column}`, the last of them, {_named(last.best)}, {_cells(last)}"
+    between = "" if first is last else f", and behind `{last.column}` the most, {_named(last.best)} ({_cells(last)})"
     return [
-        f"Of the other defenses that were run, `{first.column}` leaves its best thief least: {_named(first.best)}, "
-        f"{_cells(first)}{between}; without a defense it is {_named(undefended.best)}."
+        f"Of the other defenses that were run, the best thief behind `{first.column}` gets the least, "
+        f"{_named(first.best)} ({_cells(first)}){between}. Without a defense it gets {_named(undefended.best)}."
     ]
 
 
@@ -172,14 +171,15 @@ def _believers_line() -> list[str]:
         here = [r for r in _results() if (r["column"], r["query"], r["attack"]) == (one.column, "knockoff", "direct")]
         direct = make_entry(here).mean
         if direct is not None and one.stolen is not None and one.stolen - direct > WEAKER:
-            found.append(f"`{one.column}` leaves it {direct:.1%} and the best thief {one.stolen:.1%}")
+            found.append(f"{direct:.1%} and {one.stolen:.1%} behind `{one.column}`")
     if not found:
         return []
-    return [f"A thief that believes every answer (`direct`) says little about a defense: {'; '.join(found)}."]
+    told = "A thief that believes every answer (`direct`) says little about a defense. It and the best thief get"
+    return [f"{told} {'; '.join(found)}."]
 
 
 def _caution_line() -> str:
-    text = "Figures are of one run each: read plus or minus one point with `knockoff`, several with `jbda_tr`."
+    text = "Each figure is of one run: it may differ by a point with `knockoff`, and by several with `jbda_tr`."
     if len({r["seed"] for r in _results()}) > 1:
         text = "Figures are means over seeds; the full table below has their spread."
     if not any(r["attack"] in ATTACKS and ATTACKS[r["attack"]].adaptive for r in _results()):
@@ -192,8 +192,8 @@ def _adaptive_line() -> str:
     results = [r for r in read_results(ACCUSED) if r["column"] == OWN]
     [own] = make_leaderboard(results, [], {}).standings
     return (
-        f"With another victim and {results[0]['queries']['budget']:,} queries the best of them had {_named(own.best)} "
-        f"behind the sentinel, and who owns the victim's encoder {_named(own.encoder)} "
+        f"With another victim and {results[0]['queries']['budget']:,} queries the best of them got {_named(own.best)} "
+        f"behind the sentinel, and the thief that owns the victim's encoder {_named(own.encoder)} "
         "([policies.md](policies.md#what-attackers-get-who-know-the-sentinel))."
     )
 

@@ -21,9 +21,9 @@ def lost_markdown(result: Mapping[str, Any]) -> str:
     seeds = len(result["seeds"])
     return markdown_table(HEADER, rows) + (
         "\nRight: the share of held-out rows. Benign: clients that send held-out rows in random orders, "
-        f"{result['clients']} per seed. The last three columns show thieves: how many attack queries it takes until the "
-        f"alarm (the median of each of {seeds} seeds, lowest to highest); if not all are caught within 5,000, the share "
-        "that is. With 1:1 cover there is a benign row beside every mixed one.\n"
+        f"{result['clients']} per seed. The last three columns show thieves: how many attack queries it takes until "
+        f"the alarm (the median of each of {seeds} seeds, lowest to highest); if not all are caught within 5,000, the "
+        "share that is. With 1:1 cover there is a benign row beside every mixed one.\n"
     )
 
 
