@@ -146,8 +146,8 @@ def _price_line(own: BoardRow) -> str:
     return (
         f"What it costs: one client that sends all {one['queries']:,} test images gets no answer to "
         f"{own.refused or 0:.1%} of them, and {_percent(own.one_client.mean)} are right; the victim itself gets "
-        f"{board().victim:.1%} right. {many['clients']} clients with {many['queries']} queries each get the victim's label "
-        f"for {many['agreement']:.1%} of them."
+        f"{board().victim:.1%} right. {many['clients']} clients with {many['queries']} queries each get the "
+        f"victim's label for {many['agreement']:.1%} of them."
     )
 
 
