@@ -205,8 +205,8 @@ def _adaptive_line() -> str:
     results = [r for r in read_results(ACCUSED) if r["column"] == OWN]
     [own] = make_leaderboard(results, [], {}).standings
     return (
-        f"With another victim and {results[0]['queries']['budget']:,} queries the best of them had {_named(own.best)} "
-        f"behind the sentinel, and who owns the victim's encoder {_named(own.encoder)} "
+        f"With another victim and {results[0]['queries']['budget']:,} queries the best of them got {_named(own.best)} "
+        f"behind the sentinel, and the thief that owns the victim's encoder {_named(own.encoder)} "
         "([policies.md](policies.md#what-attackers-get-who-know-the-sentinel))."
     )
 

@@ -16,7 +16,7 @@ THIEVES = {
     "evade_score_own_kind": "foreign images, changed until they look as usual as its images of the victim's kind",
     "own_encoder_head": "an encoder of its own, trained on many labelled images",
     "many_accounts": "foreign images, ten accounts without a group",
-    "greybox_head": "the victim's own encoder, as where a public one got a new head",
+    "greybox_head": "the victim's own encoder, for example a public one that got a new head",
 }
 Result = Mapping[str, Any]
 

@@ -24,9 +24,8 @@ def only(whole) -> Callable[..., Rerun]:
 
 def test_the_sentinels_best_thieves_stand_first_with_how_many_were_run(whole):
     first, own = whole.story().splitlines()[0], whole.board.find("queen-sentinel")
-    assert first.startswith(
-        f"- `queen-sentinel` leaves the best of the paper's twelve attackers {own.published.entry.mean:.1%}"
-    )
+    assert first.startswith("- Behind `queen-sentinel` the best of the paper's twelve attackers (")
+    assert f") gets {own.published.entry.mean:.1%}" in first
     if own.published.count < len(PAPERS_CELLS):
         assert f"{own.published.count} of the {len(PAPERS_CELLS)} run so far" in first
     assert f"the best of all that were run {own.best.entry.mean:.1%}" in first
@@ -36,14 +35,14 @@ def test_the_story_has_three_to_six_sentences_and_every_figure_of_the_board_is_i
     lines = whole.story().splitlines()
     assert 3 <= len(lines) <= 6
     rivals = [one for one in whole.board.standings if one.column not in ("none", "queen-sentinel")]
-    assert f"`{rivals[0].column}` leaves its best thief least: {rivals[0].stolen:.1%}" in lines[2]
+    assert f"the best thief behind `{rivals[0].column}` gets the least, {rivals[0].stolen:.1%}" in lines[2]
 
 
 def test_a_partial_column_is_never_called_the_strongest_without_saying_so(only):
     some = only(lambda r: r["column"] in ("none", "label_only", "modelguard_w") and r["query"] == "knockoff")
     first = some.board.standings[0]
     assert not first.complete
-    [line] = [line for line in some.story().splitlines() if "leaves its best thief least" in line]
+    [line] = [line for line in some.story().splitlines() if "gets the least" in line]
     assert f"{first.run} of {first.run + len(first.missing)} cells run so far" in line
 
 

@@ -20,10 +20,10 @@ def lost_markdown(result: Mapping[str, Any]) -> str:
     rows = [(*names, *_figures(cells, result["clients"])) for names, cells in groups.items()]
     seeds = len(result["seeds"])
     return markdown_table(HEADER, rows) + (
-        f"\nRight: on held-out rows. Thieves: attack queries until the alarm (the median thief of each of {seeds} "
-        "seeds, lowest to highest) where all are caught, else the share that is caught within 5,000; noise and mixed "
-        "rows alone, then a benign row beside every mixed one. Benign: held-out rows in random orders, "
-        f"{result['clients']} clients a seed.\n"
+        "\nRight: the share of held-out rows. Benign: clients that send held-out rows in random orders, "
+        f"{result['clients']} per seed. The last three columns show thieves: how many attack queries it takes until "
+        f"the alarm (the median of each of {seeds} seeds, lowest to highest); if not all are caught within 5,000, the "
+        "share that is. With 1:1 cover there is a benign row beside every mixed one.\n"
     )
 
 
