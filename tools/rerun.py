@@ -75,8 +75,8 @@ class Rerun:
     def summary_table(self) -> str:
         """Which thieves keep as large a share as the paper's, and which not."""
         return (
-            f"{summary_markdown(self.results, self.paper)}\nShares of an undefended copy, alike within "
-            f"{SHARE_MARGIN:g} points ([cell by cell](results.md#beside-the-papers-figures)).\n"
+            f"{summary_markdown(self.results, self.paper)}\nCompared are shares of an undefended copy; alike means "
+            f"within {SHARE_MARGIN:g} points ([cell by cell](results.md#beside-the-papers-figures)).\n"
         )
 
     def whole_table(self) -> str:
@@ -123,24 +123,24 @@ class Rerun:
         undefended = self.board.find("none")
         none = f", the best undefended thief {_percent(undefended.stolen)}" if undefended else ""
         text = (
-            f"`{OWN}` leaves the best of the paper's twelve attackers {_named(own.published)}, "
-            f"{_count(own)}, and the best of all that were run {_named(own.best)}. Always guessing one class has "
+            f"Behind `{OWN}` the best of the paper's twelve attackers ({_count(own)}) gets {_named(own.published)}, "
+            f"and the best of all that were run {_named(own.best)}. Always guessing one class gets "
             f"{self.board.chance:.1%}{none}."
         )
         if own.honest is not None:
             text += f" A direct thief gets {own.honest:,.0f} honest answers to its {self.spec.budget:,} queries."
         if own.encoder:
-            text += f" Not counted, since it owns the victim's encoder: {_named(own.encoder)}."
+            text += f" Not counted here, because it owns the victim's encoder: {_named(own.encoder)}."
         return text
 
     def _price_line(self, own: BoardRow) -> str:
         some = next(r for r in self.results if r["column"] == OWN)["utility"]
         one, many = some["one_client"], some["many_clients"]
         return (
-            f"Its price: one client that sends all {one['queries']:,} test images is refused {own.refused or 0:.1%} of "
-            f"them once its budget is spent, and so has {_percent(own.one_client.mean)} right where the victim has "
-            f"{self.board.victim:.1%}. {many['clients']} clients of {many['queries']} queries get "
-            f"{many['agreement']:.1%} of the victim's labels."
+            f"What it costs: one client that sends all {one['queries']:,} test images gets no answer to "
+            f"{own.refused or 0:.1%} of them, and {_percent(own.one_client.mean)} are right; the victim itself gets "
+            f"{self.board.victim:.1%} right. {many['clients']} clients with {many['queries']} queries each get the "
+            f"victim's label for {many['agreement']:.1%} of them."
         )
 
     def _rivals_line(self, rivals: Sequence[BoardRow]) -> list[str]:
@@ -150,11 +150,11 @@ class Rerun:
             return []
         first, last = ranked[0], ranked[-1]
         between = (
-            "" if first is last else f", and `{last.column}`, the last of them, {_named(last.best)}, {_cells(last)}"
+            "" if first is last else f", and behind `{last.column}` the most, {_named(last.best)} ({_cells(last)})"
         )
         return [
-            f"Of the other defenses that were run, `{first.column}` leaves its best thief least: {_named(first.best)}, "
-            f"{_cells(first)}{between}; without a defense it is {_named(undefended.best)}."
+            f"Of the other defenses that were run, the best thief behind `{first.column}` gets the least, "
+            f"{_named(first.best)} ({_cells(first)}){between}. Without a defense it gets {_named(undefended.best)}."
         ]
 
     def _believers_line(self) -> list[str]:
@@ -166,13 +166,14 @@ class Rerun:
             ]
             direct = make_entry(here).mean
             if direct is not None and one.stolen is not None and one.stolen - direct > WEAKER:
-                found.append(f"`{one.column}` leaves it {direct:.1%} and the best thief {one.stolen:.1%}")
+                found.append(f"{direct:.1%} and {one.stolen:.1%} behind `{one.column}`")
         if not found:
             return []
-        return [f"A thief that believes every answer (`direct`) says little about a defense: {'; '.join(found)}."]
+        told = "A thief that believes every answer (`direct`) says little about a defense. It and the best thief get"
+        return [f"{told} {'; '.join(found)}."]
 
     def _caution_line(self) -> str:
-        text = "Figures are of one run each: read plus or minus one point with `knockoff`, several with `jbda_tr`."
+        text = "Each figure is of one run: it may differ by a point with `knockoff`, and by several with `jbda_tr`."
         if len({r["seed"] for r in self.results}) > 1:
             text = "Figures are means over seeds; the full table below has their spread."
         if not any(r["attack"] in ATTACKS and ATTACKS[r["attack"]].adaptive for r in self.results):
