@@ -144,7 +144,7 @@ def to_markdown(result: Result) -> str:
         sentences += [_spread_line(result, kind, rows, attack) for attack in attacks]
     return markdown_table(header, lines) + (
         f"\n{parameters['defense']}, {pool_name(parameters['pool'])} images, radius {parameters['radius']:g}, "
-        f"threshold {parameters['threshold']:g}, seeds {parameters['seeds']}.\n{''.join(sentences)}"
+        f"threshold {parameters['threshold']:g}, seeds {parameters['seeds']}.\n\n{''.join(sentences)}"
     )
 
 
