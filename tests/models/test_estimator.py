@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import IsolationForest, RandomForestClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 
 import queen
 from queen.core.split import find_split
-from queen.errors import BundleModelError, DtypeError, LabelError, OptionError, ShapeError
+from queen.errors import BundleModelError, DtypeError, LabelError, ModelError, OptionError, ShapeError
 from queen.models import as_module
 from queen.models.outside import OutsideModel
 from queen.recipe import Recipe
@@ -232,6 +233,77 @@ def test_a_function_of_arrays_is_a_model_too(known, unseen, quick, tmp_path):
         tmp_path / "b", model=as_module(forest.predict_proba, classes=10, columns=64, gives="probabilities")
     )
     assert np.array_equal(again.answer(asked, client="a").probabilities, reply.probabilities)
+
+
+class StrangeError(Exception):
+    """As CatBoost's: of no other kind."""
+
+
+def test_models_that_take_no_noise_are_protected_too(quick, tmp_path):
+    """Their probe and their thieves are made of numbers that there are."""
+    rng = np.random.default_rng(0)
+    codes, numbers = rng.integers(0, 5, 900), rng.standard_normal((900, 6))
+    y = (numbers[:, 0] + codes > 2).astype(int)
+    x = np.c_[numbers + 3 * codes[:, None], codes]
+    encoder = ColumnTransformer([("codes", OneHotEncoder(), [6])], remainder=StandardScaler())
+    estimator = make_pipeline(encoder, LogisticRegression()).fit(x[:500], y[:500])
+    found = queen.check(estimator, (x[:500], y[:500]), calibration=x[500:800])
+    assert not found.stops
+    guard = queen.protect(estimator, (x[:500], y[:500]), calibration=x[500:800], **quick)
+    assert "logits alone; they and its 7 columns" in guard.report["model"]
+    assert guard.report["foreign"] == "noise beside codes that there are"
+    assert guard.report["alarm_after"]["0:1"]["caught"] == 1
+    answers = guard.fresh(observe=True).answer(x[800:], client="a").probabilities
+    assert np.abs(answers - estimator.predict_proba(x[800:])).max() < 1e-6
+    guard.save(tmp_path / "b")
+    assert queen.load(tmp_path / "b", model=estimator).bundle.identity == guard.bundle.identity
+    wrong = x[500:800].copy()
+    wrong[7, 6] = 9.0
+    for attempt in (
+        lambda: queen.protect(estimator, (x[:500], y[:500]), calibration=wrong, **quick),
+        lambda: queen.protect(estimator, (np.r_[x[:500], wrong], y[:800]), **quick),
+    ):
+        with pytest.raises(
+            ModelError, match=r"the data \((calibration|features)\) that the model can run on, got some"
+        ):
+            attempt()
+    [found] = queen.check(estimator, (x[:500], y[:500]), calibration=wrong)
+    assert (found.what, found.stops) == ("calibration", True)
+
+
+def test_rows_tell_what_an_estimator_calls_probabilities_where_noise_does_not():
+    x, y = np.abs(cancer()[0]) + 1, cancer()[1]
+    estimator = make_pipeline(FunctionTransformer(np.log), StandardScaler(), LogisticRegression()).fit(x[:300], y[:300])
+    module = as_module(estimator)
+    assert module.gives is None
+    module(torch.from_numpy(x[300:304]))
+    assert module.gives == "logits"
+
+
+def test_whatever_a_library_raises_is_about_the_input(known, unseen, quick):
+    def strange(x):
+        if x.min() < 0:
+            raise StrangeError("nothing below 0")
+        return forest.predict_proba(x)
+
+    forest = RandomForestClassifier(5, random_state=0).fit(*known)
+    estimator = FromPixels(forest, strange)
+    for module in (as_module(estimator), as_module(strange, classes=10)):
+        assert not queen.check(module, known).stops
+        guard = queen.protect(module, known, policy="paper", **quick)
+        with pytest.raises(ModelError, match="nothing below 0"):
+            guard.answer(unseen[:5] - 2, client="a")
+        with pytest.raises(ShapeError, match="nothing below 0"):
+            queen.protect(module, (known[0] - 2, known[1]), **quick)
+
+
+class FromPixels:
+    """A fitted classifier that takes no numbers below 0, and has decisions, too."""
+
+    def __init__(self, forest, predict_proba):
+        self.classes_, self.n_features_in_ = forest.classes_, forest.n_features_in_
+        self.predict_proba = self.decision_function = predict_proba
+        self.fit = self.predict = None
 
 
 def test_a_recipe_cannot_build_an_estimator():

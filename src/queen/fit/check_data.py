@@ -17,6 +17,7 @@ from queen.core.split import Split, is_sigmoid
 from queen.errors import QueenError
 from queen.fit.calibrate import ENOUGH
 from queen.fit.data import Data, Images, batches, image_batches
+from queen.fit.features import run_on
 from queen.fit.findings import Finding
 from queen.types import Inputs
 
@@ -55,7 +56,8 @@ def check_answers(split: Split, data: Data, like: Inputs) -> Iterator[Finding]:
                 yield Finding("labels", "whole numbers, one an image", got, fix, stops=True)
                 return
             device = next(iter(inputs.tensors(like).values())).device
-            answers.append(split(inputs.to(inputs.check(raw, like), device))[1].float().cpu())
+            x = inputs.to(inputs.check(raw, like), device)
+            answers.append(run_on(split, x, "data")[1].float().cpu())
             labels.append(y.long().cpu())
             tried += len(y)
             if tried >= MOST:
@@ -132,7 +134,7 @@ def check_calibration(split: Split, train: Data, data: Images, like: Inputs) -> 
     try:
         device = next(iter(inputs.tensors(like).values())).device
         guesses = [_guesses(split, x, like, device) for x, _ in image_batches(data)]
-    except (QueenError, RuntimeError) as error:
+    except QueenError as error:
         yield Finding.of("calibration", error)
         return
     if not guesses:
@@ -179,7 +181,7 @@ def _digest(row: Any) -> bytes:
 
 
 def _guesses(split: Split, x: Inputs, like: Inputs, device: torch.device) -> Tensor:
-    return split(inputs.to(inputs.check(x, like), device))[1].argmax(1).cpu()
+    return run_on(split, inputs.to(inputs.check(x, like), device), "images")[1].argmax(1).cpu()
 
 
 def _some(classes: list[int], most: int = 10) -> str:

@@ -15,8 +15,10 @@ from queen.bundle.bundle import Probe
 from queen.bundle.model import RemoteModel
 from queen.core import inputs
 from queen.core.split import Split
-from queen.errors import EmptyBatchError, LabelError, OptionError
+from queen.errors import EmptyBatchError, LabelError, ModelError, OptionError
 from queen.fit.data import Data, batches
+from queen.fit.features import run_on
+from queen.fit.foreign import mix_rows
 from queen.models import OutsideModel
 from queen.models.hugging_face import transformer_recipe
 from queen.options import Sentinel
@@ -116,7 +118,8 @@ def make_probe(
 ) -> Probe:
     """Random rows shaped like the data (no training image is stored) and the model's features and logits for them.
 
-    Those for another server keep to the span of the data, if there is one: it may refuse others.
+    Those for another server keep to the span of the data, if there is one: it may refuse others. A model that takes no
+    noise gets rows that are mixed of the sample's.
     """
     device = next(split.model.parameters()).device
 
@@ -133,5 +136,9 @@ def make_probe(
     if span is not None and isinstance(x, Tensor) and isinstance(split.model, RemoteModel):
         x = x.clamp(*span)
     placed = inputs.to(x, device)
-    features, logits = split(placed)
+    try:
+        features, logits = run_on(split, placed, "random rows")
+    except ModelError:
+        placed = mix_rows(sample, inputs.count(sample), generator)
+        features, logits = run_on(split, placed, "rows that are mixed of the data's")
     return Probe(placed, features.float(), logits.float())

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from queen.core import inputs
 from queen.core.split import Split
-from queen.errors import DtypeError, EmptyBatchError, NotFiniteError, OptionError
+from queen.errors import DtypeError, EmptyBatchError, ModelError, NotFiniteError, OptionError, QueenError
 from queen.fit.data import Images, batches, count_batches, image_batches
 from queen.progress import Progress
 from queen.types import Inputs
+
+FAILURES = (RuntimeError, TypeError, ValueError, IndexError)  # of a model that cannot run on its input
 
 View = Callable[[Inputs], Inputs]
 """A way to look at a batch, for example through a worse camera."""
@@ -61,7 +63,7 @@ def extract_features(
             if isinstance(x, Tensor) and inputs.is_image(x):
                 ranges.append([t.item() for t in x.aminmax()])
             for view, parts in zip(views, outputs, strict=True):
-                features, logits = split(view(x))
+                features, logits = run_on(split, view(x), f"the data ({stage})")
                 parts.append((features.float(), logits.float()))
             if keep_inputs:
                 if isinstance(x, Mapping):
@@ -73,6 +75,17 @@ def extract_features(
     all_labels, all_images = torch.cat(labels).clone(), torch.cat(images).clone() if images else None
     span = (min(low for low, _ in ranges), max(high for _, high in ranges)) if ranges else None
     return [ModelOutputs(*_join(parts), all_labels, all_images, span) for parts in outputs]
+
+
+def run_on(split: Split, x: Inputs, what: str) -> tuple[Tensor, Tensor]:
+    """Features and logits of a batch; a `ModelError` that says what the model cannot run on, and why."""
+    try:
+        return split(x)
+    except QueenError:
+        raise
+    except FAILURES as error:
+        why = " ".join(str(error).split())[:300]
+        raise ModelError(f"expected {what} that the model can run on, got some that it cannot: {why}") from error
 
 
 def _check_labels(y: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from queen.bundle.bundle import Bundle
 from queen.bundle.calibration import Foreign
 from queen.core import inputs
-from queen.errors import EmptyBatchError
+from queen.errors import EmptyBatchError, ModelError
 from queen.fit.data import Images, image_batches
 from queen.fit.features import extract_features
 from queen.progress import Progress
@@ -21,6 +21,7 @@ from queen.types import Inputs
 MOST = 1000  # images that are measured and stored
 GRID = 4  # patches along each side of an image
 OWN, MADE, NOISE = "your foreign images", "noise and shuffled patches", "noise"
+CODED, MIXED = "noise beside codes that there are", "mixed rows"
 
 
 class Sample:
@@ -65,13 +66,33 @@ def own_foreign(bundle: Bundle, data: Images, tolerance: float, show: Progress, 
 
 
 def made_foreign(bundle: Bundle, like: Inputs, tolerance: float, show: Progress, generator: torch.Generator) -> Foreign:
-    """A thousand foreign inputs like these: for images noise and shuffled patches, for all else noise."""
+    """A thousand foreign inputs like these: for images noise and shuffled patches, for all else noise.
+
+    A model may take no noise, as where a number must be the code of a category. Then columns of whole numbers hold such
+    as there are, or if that does not do either, all columns.
+    """
     rows = torch.arange(MOST) % inputs.count(like)
-    if not isinstance(like, Tensor) or not inputs.is_image(like):
-        return _measure(bundle, noise(_rows(like, rows), generator), NOISE, tolerance, show)
-    half = _rows(like, rows[: MOST // 2])
-    made = inputs.join([noise(half, generator), shuffle_patches(half, generator)])
-    return _measure(bundle, made, MADE, tolerance, show)
+    if isinstance(like, Tensor) and inputs.is_image(like):
+        half = _rows(like, rows[: MOST // 2])
+        made = inputs.join([noise(half, generator), shuffle_patches(half, generator)])
+        return _measure(bundle, made, MADE, tolerance, show)
+    plain = noise(_rows(like, rows), generator)
+    try:
+        return _measure(bundle, plain, NOISE, tolerance, show)
+    except ModelError:
+        mixed = mix_rows(like, MOST, generator)
+    try:
+        return _measure(bundle, _with_codes(plain, mixed), CODED, tolerance, show)
+    except ModelError:
+        return _measure(bundle, mixed, MIXED, tolerance, show)
+
+
+def _with_codes(plain: Inputs, mixed: Inputs) -> Inputs:
+    """The first, with those columns of the second that hold whole numbers alone."""
+    theirs = inputs.tensors(mixed)
+    joined = {name: torch.where((theirs[name] == theirs[name].round()).all(0), theirs[name], t)
+              for name, t in inputs.tensors(plain).items()}  # fmt: skip
+    return joined if isinstance(plain, Mapping) else joined["x"]
 
 
 def _rows(x: Inputs, rows: Tensor) -> Inputs:
@@ -87,6 +108,17 @@ def noise(x: Inputs, generator: torch.Generator) -> Inputs:
             return t if high <= 1 else torch.randint(0, high + 1, t.shape, generator=generator).to(t)
         low, high_ = (t.amin(), t.amax()) if inputs.is_image(t) else (t.amin(0), t.amax(0))
         return low + (high_ - low) * torch.rand(t.shape, generator=generator).to(t)
+
+    return {name: draw(t) for name, t in x.items()} if isinstance(x, Mapping) else draw(x)
+
+
+def mix_rows(x: Inputs, rows: int, generator: torch.Generator) -> Inputs:
+    """Rows whose numbers come from other rows each, so that every number is one that there is in its place."""
+
+    def draw(t: Tensor) -> Tensor:
+        flat = t.cpu().flatten(1)
+        chosen = torch.randint(len(flat), (rows, flat.shape[1]), generator=generator)
+        return flat.gather(0, chosen).view(rows, *t.shape[1:]).to(t.device)
 
     return {name: draw(t) for name, t in x.items()} if isinstance(x, Mapping) else draw(x)
 

@@ -45,7 +45,11 @@ class CalledModel(OutsideModel):
         """The answers (n, K) to a batch."""
         if isinstance(self.function, nn.Module):
             return None, run_model(self.function, x)
-        return None, torch.from_numpy(np.asarray(self.function(to_numpy(x)))).to(self.head.weight)
+        try:
+            answers = np.asarray(self.function(to_numpy(x)), np.float64)
+        except Exception as error:  # whatever a stranger's function may raise
+            raise ValueError(f"the function failed: {type(error).__name__}: {error}") from error
+        return None, torch.from_numpy(answers).to(self.head.weight)
 
 
 def build(inner: dict[str, Any], classes: int, gives: Gives, columns: int) -> nn.Module:

@@ -31,7 +31,7 @@ class EstimatorModel(OutsideModel):
 
     def __init__(self, estimator: Any, columns: int | None = None) -> None:
         classes = np.asarray(estimator.classes_)
-        gives: Gives = "logits" if _decisions_are_logits(estimator) else "probabilities"
+        gives = _given_by(estimator)
         width = getattr(estimator, "n_features_in_", None)
         super().__init__(len(classes), gives, columns=check_columns(columns, width))
         self.double()
@@ -52,8 +52,15 @@ class EstimatorModel(OutsideModel):
         """Decisions or probabilities (n, K) of a batch of vectors."""
         if not isinstance(x, Tensor):
             raise TypeError("expected vectors as one tensor, got named tensors")
-        method = "decision_function" if self.gives == "logits" else "predict_proba"
-        return None, torch.from_numpy(_ask(self.estimator, method, x.detach().cpu().numpy())).to(self.head.weight)
+        rows = x.detach().cpu().numpy()
+        try:
+            if self.gives is None:
+                self.gives = _tell_apart(self.estimator, rows)
+            method = "decision_function" if self.gives == "logits" else "predict_proba"
+            answers = _ask(self.estimator, method, rows)
+        except Exception as error:  # libraries have errors of their own, without a common base
+            raise ValueError(f"{self.library}: {error}") from error
+        return None, torch.from_numpy(answers).to(self.head.weight)
 
 
 def _ask(estimator: Any, method: str, x: NDArray[Any]) -> NDArray[np.float64]:
@@ -66,24 +73,28 @@ def _ask(estimator: Any, method: str, x: NDArray[Any]) -> NDArray[np.float64]:
     return np.stack([-numbers / 2, numbers / 2], 1) if numbers.ndim == 1 else numbers
 
 
-def _decisions_are_logits(estimator: Any) -> bool:
-    """Whether decisions are better than probabilities: there are no others, or these are made of them, by softmax."""
+def _given_by(estimator: Any) -> Gives | None:
+    """What it is asked for: decisions if there is nothing else, or their softmax is the rest; None: rows will tell."""
     if not hasattr(estimator, "decision_function"):
-        return False
+        return "probabilities"
     if not hasattr(estimator, "predict_proba"):
-        return True
+        return "logits"
     columns = getattr(estimator, "n_features_in_", None)
     if columns is None:
-        return False
-    x = np.random.default_rng(0).standard_normal((16, columns))
+        return None
     try:
-        decisions, probabilities = (_ask(estimator, name, x) for name in ("decision_function", "predict_proba"))
-    except (ValueError, TypeError):  # it takes something else than any numbers
-        return False
+        return _tell_apart(estimator, np.random.default_rng(0).standard_normal((16, columns)))
+    except Exception:  # it takes something else than any numbers, and may say so in its own way
+        return None
+
+
+def _tell_apart(estimator: Any, x: NDArray[Any]) -> Gives:
+    """What to ask for: decisions, if their softmax is what the estimator calls probabilities."""
+    decisions, probabilities = (_ask(estimator, name, x) for name in ("decision_function", "predict_proba"))
     if decisions.shape != probabilities.shape:  # one against one
-        return False
+        return "probabilities"
     softmax = torch.from_numpy(decisions).softmax(1).numpy()
-    return bool(np.abs(softmax - probabilities).max() <= SAME)
+    return "logits" if np.abs(softmax - probabilities).max() <= SAME else "probabilities"
 
 
 def missing(kind: str, package: str, version: str) -> nn.Module:

@@ -127,7 +127,8 @@ class OutsideModel(nn.Module):
             return f"{self.library}: features and logits"
         seen = "probabilities alone; their logarithms" if self.gives == "probabilities" else "logits alone; they"
         beside = f" and its {self.columns} columns" if self.columns else ""
-        return f"{self.library}: {seen}{beside} stand in for features"
+        kept = ", so a bundle holds rows of the data" if self.columns else ""
+        return f"{self.library}: {seen}{beside} stand in for features{kept}"
 
     def forward(self, x: Tensor | None = None, **named: Tensor) -> Tensor:
         """A batch -> logits (n, K), passing by the head, where others find the features."""
