@@ -18,6 +18,7 @@ from queen.core.split import find_split
 from queen.errors import BundleModelError, DtypeError, HeadError, OptionError, ShapeError
 from queen.models import as_module
 from queen.models.graph import Graph
+from queen.models.onnx import OnnxModel
 from tests.models.conftest import cancer
 from tests.support.guards import held_out, train_set, trained
 from tests.support.onnx_models import ENDINGS, make_onnx, one_answer, zip_rows
@@ -151,6 +152,19 @@ def test_weights_outside_the_folder_are_refused(tmp_path):
     (tmp_path / "in/m.onnx").write_bytes(text)
     with pytest.raises(OptionError, match="leads elsewhere"):
         as_module(tmp_path / "in/m.onnx")
+
+
+def test_a_stored_file_reads_no_other_files(tmp_path):
+    onnx.save_model(
+        onnx.load_from_string(make_onnx()),
+        tmp_path / "m.onnx",
+        save_as_external_data=True,
+        location="w",
+        size_threshold=0,
+    )
+    outside = OnnxModel((tmp_path / "m.onnx").read_bytes(), ["u", "y"], 10, "features", features=32)
+    with pytest.raises(OptionError, match="weights inside"):
+        outside(held_out()[0][:3])
 
 
 def test_a_session_lends_its_file_and_is_left_alone(tmp_path):

@@ -233,7 +233,12 @@ def add_outputs(model: bytes, names: Sequence[str]) -> bytes:
 def embed_weights(model: bytes, folder: Path) -> bytes:
     """The same model with all its weights inside: exporters leave large ones in files beside it, in `folder`."""
     with named_errors():
-        return _embed_all(model, folder) if any(map(_is_elsewhere, _tensors(model))) else model
+        return _embed_all(model, folder) if has_weights_elsewhere(model) else model
+
+
+def has_weights_elsewhere(model: bytes) -> bool:
+    """Whether some weights are in other files."""
+    return any(map(_is_elsewhere, _tensors(model)))
 
 
 def _embed_all(model: bytes, folder: Path) -> bytes:

@@ -11,7 +11,7 @@ import torch
 
 from queen.errors import DtypeError, OptionError
 from queen.extras import install
-from queen.models.graph import embed_weights
+from queen.models.graph import embed_weights, has_weights_elsewhere
 
 DTYPES: Mapping[str, torch.dtype] = {
     "tensor(float)": torch.float32,
@@ -56,7 +56,13 @@ def file_of(model: Any) -> tuple[bytes, Sequence[Any]]:
 
 
 def open_session(file: bytes, providers: Sequence[Any]) -> Any:
-    """A session that runs the file, with as many threads as torch has."""
+    """A session that runs the file, with as many threads as torch has.
+
+    All weights were taken inside when the file was read. One that names other files comes from a bundle that somebody
+    changed, and would have any file of this machine read.
+    """
+    if has_weights_elsewhere(file):
+        raise OptionError("expected an ONNX file with its weights inside, got one that takes them from other files")
     options = import_runtime().SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     return _open(file, options, providers)
