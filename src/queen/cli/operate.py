@@ -58,7 +58,7 @@ def clients(
     key: AdminKey = None,
     as_json: Json = False,
 ) -> None:
-    """Where every client and group stands, the most suspicious first."""
+    """List every client and group, the most suspicious first."""
     with _open_store(context, ledger, server, key) as store:
         standings = store.standings()
         if as_json:
@@ -90,7 +90,7 @@ def alarms(
     key: AdminKey = None,
     acknowledge: Annotated[int | None, typer.Option(help="Mark the event of this number as seen.")] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also events that were seen, and what operators did.")
+        bool, typer.Option("--all", help="Also events that are marked as seen, and what operators did.")
     ] = False,
     actor: Actor = None,
     as_json: Json = False,
