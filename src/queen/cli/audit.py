@@ -42,7 +42,7 @@ def audit(
     queries: Annotated[Path, typer.Argument(help="Folder that the server recorded queries in.", show_default=False)],
     since: Annotated[str | None, typer.Option(help="Only queries from this time on (ISO 8601).")] = None,
     until: Annotated[str | None, typer.Option(help="Only queries before this time (ISO 8601).")] = None,
-    top: Annotated[int, typer.Option(help="Show so many clients; the accused are always shown.")] = 50,
+    top: Annotated[int, typer.Option(help="How many clients to show; accused clients are always shown.")] = 50,
     fail: Annotated[bool, typer.Option("--fail", help="Exit with 1 if anybody is accused.")] = False,
     batch: Annotated[int, typer.Option(help="Queries that the model takes at once.")] = 256,
     model: ModelOption = None,

@@ -50,7 +50,9 @@ def calibrate(
     weak: WeakOption = False,
     condition: Annotated[
         list[str] | None,
-        typer.Option(help="noise, blur, brightness, contrast, downscale or jpeg, with an optional :strength."),
+        typer.Option(
+            help="What clients may do: noise, blur, brightness, contrast, downscale or jpeg, with an optional :strength."
+        ),
     ] = None,
     start_over: Annotated[
         bool, typer.Option("--start-over", help="Begin a new account: do not count what earlier calibrations spent.")

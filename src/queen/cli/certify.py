@@ -49,7 +49,9 @@ if TYPE_CHECKING:
 )
 def certify(
     context: typer.Context,
-    folder: Annotated[Path | None, typer.Argument(help="A bundle, to add what its data says.")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(help="The bundle; without one, only what Theorem 2 of the paper says.")
+    ] = None,
     epsilon: Annotated[float, typer.Option(help="Error of a thief that the paper's Theorem 2 allows.")] = 0.1,
     delta: Annotated[float, typer.Option(help="Probability of that error.")] = 0.05,
     threshold: Annotated[
@@ -65,7 +67,7 @@ def certify(
     model: ModelOption = None,
     as_json: Json = False,
 ) -> None:
-    """What limits and the sentinel promise: Theorem 2, false accusations, how soon thieves are caught."""
+    """Say what a bundle promises: honest answers for a client, false accusations, how soon thieves are caught."""
     from queen.bench.recovery import recovery_by_verdict
     from queen.core import certify as maths
     from queen.fit.files import read_query

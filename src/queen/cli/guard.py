@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "Guard a model that runs on another server of the Open Inference Protocol."
 EXAMPLE = "`queen guard bundle --upstream http://triton:8000 --upstream-model digits`"
-BELOW = """The upstream must give features and logits as outputs, and nobody but this server may reach it: whoever can
-ask it directly goes around the guard. Clients need a key: `queen keys new alice`. Settings also come from the
+BELOW = """The upstream must give features and logits as outputs. Nobody but this server may reach it: a client that can
+ask it directly is not guarded. Clients need a key: `queen keys new alice`. Settings also come from the
 environment (QUEEN_UPSTREAM=grpc://triton:8001) and from a file (`--config guard.yaml`); a flag always wins."""
 UpstreamUrl = Annotated[
     str | None,
@@ -31,7 +31,10 @@ UpstreamFeatures = Annotated[
 UpstreamLogits = Annotated[str, typer.Option("--upstream-logits", help="Its output with logits.")]
 UpstreamHeaderFile = Annotated[
     Path | None,
-    typer.Option("--upstream-header-file", help="Headers for that server, 'Name: value' lines, for its owner's eyes."),
+    typer.Option(
+        "--upstream-header-file",
+        help="File with headers for that server, 'Name: value' lines; only its owner may read it.",
+    ),
 ]
 
 

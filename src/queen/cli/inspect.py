@@ -26,7 +26,7 @@ def inspect(
     model: ModelOption = None,
     as_json: Json = False,
 ) -> None:
-    """Show a bundle: policy, classes, spreads, budgets, the map's health."""
+    """Show a bundle: policy, classes, spreads, budgets, and how good its map is."""
     from queen.bundle.store import load_bundle
 
     bundle = load_bundle(folder, model)

@@ -86,7 +86,7 @@ def new(
     epilog=epilog("`queen keys list`", "id name groups admin created revoked budget", listed=True),
 )
 def show(context: typer.Context, home: Home = HOME, ledger: LedgerUrl = "", as_json: Json = False) -> None:
-    """List all keys, the oldest first; never their secrets, of which only digests are kept."""
+    """List all keys, the oldest first, without their secrets: only digests of these are kept."""
     with _open_store(context, home, ledger) as store:
         listed = sorted(store.keys().values(), key=lambda key: key.created)
     if as_json:

@@ -36,7 +36,7 @@ Url = Annotated[
         "--ledger", envvar="QUEEN_LEDGER", help="A SQLite file, sqlite:///FILE or redis://HOST.", show_default=False
     ),
 ]
-Prefix = Annotated[str | None, typer.Option(help="With Redis, what all keys of the ledger begin with.")]
+Prefix = Annotated[str | None, typer.Option(help="With Redis: the prefix of all keys of the ledger.")]
 
 
 @ledger.command(
@@ -49,7 +49,7 @@ def rebind(
     bundle: Folder,
     url: Url,
     radius: Annotated[
-        float | None, typer.Option(help="The radius of `queen serve --radius`, if the server is given one.")
+        float | None, typer.Option(help="The radius of `queen serve --radius`, if you set one there.")
     ] = None,
     model: ModelOption = None,
     prefix: Prefix = None,
@@ -99,7 +99,7 @@ def accept(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Accept that a ledger has lost records, so that its servers answer again; clients may get that again.
+    """Accept that a ledger has lost records, so that its servers answer again; what was lost no longer counts.
 
     For a ledger that went back in time, was emptied or replaced, and whose newer copy is gone for good. Where the file
     itself is gone, a new and empty one is made, and said so. Running servers know within a second (of a file that was
@@ -128,7 +128,7 @@ def clock(
     url: Annotated[
         str, typer.Argument(metavar="LEDGER", envvar="QUEEN_LEDGER", help="A SQLite file, or redis://HOST.")
     ],
-    accept: Annotated[bool, typer.Option("--accept", help="Go on with the clock as it is now.")] = False,
+    accept: Annotated[bool, typer.Option("--accept", help="Continue with the clock as it is now.")] = False,
     prefix: Prefix = None,
     allow_volatile: AllowVolatile = False,
     actor: Actor = None,
@@ -205,7 +205,7 @@ def migrate(
             envvar="QUEEN_LEDGER", help="A SQLite file, sqlite:///FILE or redis://HOST.", show_default=False
         ),
     ],
-    prefix: Annotated[str, typer.Option(help="With Redis, what all keys of the ledger begin with.")] = "queen",
+    prefix: Annotated[str, typer.Option(help="With Redis: the prefix of all keys of the ledger.")] = "queen",
     allow_volatile: AllowVolatile = False,
     as_json: Json = False,
 ) -> None:

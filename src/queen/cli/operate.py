@@ -61,7 +61,7 @@ def clients(
     key: AdminKey = None,
     as_json: Json = False,
 ) -> None:
-    """Where every client and group stands, the most suspicious first.
+    """List every client and group, the most suspicious first.
 
     Wealth is the evidence that a client steals. It stays small for a benign one; whoever brings it to the bar of the
     guard's certificate, some tens of thousands, is accused.
@@ -97,7 +97,7 @@ def alarms(
     key: AdminKey = None,
     acknowledge: Annotated[int | None, typer.Option(help="Mark the event of this number as seen.")] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also events that were seen, and what operators did.")
+        bool, typer.Option("--all", help="Also events that are marked as seen, and what operators did.")
     ] = False,
     actor: Actor = None,
     as_json: Json = False,

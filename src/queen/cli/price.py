@@ -36,7 +36,7 @@ def price(
         Path | None, typer.Option(help="Also price answers to these images: a folder, .npz with x, or .npy.")
     ] = None,
     no_save: Annotated[
-        bool, typer.Option("--no-save", help="Leave the bundle as it is; then a stopped run begins anew.")
+        bool, typer.Option("--no-save", help="Do not change the bundle; then a stopped run cannot be continued.")
     ] = False,
     jobs: Annotated[
         int | None,
@@ -59,7 +59,7 @@ def price(
 ) -> None:
     """What a copy of the model costs, in honest answers; measured anew if images are given, and stored in the bundle.
 
-    Measuring trains some hundred small networks, which takes minutes. If it is stopped, the same command goes on.
+    Measuring trains some hundred small networks, which takes minutes. If it is stopped, the same command continues.
     """
     from queen.bundle.store import load_bundle, save_bundle
     from queen.fit.price import UNFINISHED

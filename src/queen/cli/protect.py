@@ -38,7 +38,7 @@ def check(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Say everything that is wrong with a model and its data, and what to do; exit code 1 if it cannot be protected."""
+    """List what is wrong with a model and its data, and what to do; exit code 1 if it cannot be protected."""
     from dataclasses import asdict
 
     import queen
@@ -98,7 +98,7 @@ def protect(
         int, typer.Option(min=-1, help="Sentinel: queries of an accused client after which it is refused; -1: never.")
     ] = 2000,
     digits: Annotated[int, typer.Option(min=0, help="Sentinel: decimals of answers; 0: all of them.")] = 2,
-    observe: Annotated[bool, typer.Option("--observe", help="Decide and count, but answer honestly.")] = False,
+    observe: Annotated[bool, typer.Option("--observe", help="Judge and count, but always answer honestly.")] = False,
     radius: Annotated[
         float | None, typer.Option(help="Radius of a query, relative to its class's spread; sentinel 5, else .02.")
     ] = None,

@@ -135,7 +135,7 @@ ForeignOption = Annotated[
     Path | None,
     typer.Option(
         "--foreign",
-        help="Images that a thief might send, to tell how soon it is caught: a folder, .npz with x, or .npy.",
+        help="Images that a thief might send, to measure how soon it is caught: a folder, .npz with x, or .npy.",
         show_default=False,
     ),
 ]

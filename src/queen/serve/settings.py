@@ -39,7 +39,7 @@ class Settings(BaseSettings):
     device: str = Field("cpu", description="cpu or cuda.")
     threads: int = Field(0, ge=0, description="Torch threads; 0: as many as there are cores.")
 
-    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 means every network there is.")
+    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0: all networks of this machine.")
     port: int = Field(8000, ge=0, le=65535, description="REST port; 0: any free one.")
     grpc_port: int = Field(8001, ge=-1, le=65535, description="gRPC port; 0: any free one, -1: no gRPC.")
     metrics_port: int = Field(-1, ge=-1, le=65535, description="Loopback port for /metrics without a key; -1: none.")
@@ -104,12 +104,12 @@ class Settings(BaseSettings):
     max_rows: int = Field(1024, ge=1, description="Most rows in a request.")
     max_batch: int = Field(64, ge=1, description="Most rows in a batch of the model.")
     max_turn: int = Field(
-        16, ge=1, description="Most rows of one client in a batch while others ask too; larger requests go in parts."
+        16, ge=1, description="Most rows of one client in a batch while others ask too; larger requests are divided."
     )
     max_queue: int = Field(
         4096,
         ge=1,
-        description="Most rows that may wait; of more, the client with most loses its newest request (503).",
+        description="Most rows that may wait; beyond that, the client with the most loses its newest request (503).",
     )
     max_client_queue: int = Field(
         1024, ge=1, description="Most rows of one client that may wait; its further requests are answered 503."
@@ -139,12 +139,15 @@ class Settings(BaseSettings):
     shutdown_timeout: float = Field(4.0, gt=0, description="Seconds to finish what was accepted after SIGTERM.")
 
     record: Path | None = Field(None, description="Folder to record all queries in, for `queen audit`.")
-    record_bytes: int = Field(1024 * MIB, ge=MIB, description="Most bytes of recorded queries; the oldest go first.")
+    record_bytes: int = Field(
+        1024 * MIB, ge=MIB, description="Most bytes of recorded queries; the oldest are deleted first."
+    )
     record_days: float = Field(30.0, gt=0, description="Days after which recorded queries are deleted.")
-    webhook: str | None = Field(None, description="URL that alarms, and budgets that are low or spent, are posted to.")
+    webhook: str | None = Field(None, description="URL to which alarms, and budgets that are low or spent, are posted.")
     webhook_secret: str | None = Field(None, description="Secret that signs what is posted (HMAC-SHA256).", repr=False)
     webhook_secret_file: Path | None = Field(
-        None, description="File with that secret, readable by its owner alone; everybody on the machine can list flags."
+        None,
+        description="File with that secret, which only its owner may read; everybody on the machine can see flags.",
     )
     log_level: str = Field("info", description="debug, info, warning or error.")
     log_format: str = Field("json", description="json or text.")

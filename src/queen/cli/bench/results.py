@@ -26,7 +26,7 @@ def show_table(
     form: Annotated[str, typer.Option("--format", help="rich, markdown, latex or json.")] = "rich",
     as_json: Json = False,
 ) -> None:
-    """Print results in the paper's layout: a row an attack, a column a defense."""
+    """Print results in the paper's layout: one row per attack, one column per defense."""
     from queen.bench.render.table import tables, to_json, to_latex, to_markdown
     from queen.bench.run import read_results
     from queen.errors import OptionError
@@ -87,7 +87,7 @@ def view(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a page to browse every cell in: its curve, flags and config, and the command that computes it again."""
+    """Make a page to browse all cells: the curve, flags and config of each, and the command that computes it again."""
     from os.path import commonpath, relpath
 
     from queen.atomic import make_folder, write_atomically

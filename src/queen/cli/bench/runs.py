@@ -38,7 +38,7 @@ def run(
     ] = math.inf,
     as_json: Json = False,
 ) -> None:
-    """Run every cell of a spec that has no result yet. Stop it at any time: it goes on where it stopped."""
+    """Run every cell of a spec that has no result yet. Stop it at any time: it continues where it stopped."""
     from queen.bench.render.report import html_report
     from queen.bench.run import read_results, run_spec
     from queen.bench.spec import read_spec
@@ -89,7 +89,7 @@ def plan(
     folder: Annotated[Path | None, typer.Option("--out", help="Folder of results; cells there are done.")] = None,
     device: Device = "cpu",
     measured: Annotated[
-        list[Path] | None, typer.Option(help="Folder of results to learn times from; repeat it.")
+        list[Path] | None, typer.Option(help="Folder of results to take times from; may be repeated.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of published image sets (or $QUEEN_DATA).")] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder of trained victims; by default OUT/.cache.")] = None,
@@ -99,9 +99,9 @@ def plan(
     seeds: Seeds = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a run would do before it starts: cells, what they share, expected minutes, files another machine needs.
+    """Say what a run would do, before it starts: cells, what they share, expected minutes, files another machine needs.
 
-    Times are those of results of the same kind of device, in --measured and in --out.
+    Times are taken from results of the same kind of device, in --measured and in --out.
     """
     from dataclasses import asdict
 
@@ -165,7 +165,7 @@ def study(
     cache: Annotated[Path | None, typer.Option(help="Folder for what is trained; by default OUT/.cache.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make one of the paper's other experiments. Stop it at any time: what is trained is not trained again."""
+    """Run one of the paper's other experiments. Stop it at any time: trained networks are not trained again."""
     from queen.bench.studies import find_study
     from queen.bench.studies.run import run_study
 

@@ -15,36 +15,39 @@ class GuardSettings(Settings):
     """All settings of `queen guard`; docs/upstream.md lists those that `queen serve` has not."""
 
     upstream: str | None = Field(
-        None, description="The server to ask: http://, https://, grpc:// or grpcs://HOST:PORT; the bundle's."
+        None, description="The server to ask: http://, https://, grpc:// or grpcs://HOST:PORT; by default the bundle's."
     )
     upstream_model: str | None = Field(
         None, description="Name of the model upstream; not needed if the server says that it has one."
     )
     upstream_features: str | None = Field(
-        None, description="Name of its output with features, or none for logits alone; the bundle's, or features."
+        None,
+        description="Name of its output with features, or none for logits alone; by default the bundle's, or features.",
     )
-    upstream_logits: str | None = Field(None, description="Name of its output with logits; the bundle's, or logits.")
+    upstream_logits: str | None = Field(
+        None, description="Name of its output with logits; by default the bundle's, or logits."
+    )
     upstream_probabilities: str | None = Field(
-        None, description="Name of its output with probabilities, if it gives no logits: their logarithms stand in."
+        None, description="Name of its output with probabilities, if it gives no logits: their logarithms are taken."
     )
     upstream_input: str | None = Field(None, description="Name of its input, if it does not say.")
     upstream_header: tuple[str, ...] = Field(
         (), description="Header of every request upstream, 'Name: value'.", repr=False
     )
     upstream_header_file: Path | None = Field(
-        None, description="File with such headers, one a line, which only its owner may read."
+        None, description="File with such headers, one per line; only its owner may read it."
     )
     upstream_timeout: float | None = Field(
-        None, gt=0, description="Seconds in which the upstream must answer; the bundle's, or 5."
+        None, gt=0, description="Seconds in which the upstream must answer; by default the bundle's, or 5."
     )
     upstream_max_batch: int | None = Field(
-        None, ge=1, description="Most rows of a request upstream; more go in several; the bundle's, or 64."
+        None, ge=1, description="Most rows of a request upstream; more are divided; by default the bundle's, or 64."
     )
     upstream_binary: bool | None = Field(
         None, description="Send raw tensors over REST, or JSON; by default raw ones if the upstream says it takes them."
     )
     upstream_check: float = Field(
-        5.0, gt=0, le=3600, description="Seconds between two looks whether the upstream still runs the same model."
+        5.0, gt=0, le=3600, description="Seconds between two checks that the upstream still runs the same model."
     )
     upstream_wait: float = Field(10.0, ge=0, description="Seconds to wait at the start for an upstream that is down.")
 
