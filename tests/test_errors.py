@@ -25,7 +25,7 @@ def test_the_tree_is_complete():
     assert set(ERRORS) == {*KINDS, "QueenError", "HeadError", "EmptyClassError", "SpreadError", "TooFewClassesError",
                            "MapError", "BundleError", "SecretError", "LedgerError", "ModelError", "CalibrationError",
                            "RefusedError", "KeyStoreError", "LostStateError", "BindingError",
-                           "MissingExtraError", "UpstreamError"}  # fmt: skip
+                           "MissingExtraError", "RandomError", "UpstreamError"}  # fmt: skip
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)

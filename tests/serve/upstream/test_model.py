@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import queen
+from queen.bundle.model import is_same
 from queen.errors import HeadError, OptionError, UpstreamError
 from queen.serve.upstream import head as head_module
 from queen.serve.upstream.head import solve_head
@@ -43,9 +44,10 @@ class Here:
 def test_the_head_is_solved_from_features_and_logits():
     network = Here()
     head = solve_head(network, [data()[0][:200]])
-    for x in (digits(), torch.rand(50, 1, 8, 8)):  # a thief's images, too
+    noise = torch.rand(50, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    for x in (digits(), noise):  # a thief's images, too
         features, logits = network(x)
-        assert torch.allclose(head(features), logits, atol=1e-3)
+        assert is_same(head(features), logits)  # as the guard will ask with every answer
 
 
 def test_features_from_which_the_logits_do_not_follow_are_refused(monkeypatch):
@@ -96,8 +98,10 @@ class TestWithKServe:
         said = loaded.measure(digits()).honest
         assert torch.allclose(said, honest(digits()), atol=1e-4)
         local = queen.protect(trained(), (x, y), **QUIET)
-        points = guard.measure(digits()).points
-        assert torch.allclose(torch.tensor(points), torch.tensor(local.measure(digits()).points), atol=1e-2)
+        points, own = (torch.tensor(one.measure(digits()).points) for one in (guard, local))
+        # A map is trained in many steps, which carry on how other processors round the features.
+        assert (points - own).abs().median() < 0.02
+        assert (points - own).abs().max() < 0.2
 
     def test_the_only_model_need_not_be_named_over_rest(self, upstream):
         guard = queen.load(small_bundle(), lambda: UpstreamModel(upstream.rest))
