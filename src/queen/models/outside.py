@@ -26,8 +26,8 @@ LEAST = 1e-3
 logarithms must be something. All together, the probabilities of an answer change by this much at most."""
 
 
-SLACK = 0.05
-"""By which probabilities may miss their sum of 1 and still be told from logits: some are rounded to two decimals."""
+SLACK = 0.5
+"""By which probabilities may miss their sum of 1 and still be told from logits: those of many classes are rounded."""
 
 
 def check_columns(wanted: int | None, width: int | None, is_table: bool = True) -> int:
