@@ -109,8 +109,8 @@ def certify(
             out.print(f"- {statement}")
     else:  # Theorem 2 chooses a radius for classes that are spent one day
         out.print(
-            "- No class is ever spent under these limits: answers are counted instead. Theorem 2, which chooses a "
-            "radius for classes that can be spent, does not apply."
+            "- No class is ever spent under these limits; answers are counted instead. So Theorem 2, which is about "
+            "classes that can be spent, does not apply."
         )
     if guard and guard.bundle.calibration:
         spent = guard.report["calibration_first_spent"]
@@ -120,8 +120,8 @@ def certify(
         out.print(f"- {statement}")
     for letter, one in result.get("theorem3", {}).items():
         out.print(
-            f"- Verdict {letter}, {one['rows']} queries: no recovery below {one['bound']:.5f} (Theorem 3, estimated), "
-            f"best recovery fitted {one['fitted']:.5f}, in squared error per query."
+            f"- Verdict {letter}, {one['rows']} queries: no attacker recovers answers with a squared error below "
+            f"{one['bound']:.5f} per query (Theorem 3, estimated); the best attempt had {one['fitted']:.5f}."
         )
 
 
@@ -166,7 +166,9 @@ def _sentinel_statements(bundle: Bundle, account: dict[str, Any], alarm_after: A
     if trusted:
         usual = 1 / (account["alpha"] * account["delta"])
         raised = (
-            "so the bar is raised above it and alarms take longer" if trusted.highest >= usual else "which is below"
+            "so the bar is raised above their wealth, and alarms take longer"
+            if trusted.highest >= usual
+            else "which is above their wealth"
         )
         yield f"Trusted clients reached wealth {trusted.highest:.3g} at most; the usual bar is {usual:.3g}, {raised}."
     elif calibration and calibration.trusted:
