@@ -71,13 +71,15 @@ def test_with_data_all_of_them_set_the_bar(desk):
     assert len(bundle.calibration.labels) + bundle.calibration.repeated == len(X)
     statements = " ".join(as_json("certify", "bundle")["sentinel"])
     assert "at most 1/5" in statements
-    assert "which is below" in statements
+    assert "which is above their wealth" in statements
 
 
 def test_a_thief_among_the_trusted_raises_the_bar_and_certify_says_so(desk):
     Path("trusted.txt").write_text("ann\nthief\n")
     run("calibrate", "bundle", "--data", "held_out.npy", "--from-log", "log", "--clients", "trusted.txt")
-    assert "so the bar is raised above it and alarms take longer" in " ".join(as_json("certify", "bundle")["sentinel"])
+    assert "so the bar is raised above their wealth, and alarms take longer" in " ".join(
+        as_json("certify", "bundle")["sentinel"]
+    )
 
 
 @pytest.mark.parametrize(

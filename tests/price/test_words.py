@@ -32,7 +32,7 @@ def test_the_lines_say_what_is_not_promised():
     assert lines[0] == budget_sentence(CURVE, 30)
     assert "no reference student reaches 60%" in lines[1]
     assert "reference students, not proved" in lines[2]
-    assert "Nothing here bounds" in next(price_lines(CURVE, None, None))
+    assert "Nothing here limits" in next(price_lines(CURVE, None, None))
 
 
 def test_one_seed_has_no_spread():

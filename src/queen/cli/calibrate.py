@@ -51,7 +51,7 @@ def calibrate(
     condition: Annotated[
         list[str] | None,
         typer.Option(
-            help="What clients may do: noise, blur, brightness, contrast, downscale or jpeg, with an optional :strength."
+            help="What clients may do: noise, blur, brightness, contrast, downscale or jpeg; perhaps :strength."
         ),
     ] = None,
     start_over: Annotated[

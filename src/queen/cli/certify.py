@@ -126,8 +126,8 @@ def _print(result: dict[str, Any], guard: Guard | None, *, spends: bool) -> None
         out.print(f"- {statement}")
     for letter, one in result.get("theorem3", {}).items():
         out.print(
-            f"- Verdict {letter}, {one['rows']} queries: no recovery below {one['bound']:.5f} (Theorem 3, estimated), "
-            f"best recovery fitted {one['fitted']:.5f}, in squared error per query."
+            f"- Verdict {letter}, {one['rows']} queries: no attacker recovers answers with a squared error below "
+            f"{one['bound']:.5f} per query (Theorem 3, estimated); the best attempt had {one['fitted']:.5f}."
         )
     if not spends:
         out.print(
@@ -177,7 +177,9 @@ def _sentinel_statements(bundle: Bundle, account: dict[str, Any], alarm_after: A
     if trusted:
         usual = 1 / (account["alpha"] * account["delta"])
         raised = (
-            "so the bar is raised above it and alarms take longer" if trusted.highest >= usual else "which is below"
+            "so the bar is raised above their wealth, and alarms take longer"
+            if trusted.highest >= usual
+            else "which is above their wealth"
         )
         yield f"Trusted clients reached wealth {trusted.highest:.3g} at most; the usual bar is {usual:.3g}, {raised}."
     elif calibration and calibration.trusted:

@@ -10,7 +10,7 @@ from queen.price.curve import Curve
 ACCOUNTS = (1, 10, 100)  # of one thief
 NOT_CERTIFIED = (
     "measured with reference students, not proved: a thief with a better way to learn, with labels or with your "
-    "encoder may get more, and a budget that an operator raises buys more"
+    "encoder may get more, and so may every client whose budget an operator raises"
 )
 
 
@@ -44,7 +44,7 @@ def span_sentence(curve: Curve, within: Mapping[str, int]) -> str:
     beyond = f"; no more than {curve.largest:,} were measured" if max(within.values()) > curve.largest else ""
     return (
         f"At your budget, which renews, one client can buy a copy of {', '.join(parts)}{beyond}. A budget that renews "
-        "slows a thief down; only what is for life stops one."
+        "slows a thief down; only a budget for life stops it."
     )
 
 
@@ -61,9 +61,9 @@ def method_sentence(curve: Curve) -> str:
     seeds = f"mean of {len(curve.seeds)} seeds (lowest to highest)" if several else "one seed, which may be a lucky one"
     decimals = "all decimals" if curve.digits is None else f"{curve.digits} decimals"
     return (
-        f"A copy's quality is the share of {curve.judged:,} held-out inputs, unknown to it, on which it agrees with "
-        f"the model: the better of {' and '.join(curve.networks)}, {seeds}, at least {curve.steps:,} steps and "
-        f"{curve.epochs} passes over its answers, which have {decimals}. It is {NOT_CERTIFIED}."
+        f"The quality of a copy is the share of {curve.judged:,} held-out inputs, which it never saw, on which it "
+        f"agrees with the model: the better of {' and '.join(curve.networks)}, {seeds}, after at least "
+        f"{curve.steps:,} steps and {curve.epochs} passes over answers with {decimals}. It is {NOT_CERTIFIED}."
     )
 
 
@@ -78,8 +78,8 @@ def price_lines(
         yield span_sentence(curve, within)
     elif answers is None:
         yield (
-            "Nothing here bounds what one client learns, so the curve has no end: that takes the policy sentinel, not "
-            "observing, with refuse or decoy for accused clients and for those without budget."
+            "Nothing here limits what one client can learn. Only the policy sentinel does, if it does not observe, and "
+            "if accused clients and clients without budget get refusals or decoys."
         )
     else:
         yield budget_sentence(curve, answers)
