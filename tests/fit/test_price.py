@@ -165,7 +165,7 @@ def test_limits_of_max_copy_are_not_taken_for_those_of_another_policy(measured):
         bundle.with_options(policy="paper")
     other = bundle.with_options(policy="paper", limits=Limits())
     assert other.report["max_copy"] is None
-    assert "Nothing here bounds" in next(bundle_price_lines(other))
+    assert "Nothing here limits" in next(bundle_price_lines(other))
     assert bundle.with_options(limits=Limits()).report["max_copy"] is None
     assert bundle.with_options(alpha=0.01).report["max_copy"] == 0.5
 
