@@ -73,6 +73,20 @@ def test_images_are_trained_on_and_the_given_ones_are_not_changed():
     assert torch.equal(predict(model, x, batch=7), y)
 
 
+def test_a_cpu_computes_in_bfloat16_where_the_schedule_says_so():
+    x, y = separable()
+    dtypes, models = [], []
+    for bfloat16 in (False, True):
+        model = make_model()
+        model[0].register_forward_hook(lambda _, args, out: dtypes.append(out.dtype))
+        train(model, x, y, Schedule(epochs=10, bfloat16=bfloat16), torch.Generator().manual_seed(0))
+        models.append(model)
+    assert list(dict.fromkeys(dtypes)) == [torch.float32, torch.bfloat16]
+    assert all((predict(model, x) == y).double().mean() > 0.98 for model in models)
+    assert all(parameter.dtype == torch.float32 for parameter in models[1].parameters())
+    assert not torch.equal(models[0][0].weight, models[1][0].weight)
+
+
 def test_fewer_rows_than_a_batch_can_be_trained_on():
     x, y = separable(6)
     before = make_model()

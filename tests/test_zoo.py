@@ -18,6 +18,7 @@ from tests.support.guards import held_out, images, train_set
 
 NETWORK_INPUTS = [
     ("small_cnn", 1, 28),
+    ("small_vgg", 3, 32),
     ("vgg11_bn", 3, 32),
     ("vgg16_bn", 3, 32),
     ("resnet18", 3, 32),
@@ -50,7 +51,7 @@ def test_residual_networks_have_their_usual_size(name, blocks, parameters):
     assert sum(p.numel() for p in network.parameters()) == parameters
 
 
-@pytest.mark.parametrize(("name", "layers"), [("vgg11_bn", 8), ("vgg16_bn", 13)])
+@pytest.mark.parametrize(("name", "layers"), [("small_vgg", 4), ("vgg11_bn", 8), ("vgg16_bn", 13)])
 def test_vgg_has_its_usual_number_of_convolutions(name, layers):
     network = zoo.build(name, classes=10)
     assert sum(isinstance(m, nn.Conv2d) for m in network.modules()) == layers
@@ -176,7 +177,7 @@ def test_a_normalising_network_can_be_trained_guarded_saved_and_loaded(tmp_path)
 
 
 def test_an_unknown_network_is_refused_with_the_known_ones():
-    with pytest.raises(OptionError, match="no network 'vgg12'; known: small_cnn, vgg11_bn"):
+    with pytest.raises(OptionError, match="no network 'vgg12'; known: small_cnn, small_vgg"):
         zoo.build("vgg12", classes=2)
 
 

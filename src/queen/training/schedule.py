@@ -26,6 +26,9 @@ class Schedule:
 
     With `repeatable` the same generator gives the same weights to the last bit, on the same kind of GPU with the same
     torch, so that a network can be trained again instead of carried along. It costs the compiling.
+
+    With `bfloat16` a CPU, too, works in bfloat16 where that is exact enough, as CUDA always does: for CPUs that compute
+    in it (AMX, AVX-512), since on others it is slower.
     """
 
     epochs: int = 30
@@ -40,6 +43,7 @@ class Schedule:
     min_steps: int = 1
     record: bool = field(default=True, metadata=LATER)
     repeatable: bool = field(default=False, metadata=LATER)
+    bfloat16: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.decay not in DECAYS:

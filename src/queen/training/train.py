@@ -68,7 +68,7 @@ def train(
     def step(rows: Tensor, *others: Tensor) -> None:
         batch = augmented(x[rows], None if recorded else generator) if schedule.augment else x[rows]
         optimiser.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", torch.bfloat16, enabled=x.is_cuda):
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda or schedule.bfloat16):
             if outliers is not None:
                 batch, others = torch.cat([batch, outliers[others[0]]]), others[1:]
             loss = loss_of(batch, targets[rows])

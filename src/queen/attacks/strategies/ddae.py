@@ -94,7 +94,8 @@ def _make_shadow(
         arguments = arguments_for(sizes.shadow_network, pool.shape)
         blank = build(sizes.shadow_network, classes=knowledge.classes, **arguments, **normalise)
     # Published: SGD at .01 with momentum .5, from ImageNet weights. From scratch such networks stay at chance.
-    schedule = Schedule(epochs=sizes.shadow_epochs, lr=0.05, batch=64, min_steps=sizes.shadow_steps)
+    half = knowledge.schedule.bfloat16
+    schedule = Schedule(epochs=sizes.shadow_epochs, lr=0.05, batch=64, min_steps=sizes.shadow_steps, bfloat16=half)
 
     def teach(network: nn.Module) -> nn.Module:
         return train(network, pool[rows], outputs, schedule, own)
