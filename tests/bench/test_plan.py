@@ -19,7 +19,8 @@ SECONDS = {"victim": 60.0, "fit": 30.0, "utility": 6.0, "ask": 12.0, "recover": 
 def timed(column: str, attack: str, *, jobs: int = 1, reused: tuple[str, ...] = (), **changes: float) -> dict[str, Any]:
     plain = result(column=column, attack=attack)
     hardware = {"device": "x86_64", "threads": 1, "jobs": jobs}
-    return {**plain, "seconds": SECONDS | changes, "reused": list(reused), "hardware": hardware}
+    config = next(tiny_spec().cells()).config
+    return {**plain, "config": config, "seconds": SECONDS | changes, "reused": list(reused), "hardware": hardware}
 
 
 def phase(plan: Plan, name: str) -> tuple[int, int, float, int]:
@@ -71,12 +72,38 @@ def test_what_was_never_measured_is_unknown_and_not_nothing():
 
 def test_only_results_of_the_same_victim_and_thief_on_the_same_kind_of_device_tell(tmp_path):
     spec = tiny_spec()
-    measured = {**timed("none", "direct"), "config": next(spec.cells()).config}
-    write_result(tmp_path / "digits8" / "none" / "knockoff-direct-s0.json", measured)
-    assert len(read_measured([tmp_path, tmp_path / "nothing"], spec, "cpu")) == 1
-    assert read_measured([tmp_path], spec, "cuda") == []
-    assert read_measured([tmp_path], tiny_spec(protectee__train=800), "cpu") == []
-    assert read_measured([tmp_path], tiny_spec(thief__schedule__epochs=3), "cpu") == []
+    other = next(tiny_spec(protectee__train=800).cells()).config
+    mine, others = tmp_path / "mine", tmp_path / "others"
+    write_result(mine / "digits8" / "none" / "knockoff-direct-s0.json", timed("none", "direct"))
+    write_result(others / "digits8" / "mad" / "knockoff-direct-s0.json", {**timed("mad", "direct"), "config": other})
+    [own] = read_measured([others, mine, tmp_path / "nothing"], spec, "cpu")
+    assert own["column"] == "none"
+    assert not make_plan(spec, measured=[own]).of_another_victim
+    assert read_measured([mine, others], spec, "cuda") == []
+
+
+def test_before_the_first_cell_another_victim_with_such_networks_tells_in_proportion_to_the_work(tmp_path):
+    [spec] = [tiny_spec(defenses=["none"], matrix=[{"queries": "knockoff", "attacks": ["direct"]}])]
+    write_result(tmp_path / "digits8" / "none" / "knockoff-direct-s0.json", timed("none", "direct"))
+    twice = {
+        "protectee__train": 2 * spec.protectee.train,
+        "protectee__schedule__epochs": 3 * spec.protectee.schedule.epochs,
+        "thief__schedule__epochs": 5 * spec.thief.schedule.epochs,
+        "budget": 2 * spec.budget,
+    }
+    larger = tiny_spec(**twice, defenses=["none"], matrix=[{"queries": "knockoff", "attacks": ["direct"]}])
+    measured = read_measured([tmp_path], larger, "cpu")
+    plan = make_plan(larger, measured=measured)
+    assert plan.of_another_victim
+    assert plan.complete
+    assert phase(plan, "victim")[2] == pytest.approx(6 * 60 / 60)
+    assert phase(plan, "fit")[2] == pytest.approx(2 * 30 / 60)
+    assert phase(plan, "ask")[2] == pytest.approx(2 * 12 / 60)
+    steps = [s.thief.schedule.plan(s.budget) for s in (spec, larger)]
+    rows = [epochs * per_epoch for epochs, per_epoch in steps]
+    assert phase(plan, "train")[2] == pytest.approx(rows[1] / rows[0] * 24 / 60)
+    assert read_measured([tmp_path], tiny_spec(protectee__network={"name": "alexnet"}), "cpu") == []
+    assert read_measured([tmp_path], tiny_spec(protectee__pool={"set": "digits", "split": "train"}), "cpu") == []
 
 
 def test_the_command_says_it_in_words_and_as_json(tmp_path):

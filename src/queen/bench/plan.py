@@ -2,7 +2,8 @@
 
 Times come from results: each says what its phases took, which of them others had done, and how many processes ran at
 once. A cell is expected to take what the same query and attack took against the same column; where that was never
-measured, the mean over the columns, then over the attacks of the query.
+measured, the mean over the columns, then over the attacks of the query. Before the first cell of a victim was run,
+results of another victim tell, in proportion to what there is to do, if networks and pool are the same.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from queen.bench.spec import Cell, ImageSet, Spec
 from queen.bench.trials.asking import sends_plain_images
 from queen.bench.trials.trial import Trial
 from queen.bench.weights import files_of_weights
+from queen.training import Schedule
 
 ALONE = ("victim", "fit")  # phases that are done before the workers start
 PER_CELL = ("ask", "recover", "train", "other")  # phases that depend on the attack
@@ -40,6 +42,7 @@ WITHOUT_ATTACK: Mapping[str, Sequence[tuple[str, ...]]] = {
 """The same for the phases that do not depend on the attack."""
 
 Result = Mapping[str, Any]
+Config = Mapping[str, Any]  # of a cell, as results hold it
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Plan:
     phases: tuple[PhasePlan, ...]
     files: tuple[tuple[str, int], ...]
     measured: int
+    of_another_victim: bool = False
 
     @property
     def minutes(self) -> float:
@@ -97,22 +101,41 @@ def make_plan(
         phases=tuple(_plan_phase(name, open_cells, measured) for name in PHASES),
         files=tuple(_list_files(spec, root, cache)),
         measured=len(measured),
+        of_another_victim=any(_victim_and_thief(r["config"]) != _victim_and_thief(_wanted(spec)) for r in measured),
     )
 
 
 def read_measured(folders: Iterable[Path], spec: Spec, device: str) -> list[dict[str, Any]]:
     """All results below the folders of the spec's protectee and thief, on this kind of device, that say what their
-    phases took."""
+    phases took; where there is none, those of others with the same networks and the same pool."""
     on_gpu = device.startswith("cuda")
-    results = [result for folder in folders if has_results(folder) for result in read_results(folder)]
-    alike = {"protectee": as_json(spec.protectee), "thief": as_json(spec.thief)}
-    return [
-        r
-        for r in results
-        if "fit" in r["seconds"]
-        and r["hardware"]["device"].startswith("NVIDIA") == on_gpu
-        and all(r["config"][name] == value for name, value in alike.items())
+    timed = [
+        result
+        for folder in folders
+        if has_results(folder)
+        for result in read_results(folder)
+        if "fit" in result["seconds"] and result["hardware"]["device"].startswith("NVIDIA") == on_gpu
     ]
+    for kind in (_victim_and_thief, _networks_and_pool):
+        alike = [result for result in timed if kind(result["config"]) == kind(_wanted(spec))]
+        if alike:
+            return alike
+    return []
+
+
+def _wanted(spec: Spec) -> Config:
+    """What results of the spec say of victim and thief."""
+    return {"protectee": as_json(spec.protectee), "thief": as_json(spec.thief)}
+
+
+def _victim_and_thief(config: Config) -> object:
+    return config["protectee"], config["thief"]
+
+
+def _networks_and_pool(config: Config) -> object:
+    """What decides how long an image takes."""
+    victims, thiefs = config["protectee"]["network"]["name"], config["thief"]["network"].get("name")
+    return victims, thiefs or victims, config["protectee"]["pool"]
 
 
 def _share_nothing(cell: Cell) -> Hashable:
@@ -149,10 +172,27 @@ def _expect(phase: str, cell: Cell, measured: Sequence[Result]) -> float | None:
     """Seconds that a phase of a cell is expected to take out of the whole run's; None if no result tells."""
     for names in LIKENESSES if phase in PER_CELL else WITHOUT_ATTACK[phase]:
         alike = [r for r in measured if all(r[name] == getattr(cell, name) for name in names)]
-        spent = [value for value in (_spent(phase, result) for result in alike) if value is not None]
-        if spent:
-            return statistics.mean(spent)
+        spent = [(_spent(phase, result), _count_rows(phase, result["config"])) for result in alike]
+        known = [seconds * (_count_rows(phase, cell.config) / rows) for seconds, rows in spent if seconds is not None]
+        if known:
+            return statistics.mean(known)
     return None
+
+
+def _count_rows(phase: str, config: Config) -> int:
+    """About how many images a phase works on, to which its time is in proportion."""
+    protectee, budget = config["protectee"], int(config["budget"])
+    if phase == "victim":
+        return int(protectee["train"] * protectee["schedule"]["epochs"])
+    if phase == "fit":
+        return int(protectee["train"])
+    if phase == "utility":
+        return int(config["utility"]["clients"] * config["utility"]["queries"])
+    if phase == "train":
+        schedule = Schedule(**config["thief"]["schedule"])
+        epochs, per_epoch = schedule.plan(budget)
+        return epochs * per_epoch * min(schedule.batch, budget)
+    return budget
 
 
 def _spent(phase: str, result: Result) -> float | None:

@@ -81,7 +81,7 @@ def run(
 @bench.command(
     epilog=epilog(
         "`queen bench plan benchmarks/paper/cifar10.yaml --device cuda --measured results/trial`",
-        "name cells finished measured phases files minutes complete device",
+        "name cells finished measured of_another_victim phases files minutes complete device",
     )
 )
 def plan(
@@ -101,7 +101,8 @@ def plan(
 ) -> None:
     """Say what a run would do, before it starts: cells, what they share, expected minutes, files another machine needs.
 
-    Times are taken from results of the same kind of device, in --measured and in --out.
+    Times are taken from results of the same kind of device, in --measured and in --out: those of this victim, or where
+    there is none, those of another with the same networks and pool.
     """
     from dataclasses import asdict
 
@@ -134,11 +135,20 @@ def plan(
     )
     if made.measured:
         least = "" if made.complete else "at least "
-        out.print(f"expected  {least}{made.minutes:.0f} minutes, by {made.measured} results of this victim on {device}")
+        whose = (
+            "another victim with the same networks and pool, in proportion to what there is to do"
+            if made.of_another_victim
+            else "this victim"
+        )
+        out.print(
+            f"expected  {least}{made.minutes:.0f} minutes, by {made.measured} results on {device} of {whose}",
+            soft_wrap=True,
+        )
     else:
         out.print(
-            f"expected  unknown: no results of this victim on {device}; run some cells, and name their folder with "
-            "--measured"
+            f"expected  unknown: no results on {device} of this victim, nor of another with the same networks and "
+            "pool; run some cells, and name their folder with --measured",
+            soft_wrap=True,
         )
     for path, size in made.files:
         out.print(f"needs     {path}  {size / 2**20:.1f} MiB", soft_wrap=True)
