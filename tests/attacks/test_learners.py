@@ -14,6 +14,7 @@ from torch import nn
 
 from queen.attacks.base import Transcript
 from queen.attacks.strategies import cleaning, consistency, evasion, heads
+from queen.cache import Cache
 from queen.errors import ShapeError
 from queen.training import Schedule, predict, train
 from tests.support.attackers import (
@@ -185,6 +186,14 @@ def test_a_consistent_thief_says_the_same_of_changed_images():
         assert agreement(learn(transcript, known, seed(8))) > agreement(alone)
 
 
+@given(st.integers(1, 200_000))
+def test_few_answered_images_count_often_and_many_once(answered):
+    views = consistency.count_views(answered)
+    assert 1 <= views <= consistency.VIEWS
+    assert views * answered <= max(answered, consistency.VIEWED)
+    assert views == consistency.VIEWS or (views + 1) * answered > consistency.VIEWED
+
+
 def test_only_images_can_be_changed():
     flat = Transcript(torch.rand(8, 64), torch.full((8, 10), 0.1))
     with pytest.raises(ShapeError, match="needs images"):
@@ -212,6 +221,43 @@ def test_usual_images_are_left_alone():
     usual = known.benign[0][(surrogate.excess(known.benign[0]) == 0).all(1)]
     assert len(usual)
     assert torch.equal(evasion.make_usual(surrogate, usual), usual)
+
+
+def test_only_odd_images_are_changed_further(monkeypatch):
+    """Each step changes what the scores say, and nothing that is usual already: so all images beside each other come
+    out as each of them alone."""
+    surrogate = evasion.make_surrogate(victim_network(), knowledge().benign[0])
+    odd = torch.rand(12, *knowledge().pool.shape[1:], generator=seed())
+    together = evasion.make_usual(surrogate, odd)
+    for row in range(len(odd)):
+        changed = odd[row : row + 1].clone()
+        for _ in range(evasion.STEPS):
+            given_image = changed.clone().requires_grad_(True)
+            excess = surrogate.excess(given_image).sum()
+            if excess == 0:
+                break
+            (slope,) = torch.autograd.grad(excess, given_image)
+            changed = (given_image.detach() - evasion.STEP * slope.sign()).clamp(0, 1)
+        assert torch.allclose(together[row], changed[0], atol=2.5 * evasion.STEP)  # a slope of almost 0 may turn
+        assert (together[row] - changed[0]).abs().mean() < evasion.STEP / 10
+
+
+def test_images_are_made_usual_once_for_all_defenses(tmp_path, monkeypatch):
+    monkeypatch.setattr(heads, "OWN_STEPS", 2)
+    monkeypatch.setattr(heads, "OWN_EPOCHS", 1)
+    calls, make_usual = [], evasion.make_usual
+    monkeypatch.setattr(evasion, "make_usual", lambda *given: calls.append(given) or make_usual(*given))
+    known, x = replace(knowledge(), cache=Cache(tmp_path)), knowledge().pool[:16]
+
+    def asked_for(images: torch.Tensor) -> torch.Tensor:
+        return evasion.ask_usual_to_pool(recording_oracle(16)[0], images, known, seed()).x
+
+    first = asked_for(x)
+    assert torch.equal(asked_for(x), first)
+    assert len(calls) == 1
+    assert torch.equal(first, evasion.ask_usual_to_pool(recording_oracle(16)[0], x, knowledge(), seed()).x)
+    asked_for(knowledge().pool[16:32])
+    assert len(calls) == 3  # without a cache, and for other images
 
 
 def test_the_scores_of_a_surrogate_are_those_of_their_definitions():

@@ -20,7 +20,7 @@ from queen.training import ExtraLoss, augmented, train
 
 RATIO = 3  # images without answer per image with one, in a step; published: 7, which takes twice the time
 SURE = 0.95  # probability from which the thief's own label counts, as published
-VIEWS = 16  # weakly changed copies of every answered image
+VIEWS, VIEWED = 16, 10_000  # weakly changed copies of every answered image at most, and of all of them together
 TURN, ZOOM, SHEAR, SHIFT = math.radians(20), 0.2, 0.2, 0.15  # largest strong changes; shifts as a share of the side
 LIGHT = 0.4  # largest change of brightness, of contrast and of each colour
 HOLE = 0.5  # side of the square that is painted over, as a share of the image's, at most
@@ -41,11 +41,12 @@ def learn_consistently(
 ) -> nn.Module:
     """Train a thief on the answers and, in the same steps, to be consistent on unlabelled images; both losses weigh 1.
 
-    Every answered image counts in many weakly changed copies, so that a step has a full batch however few there are.
+    Few answered images count in many weakly changed copies, so that a step has a full batch however few there are.
     """
     require_images(transcript.x)
     sizes, schedule = knowledge.sizes, knowledge.schedule
-    copies = transcript.x.repeat(VIEWS, 1, 1, 1)
+    views = count_views(len(transcript))
+    copies = transcript.x.repeat(views, 1, 1, 1)
     images = batches(unlabelled, RATIO * schedule.batch, generator)
 
     def draw_views() -> tuple[Tensor, Tensor]:
@@ -55,12 +56,17 @@ def learn_consistently(
     return train(
         thief,
         augmented(copies, generator, mirror=sizes.mirror),
-        transcript.answers.repeat(VIEWS, 1),
+        transcript.answers.repeat(views, 1),
         schedule,
         generator,
         on_epoch=knowledge.on_epoch,
         extra_loss=ExtraLoss(draw_views, lambda weak, strong: consistency_loss(thief, weak, strong, SURE)),
     )
+
+
+def count_views(answered: int) -> int:
+    """How many weakly changed copies each of so many answered images gets: many where they are few."""
+    return max(1, min(VIEWS, VIEWED // max(answered, 1)))
 
 
 def weak_and_strong(x: Tensor, generator: torch.Generator, *, mirror: bool = True) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from queen.attacks.base import CountedOracle, Knowledge, Transcript
 from queen.attacks.strategies.heads import own_classifier
 from queen.attacks.strategies.requirements import require
+from queen.cache import code_version, fingerprint
 from queen.core.split import Split, find_split
 from queen.training import train
 
@@ -74,19 +75,22 @@ def make_usual(surrogate: Surrogate, x: Tensor) -> Tensor:
 
 
 def _make_usual(surrogate: Surrogate, x: Tensor) -> Tensor:
-    changed = x.clone()
+    changed, rows = x.clone(), torch.arange(len(x), device=x.device)
     for _ in range(STEPS):
-        changed.requires_grad_(True)
-        excess = surrogate.excess(changed).sum(1)
-        (slope,) = torch.autograd.grad(excess.sum(), changed)
-        odd = (excess > 0).view(-1, *[1] * (x.ndim - 1))
-        changed = (changed.detach() - STEP * odd * slope.sign()).clamp(0, 1)
+        part = changed[rows].requires_grad_(True)
+        excess = surrogate.excess(part).sum(1)
+        odd = excess > 0
+        if not odd.any():
+            break
+        (slope,) = torch.autograd.grad(excess.sum(), part)
+        rows = rows[odd]  # a usual one stays as it is, so nothing of it has to be computed again
+        changed[rows] = (part.detach() - STEP * slope.sign())[odd].clamp(0, 1)
     return changed
 
 
 def ask_usual_to_pool(oracle: CountedOracle, x: Tensor, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Ask for images made as usual as typical ones of the own pool, by a surrogate trained on the pool's own labels."""
-    return oracle.transcript(make_usual(make_surrogate(own_classifier(knowledge), knowledge.pool), x))
+    return oracle.transcript(_make_usual_once(own_classifier(knowledge), knowledge.pool, x, knowledge))
 
 
 def ask_usual_to_own_kind(
@@ -95,4 +99,20 @@ def ask_usual_to_own_kind(
     """Ask for images made as usual as those of the victim's kind, by a surrogate trained on these and their labels."""
     benign, labels = require(knowledge.benign, "benign")
     network = train(knowledge.make_thief(generator), benign, labels, knowledge.schedule, generator)
-    return oracle.transcript(make_usual(make_surrogate(network, benign), x))
+    return oracle.transcript(_make_usual_once(network, benign, x, knowledge))
+
+
+def _make_usual_once(network: nn.Module, usual: Tensor, x: Tensor, knowledge: Knowledge) -> Tensor:
+    """Images x, changed until a surrogate made of the network finds them usual.
+
+    No answer counts in it, so attackers of several defenses, who differ in nothing else, share the work.
+    """
+
+    def change() -> dict[str, Tensor]:
+        return {"x": make_usual(make_surrogate(network, usual), x)}
+
+    if knowledge.cache is None:
+        return change()["x"]
+    code = code_version("queen.attacks.strategies.evasion", "queen.core.split")
+    name = f"usual-{fingerprint(code.encode(), *network.state_dict().values(), usual, x)}"
+    return knowledge.cache.tensors(name, change)["x"].to(x.device)
