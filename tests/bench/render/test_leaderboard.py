@@ -114,6 +114,15 @@ def test_what_benign_clients_get_and_what_leaks_is_shown_and_a_dash_where_it_was
     assert "| 85.0 | 90.0 | - | - | - | - | 1 of 1 | 0 |" in leaderboard_markdown(make_leaderboard([result()], [], {}))
 
 
+def test_answers_that_are_no_probabilities_are_named():
+    def board(l1: float) -> str:
+        clients = {"one_client": {"accuracy": 0.9, "l1": l1}, "many_clients": {"accuracy": 0.9}}
+        return leaderboard_markdown(make_leaderboard([result("mine", utility=clients)], [], {}))
+
+    assert "- mine: no two probability vectors are more than 2 apart" in board(2.1)
+    assert "probability vectors" not in board(2.0)
+
+
 def test_flagged_runs_are_counted_and_explained_ones_apart():
     explained = result(attack="pbayes", flags=("odd",), explained={"odd": "no"})
     text = leaderboard_markdown(make_leaderboard([result(flags=("collapsed",)), explained], [], {}))

@@ -110,3 +110,14 @@ def test_owners_of_the_encoder_have_a_mark_of_their_own(drawn):
     assert list(owner.get_xdata()) == pytest.approx([90])
     assert [text.get_text() for text in thief.texts] == ["20.0", "chance"]
     assert drawn[0].get_supxlabel() == "Diamond: a thief that owns the victim's encoder."
+
+
+def test_answers_farther_than_probabilities_can_be_do_not_squeeze_the_others(drawn):
+    clients = [{"one_client": {"accuracy": 0.9, "l1": l1}, "many_clients": {"accuracy": 0.9}} for l1 in (0.5, 18.8)]
+    draw("leaderboard", [result("rounding", utility=clients[0]), result("mine", accuracy=0.9, utility=clients[1])])
+    distorted = drawn[0].axes[2]
+    points = [line for line in distorted.lines if line.get_marker() in {"o", ">"}]
+    assert [(line.get_marker(), line.get_xdata()[0]) for line in points] == [("o", 0.5), (">", 2.0)]
+    assert [text.get_text() for text in distorted.texts] == ["0.500", "18.800"]
+    assert distorted.get_xlim()[1] < 3
+    assert "Triangle: farther than probabilities can be." in drawn[0].get_supxlabel()

@@ -30,6 +30,7 @@ PAPERS_CELLS = (
     *(("knockoff", attack) for attack in ("direct", "label_only", "s4l", "smoothing", "ddae", "ddae_plus", "pbayes")),
     *(("jbda_tr", attack) for attack in BOTH),
 )
+FARTHEST = 2.0  # that two vectors of probabilities can be apart (L1)
 DASH = "-"
 HEADER = (
     *("defense", "best thief of all", "of the paper's twelve", "with the victim's encoder", "benign right, one client"),
@@ -213,6 +214,11 @@ def _notes(board: Leaderboard) -> list[str]:
         "rounds) `direct` gets with `knockoff`; a changed answer can still give the label away. Time: of one query, "
         "where the undefended victim takes 1, if it was measured with the settings of this row.",
     ]
+    beyond = [one.column for one in board.standings if one.l1 is not None and one.l1 > FARTHEST]
+    if beyond:
+        notes.append(
+            f"{', '.join(beyond)}: no two probability vectors are more than 2 apart; what this column answers are none."
+        )
     shown = {letter for one in board.standings for best in (one.best, one.encoder) if best for letter in best.attack}
     notes += [f"{mark} {EXPLAINED[mark]}" for mark in MARKS.values() if mark in shown]
     if ENCODER in shown:

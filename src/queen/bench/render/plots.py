@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isnan
+from math import inf, isnan
 from typing import Any
 
-from queen.bench.render.leaderboard import BoardRow, Leaderboard
+from queen.bench.render.leaderboard import FARTHEST, BoardRow, Leaderboard
 from queen.bench.render.table import BEST, Row, Table
 from queen.plots import GROUND, INK, drawn_for, png, shade
 
@@ -86,7 +86,8 @@ def draw_leaderboard(board: Leaderboard) -> bytes:
     """The best thief of every defense beside two kinds of benign cost, one row per defense and the best row on top.
 
     One kind alone would flatter somebody: refusing costs right answers, perturbing distorts all of them. A hollow
-    point has attacks that were not run yet, a diamond is the best owner of the victim's encoder.
+    point has attacks that were not run yet, a diamond is the best owner of the victim's encoder, and a triangle answers
+    with something else than probabilities.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
@@ -96,7 +97,8 @@ def draw_leaderboard(board: Leaderboard) -> bytes:
     victim = 100 * board.victim
     _draw_points(thief, RED, rows, [_times_100(one.stolen) for one in rows], "{:z.1f}")
     _draw_points(lost, GREEN, rows, [victim - _percent(one.one_client) for one in rows], "{:z.1f}")
-    _draw_points(distorted, GREEN, rows, [float("nan") if one.l1 is None else one.l1 for one in rows], "{:.3f}")
+    l1 = [float("nan") if one.l1 is None else one.l1 for one in rows]
+    _draw_points(distorted, GREEN, rows, l1, "{:.3f}", most=FARTHEST)
     thief.axvline(100 * board.chance, color=GREY, linestyle=":", linewidth=1)
     thief.text(100 * board.chance, 1.01, "chance", transform=thief.get_xaxis_transform(), ha="center", fontsize=7)
     undefended = board.find("none")
@@ -113,23 +115,28 @@ def draw_leaderboard(board: Leaderboard) -> bytes:
     distorted.set(xlabel="distance of its answers\nfrom honest ones (mean L1)")
     legend = ["Hollow: some of its attacks were not run yet."] * any(not one.complete for one in rows)
     legend += ["Diamond: a thief that owns the victim's encoder."] * bool(owners)
+    legend += ["Triangle: farther than probabilities can be."] * any(value > FARTHEST for value in l1)
     figure.supxlabel(" ".join(legend), fontsize=8, color=GREY)
     return png(figure)
 
 
-def _draw_points(axis: Any, colour: str, rows: Sequence[BoardRow], values: Sequence[float], form: str) -> None:
-    """One point a row with its value beside it, on a line from zero; NaN is left out."""
+def _draw_points(
+    axis: Any, colour: str, rows: Sequence[BoardRow], values: Sequence[float], form: str, most: float = inf
+) -> None:
+    """One point a row with its value beside it, on a line from zero; NaN is left out, what is above `most` stands there
+    as a triangle."""
     for place, (one, value) in enumerate(zip(rows, values, strict=True)):
         if not isnan(value):
-            axis.plot((0, value), (place, place), color=colour, linewidth=1, alpha=0.35, zorder=1)
-            axis.plot(value, place, "o", color=colour, markerfacecolor=colour if one.complete else "white", zorder=2)
+            end, inside = min(value, most), colour if one.complete else "white"
+            axis.plot((0, end), (place, place), color=colour, linewidth=1, alpha=0.35, zorder=1)
+            axis.plot(end, place, "o" if value <= most else ">", color=colour, markerfacecolor=inside, zorder=2)
             axis.annotate(
-                form.format(value), (value, place), xytext=(8, 0), textcoords="offset points", va="center", fontsize=8,
+                form.format(value), (end, place), xytext=(8, 0), textcoords="offset points", va="center", fontsize=8,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
             )  # fmt: skip
     axis.xaxis.label.set_fontsize(8)
     axis.tick_params(axis="x", labelsize=8)
-    drawn = [0.0, *(value for value in values if not isnan(value))]
+    drawn = [0.0, *(min(value, most) for value in values if not isnan(value))]
     width = max(drawn) - min(drawn) or 1.0
     axis.set_xlim(min(drawn) - 0.06 * width, max(drawn) + 0.4 * width)  # room for the figures
     axis.spines[["top", "right"]].set_visible(False)
