@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from queen.attacks import ATTACKS
-from queen.attacks.base import Attack, BudgetError, Knowledge, Sizes, Transcript, train_thief
+from queen.attacks.base import Attack, Believe, BudgetError, Knowledge, Sizes, Transcript, train_thief
 from queen.attacks.strategies.labels import top_label
 from queen.bench.spec import Utility
 from queen.bench.trials.cell import run_trial
@@ -278,11 +278,31 @@ def clueless(found: Transcript, knowledge: Knowledge, generator: torch.Generator
     return Random()
 
 
-def test_a_thief_at_chance_on_honest_labels_is_tried_again_and_flagged(tmp_path, plant):
-    plant(attacks={"clueless": Attack(learn=clueless)})
+def with_wrong_labels(share: float) -> Believe:
+    """Believe the answers, but this share of them with their classes turned on."""
+
+    def believe(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
+        wrong = torch.arange(len(found)) < share * len(found)
+        return found.with_answers(torch.where(wrong[:, None], found.answers.roll(1, 1), found.answers))
+
+    return believe
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.4])
+def test_a_thief_at_chance_where_most_labels_are_right_is_tried_again_and_flagged(tmp_path, plant, wrong):
+    """Such a thief is no success of the defense, even where some labels are wrong: others would learn from the rest."""
+    plant(attacks={"clueless": Attack(believe=with_wrong_labels(wrong), learn=clueless)})
     result = run(tmp_path, attack="clueless")
-    assert result["flags"] == [AT_CHANCE]
+    assert AT_CHANCE in result["flags"]
+    assert result["explained"] == {}
     assert len(result["thief"]["tries"]) == 3
+
+
+def test_a_thief_at_chance_where_most_labels_are_wrong_is_a_success_of_the_defense(tmp_path, plant):
+    plant(attacks={"clueless": Attack(believe=with_wrong_labels(0.6), learn=clueless)})
+    result = run(tmp_path, attack="clueless")
+    assert AT_CHANCE not in result["flags"]
+    assert len(result["thief"]["tries"]) == 1
 
 
 def scrambled(found: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:

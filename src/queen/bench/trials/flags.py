@@ -17,12 +17,12 @@ from queen.bench.trials.trial import Trial
 from queen.defenses import DEFENSES
 from queen.defenses.base import Defense
 
-HONEST = 0.99  # share of right labels from which a thief must learn something
+MOSTLY = 0.5  # share of right labels above which a thief must learn something: wrong ones are then noise
 LOST = 0.02  # share of the right labels that a recovery attack must not lose
 LEARNT = 0.25  # of the way from chance to 1: less on its own training images, and a network has learnt nothing
 PROBE = 32  # queries that are asked twice
 FITS = 0.9  # share of its own answers from which on a thief has learnt them
-AT_CHANCE = "the thief is at chance though the labels it learnt from are right: its training failed"
+AT_CHANCE = "the thief is at chance though most labels it learnt from are right: its training failed"
 NO_THIEF = "no thief: nothing was answered"
 
 
@@ -64,7 +64,7 @@ def flag_thief(thief: Mapping[str, Any], label_right: float, label_kept: float, 
         flags.append("the thief's answers are NaN")
     elif thief["collapsed"]:
         flags.append("the thief collapsed to one class")
-    elif label_right > HONEST and is_at_chance(thief, protectee):
+    elif label_right > MOSTLY and is_at_chance(thief, protectee):
         flags.append(AT_CHANCE)
     if label_right < (1 - LOST) * label_kept:
         flags.append(

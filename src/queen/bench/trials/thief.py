@@ -36,7 +36,7 @@ def measure_thief(
 ) -> Timed:
     """Train a thief and try it. Equal beliefs give equal thieves, so each is trained once and its figures are cached.
 
-    `should_learn`: the labels it believes are right, so that a thief at chance means that its training failed.
+    `should_learn`: most labels it believes are right, so that a thief at chance means that its training failed.
     """
     if len(believed) == 0:
         return Timed({"accuracy": None, "epochs": {}, "why": "nothing was answered"}, 0.0, reused=False)
