@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from queen.attacks import ATTACKS
+from queen.bench.plan import minutes_taken, plan_phases
 from queen.bench.render.comparison import SHARE_MARGIN, Paper, accuracy_markdown, share_markdown, summary_markdown
 from queen.bench.render.leaderboard import (
     PAPERS_CELLS,
@@ -99,8 +100,15 @@ class Rerun:
             f"{self.board.victim:.1%}, trained {start} on {victim['images']['train']:,} images{outliers} (the paper's "
             f"has {self.paper['benign_accuracy']['none']:.1f}% and starts from ImageNet weights); thieves of the same "
             f"kind with {spec.budget:,} queries, images of {pool}. Files: "
-            f"{', '.join(victim['sources'])}.\n"
+            f"{', '.join(victim['sources'])}. These cells took at most {minutes_taken(self.results):.0f} minutes of the "
+            f"GPU; by their times `queen bench plan` expects {self._planned_minutes()} for the whole table (runs beside "
+            "each other count twice in both).\n"
         )
+
+    def _planned_minutes(self) -> str:
+        phases = plan_phases(list(self.spec.cells()), self.results)
+        least = "at least " if any(phase.unknown for phase in phases) else ""
+        return f"{least}{sum(phase.minutes for phase in phases):.0f}"
 
     def section(self) -> str:
         """All of it in one piece, or that it was not run yet."""

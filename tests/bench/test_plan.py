@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from queen.bench.plan import Plan, make_plan, read_measured
+from queen.bench.plan import Plan, make_plan, minutes_taken, read_measured
 from queen.bench.run import write_result
 from queen.cli import app
 from tests.support.benchmarks import content, result, tiny_spec
@@ -54,6 +54,19 @@ def test_a_gpu_that_several_processes_share_is_counted_once():
     plan = make_plan(spec, measured=[timed("none", "direct", jobs=3)])
     assert phase(plan, "train")[2] == pytest.approx(24 / 3 / 60)
     assert phase(plan, "victim")[2] == 1.0  # trained before the others start
+
+
+def test_the_minutes_that_results_took_are_what_a_plan_of_the_same_cells_expects():
+    matrix = [{"queries": "knockoff", "attacks": ["direct", "label_only"]}]
+    spec = tiny_spec(defenses=["none", "rounding"], matrix=matrix)
+    shared = ("fit", "utility", "ask")
+    results = [
+        timed(column, attack, jobs=2, reused=() if attack == "direct" else shared)
+        for column in ("none", "rounding")
+        for attack in ("direct", "label_only")
+    ]
+    assert minutes_taken(results) == pytest.approx(make_plan(spec, measured=results).minutes)
+    assert minutes_taken(results) == pytest.approx((60 + 2 * (30 + (6 + 12 + 2 * (3 + 24 + 1)) / 2)) / 60)
 
 
 def test_a_thief_that_somebody_else_trained_costs_nothing():

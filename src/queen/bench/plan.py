@@ -98,11 +98,16 @@ def make_plan(
         name=spec.name,
         cells=len(cells),
         finished=len(cells) - len(open_cells),
-        phases=tuple(_plan_phase(name, open_cells, measured) for name in PHASES),
+        phases=plan_phases(open_cells, measured),
         files=tuple(_list_files(spec, root, cache)),
         measured=len(measured),
         of_another_victim=any(_victim_and_thief(r["config"]) != _victim_and_thief(_wanted(spec)) for r in measured),
     )
+
+
+def plan_phases(cells: Sequence[Cell], measured: Sequence[Result]) -> tuple[PhasePlan, ...]:
+    """The phases of these cells, in the order in which a run goes through them, from what was `measured`."""
+    return tuple(_plan_phase(name, cells, measured) for name in PHASES)
 
 
 def read_measured(folders: Iterable[Path], spec: Spec, device: str) -> list[dict[str, Any]]:
@@ -121,6 +126,17 @@ def read_measured(folders: Iterable[Path], spec: Spec, device: str) -> list[dict
         if alike:
             return alike
     return []
+
+
+def minutes_taken(results: Iterable[Result]) -> float:
+    """Minutes that the phases of these results took, each where it was done; processes at the same time count once."""
+    listed = list(results)
+    alone = {(r["seed"], phase, r["column"] if phase == "fit" else ""): r for r in listed for phase in ALONE}
+    seconds = sum(float(r["seconds"][phase]) for (_, phase, _), r in alone.items())
+    for result in listed:
+        done = [phase for phase in result["seconds"] if phase not in (*ALONE, *result["reused"])]
+        seconds += sum(float(result["seconds"][phase]) for phase in done) / result["hardware"]["jobs"]
+    return seconds / 60
 
 
 def _wanted(spec: Spec) -> Config:
