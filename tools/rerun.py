@@ -100,15 +100,18 @@ class Rerun:
             f"{self.board.victim:.1%}, trained {start} on {victim['images']['train']:,} images{outliers} (the paper's "
             f"has {self.paper['benign_accuracy']['none']:.1f}% and starts from ImageNet weights); thieves of the same "
             f"kind with {spec.budget:,} queries, images of {pool}. Files: "
-            f"{', '.join(victim['sources'])}. These cells took at most {minutes_taken(self.results):.0f} minutes of the "
-            f"GPU; by their times `queen bench plan` expects {self._planned_minutes()} for the whole table (runs beside "
-            "each other count twice in both).\n"
+            f"{', '.join(victim['sources'])}. {self._time_line()}\n"
         )
 
-    def _planned_minutes(self) -> str:
+    def _time_line(self) -> str:
+        """How long it took, beside what the plan expects."""
         phases = plan_phases(list(self.spec.cells()), self.results)
         least = "at least " if any(phase.unknown for phase in phases) else ""
-        return f"{least}{sum(phase.minutes for phase in phases):.0f}"
+        return (
+            f"These cells took at most {minutes_taken(self.results):.0f} minutes of the GPU; by their times `queen "
+            f"bench plan` expects {least}{sum(phase.minutes for phase in phases):.0f} for the whole table (commands that ran "
+            "beside each other count twice in both)."
+        )
 
     def section(self) -> str:
         """All of it in one piece, or that it was not run yet."""

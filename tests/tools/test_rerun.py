@@ -59,7 +59,8 @@ def test_every_part_is_rendered_whatever_is_missing(only, missing):
 
 
 def test_one_cell_is_enough_for_a_page(only):
-    some = only(lambda r: (r["column"], r["query"], r["attack"]) == ("queen-sentinel", "knockoff", "direct"))
+    cell = ("queen-sentinel", "knockoff", "direct", 0)
+    some = only(lambda r: (r["column"], r["query"], r["attack"], r["seed"]) == cell)
     assert "1 of the 12 run so far" in some.story()
     planned = len(some.spec.select(columns=["queen-sentinel"]))
     assert f"| 1 of {planned} |" in some.leaderboard_table()
