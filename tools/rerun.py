@@ -107,10 +107,11 @@ class Rerun:
         """How long it took, beside what the plan expects."""
         phases = plan_phases(list(self.spec.cells()), self.results)
         least = "at least " if any(phase.unknown for phase in phases) else ""
+        planned = f"{least}{sum(phase.minutes for phase in phases):.0f}"
         return (
             f"These cells took at most {minutes_taken(self.results):.0f} minutes of the GPU; by their times `queen "
-            f"bench plan` expects {least}{sum(phase.minutes for phase in phases):.0f} for the whole table (commands that ran "
-            "beside each other count twice in both)."
+            f"bench plan` expects {planned} for the whole table (commands that ran beside each other count twice in "
+            "both)."
         )
 
     def section(self) -> str:
