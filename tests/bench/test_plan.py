@@ -66,7 +66,12 @@ def test_the_minutes_that_results_took_are_what_a_plan_of_the_same_cells_expects
         for attack in ("direct", "label_only")
     ]
     assert minutes_taken(results) == pytest.approx(make_plan(spec, measured=results).minutes)
-    assert minutes_taken(results) == pytest.approx((60 + 2 * (30 + (6 + 12 + 2 * (3 + 24 + 1)) / 2)) / 60)
+    assert minutes_taken(results) == pytest.approx((60 + 2 * (30 + 6 + 12 + 2 * (3 + 24 + 1)) / 2) / 60)
+
+
+def test_a_defense_that_was_set_up_before_the_workers_started_took_its_time_alone():
+    results = [timed("mad", attack, jobs=2, reused=("fit", "utility", "ask")) for attack in ("direct", "label_only")]
+    assert minutes_taken(results) == pytest.approx((60 + 30 + 2 * (3 + 24 + 1) / 2) / 60)
 
 
 def test_a_thief_that_somebody_else_trained_costs_nothing():

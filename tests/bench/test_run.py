@@ -15,10 +15,20 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from queen.bench import run as run_module
 from queen.bench.parsing import SpecError
-from queen.bench.run import is_finished, missing_results, read_result, read_results, run_spec, write_result
+from queen.bench.run import (
+    is_finished,
+    missing_results,
+    put_in_order,
+    read_result,
+    read_results,
+    run_spec,
+    write_result,
+)
 from queen.errors import OptionError, QueenError
 from tests.support.benchmarks import content, result, tiny_spec
 
@@ -126,7 +136,7 @@ def test_when_time_is_up_no_cell_is_begun_and_the_next_run_goes_on(finished, tmp
 def test_time_that_is_up_at_once_trains_nothing(tmp_path, monkeypatch):
     times = iter([0.0])
     monkeypatch.setattr(run_module, "time", SimpleNamespace(time=lambda: next(times, 60.0)))
-    monkeypatch.setattr(run_module, "fit_defense", lambda *_: pytest.fail("set up"))
+    monkeypatch.setattr(run_module, "run_trial", lambda *_: pytest.fail("begun"))
     done = run_spec(tiny_spec(), tmp_path, jobs=1, minutes=1)
     assert (done.done, done.left) == (0, 4)
 
@@ -334,6 +344,22 @@ def test_seeds_with_victims_of_their_own_attack_them_victim_by_victim(tmp_path):
     victims = {(one["seed"], one["protectee"]["weights"]) for one in read_results(tmp_path)}
     assert [seed for seed, _ in sorted(victims)] == [0, 1, 2]
     assert len({weights for _, weights in victims}) == 3
+
+
+@given(st.randoms(use_true_random=False))
+def test_cells_that_set_a_defense_up_come_first_victim_by_victim(random):
+    matrix = [{"queries": "knockoff", "attacks": ["direct", "label_only", "ddae"]}]
+    cells = list(tiny_spec(defenses=["none", "rounding", "mad"], matrix=matrix, seeds=[0, 1]).cells())
+    some = random.sample(cells, random.randint(1, len(cells)))
+    ordered = put_in_order(some)
+    assert sorted(cell.path for cell in ordered) == sorted(cell.path for cell in some)
+    assert [cell.seed for cell in ordered] == sorted(cell.seed for cell in some)
+    for seed in {cell.seed for cell in some}:
+        columns = [cell.column for cell in ordered if cell.seed == seed]
+        count = len(set(columns))
+        assert len(set(columns[:count])) == count
+        rest = [cell for cell in ordered if cell.seed == seed][count:]
+        assert [some.index(cell) for cell in rest] == sorted(some.index(cell) for cell in rest)
 
 
 def test_a_run_does_not_mix_victims_into_a_folder(finished, tmp_path):

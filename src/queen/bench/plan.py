@@ -24,7 +24,7 @@ from queen.bench.trials.trial import Trial
 from queen.bench.weights import files_of_weights
 from queen.training import Schedule
 
-ALONE = ("victim", "fit")  # phases that are done before the workers start
+ALONE = ("victim",)  # what is done before the workers start
 PER_CELL = ("ask", "recover", "train", "other")  # phases that depend on the attack
 LIKENESSES: Sequence[tuple[str, ...]] = (
     ("column", "query", "attack"),
@@ -131,12 +131,19 @@ def read_measured(folders: Iterable[Path], spec: Spec, device: str) -> list[dict
 def minutes_taken(results: Iterable[Result]) -> float:
     """Minutes that the phases of these results took, each where it was done; processes at the same time count once."""
     listed = list(results)
-    alone = {(r["seed"], phase, r["column"] if phase == "fit" else ""): r for r in listed for phase in ALONE}
-    seconds = sum(float(r["seconds"][phase]) for (_, phase, _), r in alone.items())
+    victims = {r["seed"]: float(r["seconds"]["victim"]) for r in listed}
+    fits = {(r["seed"], r["column"]): float(r["seconds"]["fit"]) for r in listed if _was_fitted_before(r, listed)}
+    seconds = sum(victims.values()) + sum(fits.values())
     for result in listed:
         done = [phase for phase in result["seconds"] if phase not in (*ALONE, *result["reused"])]
         seconds += sum(float(result["seconds"][phase]) for phase in done) / result["hardware"]["jobs"]
     return seconds / 60
+
+
+def _was_fitted_before(result: Result, results: Iterable[Result]) -> bool:
+    """Whether none of the cells set this one's defense up: earlier versions did before the workers started."""
+    alike = [r for r in results if (r["seed"], r["column"]) == (result["seed"], result["column"])]
+    return all("fit" in r["reused"] for r in alike)
 
 
 def _wanted(spec: Spec) -> Config:

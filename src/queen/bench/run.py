@@ -7,7 +7,6 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +21,7 @@ from queen.bench.parsing import SpecError
 from queen.bench.protectee import Protectee, make_protectee
 from queen.bench.ray import Outcome, Place, Task, on_ray
 from queen.bench.spec import VERSION, Cell, ProtecteeSpec, Spec, make_spec
-from queen.bench.trials.cell import fit_defense, run_trial
+from queen.bench.trials.cell import run_trial
 from queen.bench.trials.trial import Trial
 from queen.bench.workers import on_cores
 from queen.cache import Cache
@@ -81,8 +80,8 @@ def run_spec(
     at_once = 1 if ray_address else max(1, min(workers, len(open_cells)))
     place = Place(str(cache or out / ".cache"), device, str(root) if root else None, at_once, until)
     content = as_json(spec)
-    numbers = [index for index, cell in enumerate(cells) if cell in open_cells]
-    tasks = [(content, index) for index in sorted(numbers, key=lambda index: cells[index].seed)]  # victim by victim
+    numbers = {cell.path: index for index, cell in enumerate(cells)}
+    tasks = [(content, numbers[cell.path]) for cell in put_in_order(open_cells)]
     failed: dict[str, str] = {}
     left = 0
     _write_if_changed(out / SPECS / f"{spec.name}.json", json.dumps(content) + "\n")
@@ -102,24 +101,32 @@ def run_spec(
     return RunSummary(len(tasks) - len(failed) - left, len(wanted) - len(tasks), failed, left)
 
 
-def _prepare(cells: Sequence[Cell], out: Path, place: Place, show: Progress) -> None:
-    """Refuse cells that no worker could run; train their victims and set their defenses up, before any of them starts.
+def put_in_order(cells: Sequence[Cell]) -> list[Cell]:
+    """Victim by victim, and for each first one cell of every column: it sets up the defense for all others.
 
-    What a defense trains is in the cache then, so that no worker waits for another. A defense that fails here fails
-    again in its cells, which say why.
+    So processes set up different defenses at the same time, and hardly ever wait for one that another sets up.
     """
+    columns: set[tuple[int, str]] = set()
+    late: dict[Path, bool] = {}
+    for cell in cells:
+        late[cell.path] = (cell.seed, cell.column) in columns
+        columns.add((cell.seed, cell.column))
+    return sorted(cells, key=lambda cell: (cell.seed, late[cell.path]))
+
+
+def _prepare(cells: Sequence[Cell], out: Path, place: Place, show: Progress) -> None:
+    """Refuse cells that no worker could run, and train their victims, before any of them starts."""
     for cell in cells:
         check_needs(cell.spec.protectee, cell.column, cell.defense, cell.attack)
-    fits = {(cell.seed, cell.column): cell for cell in cells}
+    firsts = {cell.seed: cell for cell in reversed(cells)}
     with one_thread():
-        for cell in show.each("defenses", sorted(fits.values(), key=lambda cell: cell.seed), len(fits)):
-            protectee, cache = _load_task(json.dumps(as_json(cell.spec.for_seed(cell.seed))), place)
+        for seed in show.each("victims", sorted(firsts), len(firsts)):
+            cell = firsts[seed]
+            protectee, _ = _load_task(json.dumps(as_json(cell.spec.for_seed(seed))), place)
             _check_budgets(cells, len(protectee.pool))
             _check_victim(cell, protectee.weights, out)
             if time.time() >= place.until:
                 break
-            with suppress(Exception):
-                fit_defense(Trial.of(cell), protectee, cache)
     _load_task.cache_clear()  # workers have their own, and a GPU's memory is theirs
     if place.device.startswith("cuda"):
         torch.cuda.empty_cache()
