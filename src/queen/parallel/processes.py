@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 Task = TypeVar("Task")
@@ -36,6 +36,32 @@ def in_processes(work: Callable[[Task], Outcome], tasks: Iterable[Task], jobs: i
                 if process not in others:
                     process.terminate()
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def at_the_same_time(work: Callable[[Task], object], tasks: Iterable[Task]) -> Iterator[None]:
+    """Do `work` on every task in a process of its own while the caller does something else; then end them.
+
+    They help, and nobody waits for them: one that fails is missed by nobody.
+    """
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_try, args=(work, task), daemon=True) for task in tasks]
+    try:
+        with _deaf_children():
+            for process in processes:
+                process.start()
+        yield
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                process.terminate()
+                process.join()
+
+
+def _try(work: Callable[[Any], object], task: Any) -> None:
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+    with suppress(Exception):
+        work(task)
 
 
 @contextmanager

@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from queen.attacks import ATTACKS
 from queen.bench.parsing import SpecError
 from queen.bench.studies import STUDIES, find_study
 from queen.bench.studies import run as run_module
-from queen.bench.studies.base import read_study
+from queen.bench.studies.base import StudyContext, read_study
 from queen.bench.studies.formatting import percent, percent_range
 from queen.bench.studies.run import read_study_result, run_study
 from queen.cli import app
@@ -60,6 +63,64 @@ def test_every_study_leaves_a_whole_result_and_a_picture(context, folder, name):
     (folder / "old" / f"{name}.json").write_text(json.dumps(changed))
     with pytest.raises(SpecError, match="version 0"):
         read_study_result(name, folder / "old")
+
+
+@pytest.mark.slow
+def test_what_other_processes_have_done_is_not_done_again(folder, monkeypatch):
+    path = write(folder, "shared", {"base": "tiny.yaml", **QUICK["costs"], "defenses": ["none", "rounding", "harsh"]})
+    alone = run_study("costs", STUDIES["costs"], path, folder / "alone", cache=folder / "cache-alone", progress=False)
+    cached, computed = StudyContext.cached, []
+
+    def noted(context, name, depends_on, compute):
+        return cached(context, name, depends_on, lambda: computed.append(depends_on) or compute())
+
+    @contextmanager
+    def one_after_another(work, begins):
+        for begin in begins:
+            work(begin)
+        yield
+
+    monkeypatch.setattr(StudyContext, "cached", noted)
+    monkeypatch.setattr(run_module, "at_the_same_time", one_after_another)
+    out, cache = folder / "together", folder / "cache-together"
+    together = run_study("costs", STUDIES["costs"], path, out, cache=cache, jobs=3, progress=False)
+    assert [parts[0] for parts in computed] == ["rounding", "rounding", "harsh", "harsh", "none", "none"]
+    assert {name: together[name] for name in ("benign", "thieves")} == {
+        name: alone[name] for name in ("benign", "thieves")
+    }
+    assert (together["hardware"]["jobs"], alone["hardware"]["jobs"]) == (3, 1)
+
+
+@pytest.mark.slow
+def test_processes_that_share_a_study_are_real(folder):
+    path = write(folder, "real", {"base": "tiny.yaml", **QUICK["threshold"], "thresholds": [0.1, 0.3], "seeds": [4]})
+    results = [
+        run_study("threshold", STUDIES["threshold"], path, folder / f"of-{jobs}", cache=cache, jobs=jobs)["rows"]
+        for jobs, cache in ((2, folder / "cache-of-2"), (1, folder / "cache"))
+    ]
+    assert results[0] == results[1]
+
+
+def test_times_are_taken_by_one_process(folder, context, monkeypatch):
+    begun = []
+    monkeypatch.setattr(run_module, "at_the_same_time", lambda _, begins: nullcontext(begun.extend(begins)))
+    path = write(folder, "alone", {"base": "tiny.yaml", **QUICK["runtime"]})
+    result = run_study("runtime", STUDIES["runtime"], path, folder / "timed", cache=folder / "cache", jobs=4)
+    assert begun == []
+    assert result["hardware"]["jobs"] == 1
+
+
+def test_jobs_are_at_least_one(folder):
+    path = write(folder, "none", {"base": "tiny.yaml", **QUICK["costs"]})
+    with pytest.raises(OptionError, match="jobs must be a whole number of at least 1, got 0"):
+        run_study("costs", STUDIES["costs"], path, folder / "out", jobs=0)
+
+
+@given(count=st.integers(0, 30), begin=st.floats(0, 1, exclude_max=True))
+def test_a_process_that_begins_elsewhere_goes_through_all_items(context, count, begin):
+    ordered = list(replace(context, begin=begin).each("items", range(count)))
+    assert sorted(ordered) == list(range(count))
+    assert ordered[:1] == [int(begin * count)][:count]
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -42,7 +42,8 @@ class Study(Generic[Parameters]):
     """How a study is made and shown.
 
     `measure(context, parameters)` returns plain JSON; `draw` and `to_markdown` make a PNG and Markdown of a result.
-    `needs(spec, parameters)` says what it uses of its base.
+    `needs(spec, parameters)` says what it uses of its base. `takes_times`: it measures how long something takes, so
+    nothing else may run meanwhile.
     """
 
     parameters: type[Parameters]
@@ -50,16 +51,22 @@ class Study(Generic[Parameters]):
     draw: Callable[[Result], bytes]
     to_markdown: Callable[[Result], str]
     needs: Callable[[Spec, Parameters], StudyNeeds]
+    takes_times: bool = False
 
 
 @dataclass(frozen=True)
 class StudyContext:
-    """What every study works with: a benchmark spec, its protectee and thief, a cache and a progress display."""
+    """What every study works with: a benchmark spec, its protectee and thief, a cache and a progress display.
+
+    Several processes that make the same study share the work if each has another `begin`, the place in every list, from
+    0 to 1, where it starts: what one has computed, the others find in the cache.
+    """
 
     spec: Spec
     protectee: Protectee
     cache: Cache
     show: Progress
+    begin: float = 0.0
 
     def protectee_for(self, pool: str) -> Protectee:
         """The protectee with the attacker's images: those of the spec ("foreign") or of the victim's own kind."""
@@ -113,9 +120,10 @@ class StudyContext:
         return self.cache.facts(f"study-{name}-{key}", compute)
 
     def each(self, name: str, items: Iterable[Item]) -> Iterator[Item]:
-        """The items, with a progress bar."""
+        """The items, with a progress bar; from the place on where this process begins."""
         listed = list(items)
-        return self.show.each(name, listed, len(listed))
+        first = int(self.begin * len(listed))
+        return self.show.each(name, listed[first:] + listed[:first], len(listed))
 
     def generator(self, seed: int, purpose: str) -> torch.Generator:
         """Random numbers for one purpose, the same ones as in the benchmark."""

@@ -123,4 +123,4 @@ def _needs(spec: Spec, parameters: Runtime) -> StudyNeeds:
     return StudyNeeds(defenses=("none", *(parameters.defenses or spec.defenses)))
 
 
-STUDY = Study(Runtime, measure, draw, to_markdown, _needs)
+STUDY = Study(Runtime, measure, draw, to_markdown, _needs, takes_times=True)

@@ -173,6 +173,7 @@ def study(
     device: Device = "cpu",
     data: Annotated[Path | None, typer.Option(help="Folder of published image sets (or $QUEEN_DATA).")] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for what is trained; by default OUT/.cache.")] = None,
+    jobs: Annotated[int, typer.Option(help="Processes that share the work; run times are taken by one.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Run one of the paper's other experiments. Stop it at any time: trained networks are not trained again."""
@@ -180,7 +181,7 @@ def study(
     from queen.bench.studies.run import run_study
 
     chosen = find_study(name)
-    result = run_study(name, chosen, spec, folder, cache=cache, device=device, root=data)
+    result = run_study(name, chosen, spec, folder, cache=cache, device=device, root=data, jobs=jobs)
     if as_json:
         print_json(result)
         return
