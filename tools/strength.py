@@ -10,11 +10,13 @@ from typing import Any
 
 from queen.bench.render.markdown import markdown_table
 from queen.bench.run import read_results
+from queen.bench.spec import read_spec
 
 RESULTS = Path(__file__).parents[1] / "results"
 BEFORE, AFTER, QUEEN = RESULTS / "cifar10-h200", RESULTS / "cifar10", RESULTS / "queen"
 SPEED, ABLATION = RESULTS / "training/h200.json", RESULTS / "training/ablation-h200.json"
 RADIUS, DATA_FREE = RESULTS / "training/radius-h200.json", RESULTS / "data-free"
+DATA_FREE_SPEC = RESULTS.parent / "benchmarks/data-free.yaml"
 FEW, PLAN = RESULTS / "training/few-cpu.json", RESULTS / "plan/cifar10-h200.json"
 KINDS = {
     "plain": "every step in Python",
@@ -79,15 +81,21 @@ def release_line() -> str:
 
 
 def data_free_line() -> str:
-    """What a thief without images gets, without a defense and behind the sentinel."""
+    """What a thief without images gets, without a defense, behind the sentinel, and behind others as far as run."""
     found = {r["column"]: r for r in read_results(DATA_FREE)}
-    none, sentinel = found["none"], found["queen-sentinel"]
+    none, sentinel = found.pop("none"), found.pop("queen-sentinel")
+    planned = [cell.column for cell in read_spec(DATA_FREE_SPEC).cells()]
+    others = [f"`{column}` {_accuracy(found[column])}" for column in planned if column in found]
+    missing = [f"`{name}`" for name in planned if name not in (*found, none["column"], sentinel["column"])]
+    lines = [f"Behind the others: {', '.join(others)}.\n"] if others else []
+    lines += [f"Not run yet: {', '.join(missing)}.\n"] if missing else []
     return (
         f"On CIFAR-10 ([results/data-free](../results/data-free)) {none['queries']['answered']:,} answers of the "
         f"undefended victim ({none['protectee']['accuracy']:.1%})\nmake a copy of {_accuracy(none)}, without a single "
         f"image of the attacker's own. The sentinel answers {sentinel['queries']['answered']} queries and\nrefuses all "
         f"others; what was learnt from those has {_accuracy(sentinel)}, "
         f"{'one class for nearly every image' if sentinel['thief']['collapsed'] else 'by its last epoch'}.\n"
+        + "".join(lines)
     )
 
 
