@@ -20,8 +20,9 @@ from queen.bench.render.leaderboard import (
     leaderboard_markdown,
     make_leaderboard,
 )
+from queen.bench.render.markdown import markdown_list, markdown_table
 from queen.bench.render.plots import draw_leaderboard
-from queen.bench.render.table import make_entry, tables, to_markdown
+from queen.bench.render.table import EXPLAINED, MARKS, make_entry, tables, to_markdown
 from queen.bench.run import has_results, read_results
 from queen.bench.spec import Spec, read_spec
 
@@ -60,6 +61,24 @@ class Rerun:
     def leaderboard_table(self) -> str:
         """The leaderboard, with what it lacks."""
         return leaderboard_markdown(self.board)
+
+    def headline(self) -> str:
+        """The leaderboard in short, for readers who want one table, and what it says of the sentinel."""
+        header = ("defense", "best of the paper's thieves", "best thief of all", "benign client right", "distortion")
+        rows = [
+            (
+                one.column + ("" if one.complete else " (not all run)"),
+                "-" if one.published is None else one.published.entry.text(),
+                "-" if one.best is None else one.best.entry.text(),
+                one.one_client.text(),
+                "-" if one.l1 is None else f"{one.l1:.3f}",
+            )
+            for one in self.board.standings
+        ]
+        own = self.board.find(OWN)
+        lines = [] if own is None else [self._own_line(own), *self._foreign_line(), self._price_line(own)]
+        lines += [f"{mark} {EXPLAINED[mark]}" for mark in MARKS.values() if mark in "".join(lines)]
+        return f"{markdown_table(header, rows)}\n{markdown_list(lines)}"
 
     def leaderboard_picture(self) -> bytes:
         """The leaderboard as a PNG."""
@@ -125,11 +144,13 @@ class Rerun:
     def story(self) -> str:
         """What the leaderboard shows, the sentinel first, whatever it has."""
         own = self.board.find(OWN)
-        lines = [f"`{OWN}` was not run yet."] if own is None else [self._own_line(own), self._price_line(own)]
+        lines = [f"`{OWN}` was not run yet."]
+        if own is not None:
+            lines = [self._own_line(own), *self._foreign_line(), self._price_line(own)]
         lines += self._rivals_line([one for one in self.board.standings if one.column not in (OWN, "none")])
         lines += self._believers_line()
         lines.append(self._caution_line())
-        return "".join(f"- {line}\n" for line in lines)
+        return markdown_list(lines)
 
     def _own_line(self, own: BoardRow) -> str:
         undefended = self.board.find("none")
@@ -144,6 +165,16 @@ class Rerun:
         if own.encoder:
             text += f" Not counted here, because it owns the victim's encoder: {_named(own.encoder)}."
         return text
+
+    def _foreign_line(self) -> list[str]:
+        """What thieves get from the sentinel who own nothing of the victim's: neither such images nor its encoder."""
+        here = [r for r in self.results if r["column"] == OWN and not {"benign", "encoder"} & set(r["knows"])]
+        if not here:
+            return []
+        [own] = make_leaderboard(here, [], {}).standings
+        return [
+            f"Of thieves who own neither images of the victim's kind nor its encoder the best gets {_named(own.best)}."
+        ]
 
     def _price_line(self, own: BoardRow) -> str:
         some = next(r for r in self.results if r["column"] == OWN)["utility"]
