@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import mean
 
 import pytest
 
 from queen.bench.render.leaderboard import PAPERS_CELLS
+from queen.bench.render.table import MARKS
 from tools.rerun import PAPER_OF, Rerun, heads_only, read_rerun
 
 
@@ -35,7 +37,25 @@ def test_the_story_has_three_to_six_sentences_and_every_figure_of_the_board_is_i
     lines = whole.story().splitlines()
     assert 3 <= len(lines) <= 6
     rivals = [one for one in whole.board.standings if one.column not in ("none", "queen-sentinel")]
-    assert f"the best thief behind `{rivals[0].column}` gets the least, {rivals[0].stolen:.1%}" in lines[2]
+    assert f"the best thief behind `{rivals[0].column}` gets the least, {rivals[0].stolen:.1%}" in lines[3]
+
+
+def test_the_best_thief_who_owns_nothing_of_the_victims_is_named(whole):
+    entries: dict[tuple[str, str], list[float]] = {}
+    for r in whole.results:
+        if r["column"] == "queen-sentinel" and not {"benign", "encoder"} & set(r["knows"]):
+            entries.setdefault((r["query"], r["attack"]), []).append(r["thief"]["accuracy"] or 0.0)
+    (query, attack), accuracies = max(entries.items(), key=lambda item: mean(item[1]))
+    [line] = [line for line in whole.story().splitlines() if "neither images of the victim's kind" in line]
+    assert f"{mean(accuracies):.1%} ({query} {attack}" in line
+
+
+def test_the_headline_has_a_row_for_every_column_and_explains_its_marks(whole):
+    text = whole.headline()
+    for one in whole.board.standings:
+        assert f"| {one.column}{'' if one.complete else ' (not all run)'} |" in text
+    for mark in MARKS.values():
+        assert text.count(f"- {mark} ") == (mark in text)
 
 
 def test_a_partial_column_is_never_called_the_strongest_without_saying_so(only):
