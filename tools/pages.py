@@ -274,6 +274,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "scope": lambda: read_rerun(CIFAR10).scope_line(),
         "leaderboard": lambda: read_rerun(CIFAR10).leaderboard_table(),
         "story": lambda: read_rerun(CIFAR10).story(),
+        "behind the sentinel": lambda: read_rerun(CIFAR10).sentinel_table(),
         "accuracy beside": lambda: read_rerun(CIFAR10).accuracy_table(),
         "shares beside": lambda: read_rerun(CIFAR10).share_table(),
         "rerun table": lambda: read_rerun(CIFAR10).whole_table(),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from statistics import mean
 
 from queen.attacks import ATTACKS
 from queen.bench.plan import minutes_taken, plan_phases
@@ -22,7 +23,7 @@ from queen.bench.render.leaderboard import (
 )
 from queen.bench.render.markdown import markdown_list, markdown_table
 from queen.bench.render.plots import draw_leaderboard
-from queen.bench.render.table import EXPLAINED, MARKS, make_entry, tables, to_markdown
+from queen.bench.render.table import EXPLAINED, MARKS, knowledge_marks, make_entry, tables, to_markdown
 from queen.bench.run import has_results, read_results
 from queen.bench.spec import Spec, read_spec
 
@@ -102,6 +103,28 @@ class Rerun:
     def whole_table(self) -> str:
         """Every cell that was run."""
         return "\n".join(to_markdown(table) for table in tables(self.results))
+
+    def sentinel_table(self) -> str:
+        """What every attacker sent the sentinel, how much of it was answered, and the copy; the best copy first."""
+        cells: dict[tuple[str, str], list[Result]] = {}
+        for result in self.results:
+            if result["column"] == OWN:
+                cells.setdefault((result["query"], result["attack"]), []).append(result)
+        entries = {cell: make_entry(own) for cell, own in cells.items()}
+        rows = [
+            (
+                query,
+                attack + knowledge_marks(own),
+                f"{mean(r['queries']['sent'] for r in own):,.0f}",
+                f"{mean(r['queries']['answered'] for r in own):,.0f}",
+                f"{mean(r['verdicts']['alarmed'] for r in own):.1%}",
+                entries[query, attack].text(),
+            )
+            for (query, attack), own in sorted(cells.items(), key=lambda cell: -(entries[cell[0]].mean or 0.0))
+        ]
+        header = ("query", "attack", "queries", "answered", "sent after the alarm", "thief")
+        notes = [f"{mark} {EXPLAINED[mark]}" for mark in MARKS.values() if any(mark in row[1] for row in rows)]
+        return f"{markdown_table(header, rows)}\n{markdown_list(notes)}"
 
     def scope_line(self) -> str:
         """What was run, of what, and where."""

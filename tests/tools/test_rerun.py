@@ -50,6 +50,18 @@ def test_the_best_thief_who_owns_nothing_of_the_victims_is_named(whole):
     assert f"{mean(accuracies):.1%} ({query} {attack}" in line
 
 
+def test_every_attacker_of_the_sentinel_has_a_row_the_best_copy_first(whole, only):
+    own = [r for r in whole.results if r["column"] == "queen-sentinel"]
+    rows = [line.split(" | ") for line in whole.sentinel_table().splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == len({(r["query"], r["attack"]) for r in own})
+    thieves = [float(row[-1].rstrip(" |").split("±")[0]) for row in rows]
+    assert thieves == sorted(thieves, reverse=True)
+    one = next(r for r in own if (r["query"], r["attack"]) == ("knockoff", "cover_3"))
+    [found] = [row for row in rows if row[1].startswith("cover_3")]
+    assert found[2:4] == [f"{one['queries'][name]:,}" for name in ("sent", "answered")]
+    assert len(only(lambda r: r["column"] == "none").sentinel_table().splitlines()) == 3
+
+
 def test_the_headline_has_a_row_for_every_column_and_explains_its_marks(whole):
     text = whole.headline()
     for one in whole.board.standings:
