@@ -19,7 +19,7 @@ build/demo/bundle/bundle.json: | $(STAMP)
 adaptive: $(STAMP)            ## the same, and attackers who know the sentinel (under 8 minutes)
 	$(BIN)/queen demo --adaptive
 
-test: $(STAMP)                ## the test suite (under 10 minutes)
+test: $(STAMP)                ## the test suite (about ten minutes)
 	$(PYTEST) -m "not long"
 
 long-test: $(STAMP)           ## the same, what takes half a minute each, and three times as many random streams

@@ -91,7 +91,9 @@ def test_the_price_is_shown_last_and_in_the_report(command, tmp_path):
     assert "one client can buy it" in (tmp_path / "build" / "demo" / "report.html").read_text()
 
 
-@pytest.mark.parametrize(("arguments", "seeds"), [((), [0]), (("--price-seeds", 3), [0, 1, 2])])
+@pytest.mark.parametrize(
+    ("arguments", "seeds"), [((), [0]), pytest.param(("--price-seeds", 3), [0, 1, 2], marks=pytest.mark.long)]
+)
 def test_one_student_a_point_is_enough_for_a_first_look(command, arguments, seeds, tmp_path):
     assert command("demo", *arguments).exit_code == 0
     assert json.loads((tmp_path / "build" / "demo" / "demo.json").read_text())["price"]["seeds"] == seeds

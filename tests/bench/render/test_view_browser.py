@@ -275,7 +275,15 @@ def test_all_of_it_by_keyboard_alone(url, open_page):
     expect(page.locator("h1:visible")).to_have_text("greybox_head on queen-sentinel")
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 360), ("dark", 360)])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        ("light", 1280),
+        pytest.param("dark", 1280, marks=pytest.mark.long),
+        pytest.param("light", 360, marks=pytest.mark.long),
+        ("dark", 360),
+    ],
+)
 def test_every_view_is_accessible_fits_and_has_its_colours(url, open_page, scheme, width):
     """With axe's rules; and it leaves pictures to look at in build/view."""
     pictures = ROOT / "build" / "view"
