@@ -71,7 +71,7 @@ def test_a_column_with_missing_attacks_says_how_many_and_which():
     text = leaderboard_markdown(board)
     queen, none = board.standings
     assert (queen.column, queen.complete, none.complete) == ("queen", False, True)
-    assert "| queen | 30.0 (knockoff pbayes, best of 2) | 30.0 (2 of 12) |" in text
+    assert "| queen | 30.0 | pbayes | 30.0 (2 run) |" in text
     assert "| 2 of 12 | 0 |" in text
     assert "| 12 of 12 | 0 |" in text
     assert (
@@ -79,6 +79,11 @@ def test_a_column_with_missing_attacks_says_how_many_and_which():
         "jbda_tr direct, label_only, ddae, ddae_plus, pbayes." in text
     )
     assert "Not run yet at all: mad." in text
+
+
+def test_a_thief_that_does_not_ask_at_random_is_named_with_how_it_asks():
+    text = leaderboard_markdown(make_leaderboard([result(query="jbda_tr", accuracy=0.4)], [], {}))
+    assert "| queen | 40.0 | jbda_tr direct |" in text
 
 
 def test_a_complete_board_lacks_nothing():
@@ -100,10 +105,7 @@ def test_owners_of_the_encoder_have_a_column_of_their_own_where_there_are_any():
     assert "encoder" not in leaderboard_markdown(make_leaderboard(without, [], {}))
     board = make_leaderboard(with_owner, [], {})
     assert board.standings[0].stolen == pytest.approx(0.2)
-    assert (
-        "| queen | 20.0 (knockoff direct, best of 1) | 20.0 (1 of 12) | 90.0 (knockoff greybox_head‡, best of 1) |"
-        in (leaderboard_markdown(board))
-    )
+    assert "| queen | 20.0 | direct | 20.0 (1 run) | 90.0 (greybox_head‡) |" in leaderboard_markdown(board)
 
 
 def test_what_benign_clients_get_and_what_leaks_is_shown_and_a_dash_where_it_was_not_measured():
@@ -127,14 +129,14 @@ def test_flagged_runs_are_counted_and_explained_ones_apart():
     explained = result(attack="pbayes", flags=("odd",), explained={"odd": "no"})
     text = leaderboard_markdown(make_leaderboard([result(flags=("collapsed",)), explained], [], {}))
     assert "| 1 (and 1 explained) |" in text
-    assert "50.0* (knockoff direct" in text
+    assert "| 50.0* | direct |" in text
     assert "* flagged" in text
 
 
 def test_a_column_without_a_thief_comes_last_with_dashes():
     board = make_leaderboard([result("mine", accuracy=None), result(accuracy=1.0)], [], {})
     assert [one.column for one in board.standings] == ["queen", "mine"]
-    assert "| mine | - | - |" in leaderboard_markdown(board)
+    assert "| mine | - | - | - |" in leaderboard_markdown(board)
 
 
 def test_two_protectees_are_refused():

@@ -31,9 +31,10 @@ PAPERS_CELLS = (
     *(("jbda_tr", attack) for attack in BOTH),
 )
 FARTHEST = 2.0  # that two vectors of probabilities can be apart (L1)
+RANDOM = "knockoff"  # the usual way to ask
 DASH = "-"
 HEADER = (
-    *("defense", "best thief of all", "of the paper's twelve", "with the victim's encoder", "benign right, one client"),
+    *("defense", "best thief", "by", "of the paper's twelve", "with the victim's encoder", "one client right"),
     *("many clients", "distortion", "refused", "honest answers leaked", "time", "cells run", "flagged"),
 )
 
@@ -47,9 +48,10 @@ class Best:
     entry: Entry
     count: int
 
-    def text(self) -> str:
-        """Its accuracy, its name and out of how many it is the best."""
-        return f"{self.entry.text()} ({self.query} {self.attack}, best of {self.count})"
+    @property
+    def name(self) -> str:
+        """The attack, with how it asks unless that is at random."""
+        return self.attack if self.query == RANDOM else f"{self.query} {self.attack}"
 
 
 @dataclass(frozen=True)
@@ -180,12 +182,12 @@ def leaderboard_markdown(board: Leaderboard) -> str:
 
 
 def _row(one: BoardRow) -> tuple[str, ...]:
-    published = DASH if one.published is None else f"{one.published.entry.text()} ({_of_twelve(one)})"
     return (
         one.column,
-        DASH if one.best is None else one.best.text(),
-        published,
-        DASH if one.encoder is None else one.encoder.text(),
+        DASH if one.best is None else one.best.entry.text(),
+        DASH if one.best is None else one.best.name,
+        _published(one.published),
+        DASH if one.encoder is None else f"{one.encoder.entry.text()} ({one.encoder.name})",
         one.one_client.text(),
         one.many_clients.text(),
         _text(one.l1, lambda value: f"{value:.3f}"),
@@ -197,8 +199,10 @@ def _row(one: BoardRow) -> tuple[str, ...]:
     )
 
 
-def _of_twelve(one: BoardRow) -> str:
-    return f"{one.published.count if one.published else 0} of {len(PAPERS_CELLS)}"
+def _published(best: Best | None) -> str:
+    if best is None:
+        return DASH
+    return best.entry.text() + ("" if best.count == len(PAPERS_CELLS) else f" ({best.count} run)")
 
 
 def _text(value: float | None, form: Callable[[float], str]) -> str:
