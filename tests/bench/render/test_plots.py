@@ -94,13 +94,18 @@ def test_the_leaderboard_has_a_point_for_every_defense_and_lines_at_chance_and_a
     draw("leaderboard", RESULTS)
     thief, lost, _ = drawn[0].axes
     assert [label.get_text() for label in thief.get_yticklabels()] == ["queen", "rounding", "none", "mine"]
-    assert [text.get_text() for text in thief.texts] == ["60.0", "70.0", "90.0", "chance", "undefended"]
+    assert [text.get_text() for text in thief.texts] == ["60.0", "70.0", "90.0", "chance", "undefended", "50.0"]
+    [paper] = [line for line in thief.lines if line.get_marker() == "s"]  # queen's, where the sanitiser is better
+    assert (list(paper.get_xdata()), list(paper.get_ydata())) == ([50], [0])
     assert [text.get_text() for text in lost.texts] == ["20.0", "10.0", "10.0", "10.0"]  # of the victim's 95 %
     points = [line for line in thief.lines if line.get_marker() == "o"]
     assert [line.get_markerfacecolor() == "white" for line in points] == [False, True, False]  # a cell is missing
     dotted = [line.get_xdata()[0] for line in thief.lines if line.get_linestyle() == ":"]
     assert dotted == pytest.approx([13, 90])
-    assert drawn[0].get_supxlabel() == "Hollow: some of its attacks were not run yet."
+    assert drawn[0].get_supxlabel() == (
+        "Hollow: some of its attacks were not run yet. "
+        "Square: the best of the paper's attackers, where others are better."
+    )
 
 
 def test_owners_of_the_encoder_have_a_mark_of_their_own(drawn):

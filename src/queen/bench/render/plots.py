@@ -86,8 +86,8 @@ def draw_leaderboard(board: Leaderboard) -> bytes:
     """The best thief of every defense beside two kinds of benign cost, one row per defense and the best row on top.
 
     One kind alone would flatter somebody: refusing costs right answers, perturbing distorts all of them. A hollow
-    point has attacks that were not run yet, a diamond is the best owner of the victim's encoder, and a triangle answers
-    with something else than probabilities.
+    point has attacks that were not run yet, a square is the best of the paper's attackers where others are better, a
+    diamond is the best owner of the victim's encoder, and a triangle answers with something else than probabilities.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
 
@@ -106,6 +106,14 @@ def draw_leaderboard(board: Leaderboard) -> bytes:
         place = 100 * undefended.stolen
         thief.axvline(place, color=RED, linestyle=":", linewidth=1)
         thief.text(place, 1.01, "undefended", transform=thief.get_xaxis_transform(), ha="center", fontsize=7)
+    papers = [
+        (_percent(one.published.entry), place)
+        for place, one in enumerate(rows)
+        if one.best and one.published and _percent(one.published.entry) < _percent(one.best.entry)
+    ]
+    for value, place in papers:
+        thief.plot(value, place, "s", color=RED, markersize=5)
+        thief.annotate(f"{value:z.1f}", (value, place), xytext=(8, 4), textcoords="offset points", fontsize=7)
     owners = [(_percent(one.encoder.entry), place) for place, one in enumerate(rows) if one.encoder]
     if owners:
         thief.plot(*zip(*owners, strict=True), "D", color=GREY, markersize=5)
@@ -114,9 +122,11 @@ def draw_leaderboard(board: Leaderboard) -> bytes:
     lost.set(xlabel="right answers one busy client loses (points)")
     distorted.set(xlabel="distance of its answers\nfrom honest ones (mean L1)")
     legend = ["Hollow: some of its attacks were not run yet."] * any(not one.complete for one in rows)
+    legend += ["Square: the best of the paper's attackers, where others are better."] * bool(papers)
     legend += ["Diamond: a thief that owns the victim's encoder."] * bool(owners)
     legend += ["Triangle: farther than probabilities can be."] * any(value > FARTHEST for value in l1)
-    figure.supxlabel(" ".join(legend), fontsize=8, color=GREY)
+    lines = [" ".join(legend[place : place + 2]) for place in range(0, len(legend), 2)]
+    figure.supxlabel("\n".join(lines), fontsize=8, color=GREY)
     return png(figure)
 
 
