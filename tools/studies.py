@@ -10,13 +10,18 @@ from queen.bench.studies import STUDIES
 from queen.bench.studies.run import read_study_result
 
 RESULTS = Path(__file__).parents[1] / "results"
-CIFAR, MNIST = RESULTS / "studies-cifar10", RESULTS / "studies-mnist"
+CIFAR, LIGHT, MNIST = RESULTS / "studies-cifar10", RESULTS / "studies-cifar10-light", RESULTS / "studies-mnist"
 Result = Mapping[str, Any]
 
 
 def cifar_detectors() -> str:
     """The study `detectors` on CIFAR-10."""
     return STUDIES["detectors"].to_markdown(in_present_form(read_study_result("detectors", CIFAR)))
+
+
+def light_threshold() -> str:
+    """The study `threshold` with the images of CIFAR-10 and a small network."""
+    return STUDIES["threshold"].to_markdown(read_study_result("threshold", LIGHT))
 
 
 def mnist_study(name: str) -> str:

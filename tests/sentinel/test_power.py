@@ -57,6 +57,29 @@ def test_cover_delays_the_alarm_and_a_further_calibration_too(calibration):
     assert later["median"] > medians[0]
 
 
+def test_each_thief_has_one_kind_of_foreign_images(calibration, monkeypatch):
+    """A sentinel that sees one kind and is blind to the other catches half of the thieves, and says so."""
+    monkeypatch.setattr(power, "LONGEST", 600)
+    rng, bets_of = np.random.default_rng(1), betting(calibration)
+    odd, usual = samples(rng, 200, shift=3.0), samples(rng, 200)
+
+    def plain(*parts: Samples, kinds: int) -> dict[str, float | None]:
+        joined = Samples(
+            np.concatenate([part.labels for part in parts]),
+            np.concatenate([part.scores for part in parts]),
+            kinds=kinds,
+        )
+        return alarm_after(bets_of, TEST, calibration, joined, covers=["0:1"])["0:1"]
+
+    for order in ((odd, usual), (usual, odd)):
+        found = plain(*order, kinds=2)
+        assert found["caught"] == 0.5
+        assert found["p95"] is None
+        assert found["median"] >= plain(odd, kinds=1)["median"]
+    assert plain(odd, usual, kinds=1)["caught"] == 1.0  # a thief who sends both is caught: this hid the other
+    assert plain(odd, odd, kinds=2)["caught"] == 1.0
+
+
 def test_images_that_are_one_picture_to_the_guard_are_evidence_once(calibration, monkeypatch):
     """As if a thief had sent the first of them, and then nothing for every other."""
     monkeypatch.setattr(power, "LONGEST", 300)

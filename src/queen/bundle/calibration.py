@@ -22,6 +22,11 @@ from queen.sentinel.ranks import Ranking
 EVIDENCE_VERSION = 2  # of the test's arithmetic, part of its identity
 
 
+MADE = (
+    "noise and shuffled patches"  # foreign images where there are no others: half of them are the one, then the other
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Foreign:
     """Foreign images as the guard sees them, which tell how soon thieves are accused: labels (n,), scores (n, 4).
@@ -33,6 +38,11 @@ class Foreign:
     labels: Tensor
     scores: Tensor
     pictures: Tensor | None = None
+
+    @property
+    def kinds(self) -> int:
+        """Of how many kinds they are, one after the other and equally many of each; a thief sends one kind."""
+        return 2 if self.name == MADE else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +115,7 @@ class Calibration:
         """
         if self.foreign is None:
             return {}
-        images, foreign = _samples(self, settings), _samples(self.foreign, settings)
+        images, foreign = _samples(self, settings), replace(_samples(self.foreign, settings), kinds=self.foreign.kinds)
         if self.foreign.pictures is not None:
             foreign = replace(foreign, pictures=self.foreign.pictures.cpu().numpy())
         return alarm_after(self.betting(settings), self.test(settings), images, foreign, covers=covers, number=number)

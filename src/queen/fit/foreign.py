@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from queen.bundle.bundle import Bundle
-from queen.bundle.calibration import Foreign
+from queen.bundle.calibration import MADE, Foreign
 from queen.core import inputs
 from queen.errors import EmptyBatchError, ModelError
 from queen.fit.data import Images, image_batches
@@ -20,7 +20,7 @@ from queen.types import Inputs
 
 MOST = 1000  # images that are measured and stored
 GRID = 4  # patches along each side of an image
-OWN, MADE, NOISE = "your foreign images", "noise and shuffled patches", "noise"
+OWN, NOISE = "your foreign images", "noise"
 CODED, MIXED = "noise beside codes that there are", "mixed rows"
 
 

@@ -4,7 +4,9 @@ A simulated thief sends a cover of benign images, then one foreign image, and so
 stored. Benign ones follow a law that the calibration images might have come from: these images with random weights (the
 Bayesian bootstrap), a hair above or below each score. So cover alone is never accused more often than the certificate
 allows. Redrawing a few held-out images instead would be: soon they look like nothing but themselves. Different foreign
-images that are the same picture to the guard, as where a model answers all noise alike, are evidence once.
+images that are the same picture to the guard, as where a model answers all noise alike, are evidence once. Where there
+are several kinds of foreign images, every thief has one of them: a guard that sees the one may be blind to the other,
+which thieves who send both would hide.
 """
 
 from __future__ import annotations
@@ -33,11 +35,15 @@ AlarmAfter = dict[str, dict[str, float | None]]
 
 @dataclass(frozen=True)
 class Samples:
-    """Predicted classes (n,) and scores (n, S) of images; `pictures` (n,), if some are one picture to the guard."""
+    """Predicted classes (n,) and scores (n, S) of images; `pictures` (n,), if some are one picture to the guard.
+
+    They are of so many `kinds`, one after the other and equally many of each.
+    """
 
     labels: Ints
     scores: Floats
     pictures: Ints | None = None
+    kinds: int = 1
 
 
 def alarm_after(
@@ -53,8 +59,8 @@ def alarm_after(
     """For every cover, after how many attack queries the alarm comes; `number` is the calibration's in its ledger.
 
     Quantiles are None where fewer thieves than that are accused within 5,000 attack queries. Of 20 thieves per cover
-    those who are not accused within 200 are a hopeless case mostly, so only 3 of them are followed further; each of
-    these then counts as several.
+    those who are not accused within 200 are a hopeless case mostly, so only 3 of each kind are followed further, who
+    then count as several.
     """
     unique = _is_unique(calibration)
     labels = [calibration.labels, calibration.labels, foreign.labels]
@@ -66,7 +72,7 @@ def alarm_after(
     summaries = {}
     for name in covers:
         rng = np.random.default_rng([seed, COVERS[name]])
-        summaries[name] = _summarise(*_follow(queries, len(unique), COVERS[name], bar, rng))
+        summaries[name] = _summarise(*_follow(queries, len(unique), foreign.kinds, COVERS[name], bar, rng))
     return summaries
 
 
@@ -118,10 +124,13 @@ class _Queries:
         return again
 
 
-def _follow(queries: _Queries, images: int, cover: int, bar: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def _follow(
+    queries: _Queries, images: int, kinds: int, cover: int, bar: float, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
     """Attack queries until the alarm (inf: none) of every thief that was followed, and how many each stands for.
 
-    `images` is the number of calibration images, which come first in `queries`, twice.
+    `images` is the number of calibration images, which come first in `queries`, twice. Thieves have the `kinds` of
+    foreign images in turn.
     """
     weights = rng.exponential(size=(RUNS, images))
     laws = np.cumsum(np.tile(weights, 2), axis=1)
@@ -130,12 +139,10 @@ def _follow(queries: _Queries, images: int, cover: int, bar: float, rng: np.rand
     wealth = [Winnings.empty(queries.test.scores) for _ in range(RUNS)]
     left, sent = np.arange(RUNS), 0
     while len(left) and sent < LONGEST:
-        if sent >= PATIENCE and len(left) > FOLLOWED:
-            stands_for[left[:FOLLOWED]] = len(left) / FOLLOWED
-            stands_for[left[FOLLOWED:]] = 0
-            left = left[:FOLLOWED]
+        if sent >= PATIENCE:
+            left = np.concatenate([_follow_few(left[left % kinds == kind], stands_for) for kind in range(kinds)])
         steps = min(max(16, sent), max(1, ROWS // (len(left) * (cover + 1))), LONGEST - sent)
-        rows = _draw(laws[left], len(queries.labels), cover, steps, rng)
+        rows = _draw(laws[left], len(queries.labels), left % kinds, kinds, cover, steps, rng)
         thief = np.repeat(np.arange(len(left)), rows.shape[1])
         chosen, again = rows.reshape(-1), queries.come_again(rows, left).reshape(-1)
         bets = queries.bets(chosen, again)
@@ -147,10 +154,24 @@ def _follow(queries: _Queries, images: int, cover: int, bar: float, rng: np.rand
     return when[stands_for > 0], stands_for[stands_for > 0]
 
 
-def _draw(laws: Floats, count: int, cover: int, steps: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """(thieves, steps * (cover + 1)) the next queries of every thief: `cover` benign ones and then a foreign one."""
+def _follow_few(thieves: NDArray[np.intp], stands_for: Floats) -> NDArray[np.intp]:
+    """The first few of these thieves, who then stand for all of them."""
+    if len(thieves) <= FOLLOWED:
+        return thieves
+    stands_for[thieves[:FOLLOWED]] = len(thieves) / FOLLOWED
+    stands_for[thieves[FOLLOWED:]] = 0
+    return thieves[:FOLLOWED]
+
+
+def _draw(
+    laws: Floats, count: int, kind: NDArray[np.intp], kinds: int, cover: int, steps: int, rng: np.random.Generator
+) -> NDArray[np.intp]:
+    """(thieves, steps * (cover + 1)) the next queries of every thief: `cover` benign ones and then a foreign one of the
+    thief's `kind` (thieves,)."""
     thieves, benign = laws.shape
-    rows = rng.integers(benign, count, size=(thieves, steps, cover + 1))
+    of_a_kind = (count - benign) // kinds
+    rows = rng.integers(benign, benign + of_a_kind, size=(thieves, steps, cover + 1))
+    rows += of_a_kind * kind[:, None, None]
     for thief, law in enumerate(laws):
         drawn = np.searchsorted(law, law[-1] * rng.random((steps, cover)), side="right")
         rows[thief, :, :cover] = np.minimum(drawn, benign - 1)
