@@ -22,9 +22,8 @@ from queen.sentinel.ranks import Ranking
 EVIDENCE_VERSION = 2  # of the test's arithmetic, part of its identity
 
 
-MADE = (
-    "noise and shuffled patches"  # foreign images where there are no others: half of them are the one, then the other
-)
+# Foreign images where there are no others: half of them are the one, then half the other.
+MADE = "noise and shuffled patches"
 
 
 @dataclass(frozen=True, kw_only=True)
