@@ -20,9 +20,7 @@ from queen.sentinel.power import COVERS, AlarmAfter, Samples, alarm_after
 from queen.sentinel.ranks import Ranking
 
 EVIDENCE_VERSION = 2  # of the test's arithmetic, part of its identity
-
-
-# Foreign images where there are no others: half of them are the one, then half the other.
+# Foreign images where there are no others: the first half is noise, the second shuffled patches.
 MADE = "noise and shuffled patches"
 
 
