@@ -48,9 +48,10 @@ EXPERIMENTS = (
     Experiment(
         "Radius (figure, CIFAR-10)",
         f"[studies.md]({STUDIES}#radius)",
-        "confirmed for images of the victim's kind under `queen`: recorded falls, reversed rises and falls again",
+        "confirmed under `queen`: recorded falls, reversed rises and falls again",
         "studies/radius.json",
-        full=("studies-cifar10/radius.json",),
+        "studies-cifar10-light/radius.json",
+        ("studies-cifar10/radius.json",),
     ),
     Experiment(
         "Number of shadow models (four tables: CIFAR-10 and CIFAR-100, D-DAE+ and pBayes)",

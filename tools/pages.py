@@ -62,7 +62,7 @@ from tools.strength import (
     shadows_line,
     speed_table,
 )
-from tools.studies import cifar_detectors, light_threshold, mnist_study
+from tools.studies import cifar_detectors, light_study, mnist_study
 from tools.threats import remaining_markdown
 from tools.upstream import upstream_markdown
 
@@ -302,7 +302,8 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     },
     "docs/threat-model.md": {"what remains": lambda: remaining_markdown(_read(DEMO), read_results(ACCUSED))},
     "docs/studies.md": {f"study {name}": partial(study_figures, name) for name in STUDIES}
-    | {"study detectors_cifar10": cifar_detectors, "study threshold_cifar10_light": light_threshold}
+    | {"study detectors_cifar10": cifar_detectors}
+    | {f"study {name}_cifar10_light": partial(light_study, name) for name in ("threshold", "radius")}
     | {f"study {name}_mnist": partial(mnist_study, name) for name in ("quartiles", "features")},
 }
 

@@ -19,9 +19,9 @@ def cifar_detectors() -> str:
     return STUDIES["detectors"].to_markdown(in_present_form(read_study_result("detectors", CIFAR)))
 
 
-def light_threshold() -> str:
-    """The study `threshold` with the images of CIFAR-10 and a small network."""
-    return STUDIES["threshold"].to_markdown(read_study_result("threshold", LIGHT))
+def light_study(name: str) -> str:
+    """A study with the images of CIFAR-10 and a small network."""
+    return STUDIES[name].to_markdown(read_study_result(name, LIGHT))
 
 
 def mnist_study(name: str) -> str:

@@ -125,7 +125,7 @@ def _draw_sweep(axis_label: str, result: Result) -> bytes:
         _draw_accuracies(grid[1][column], own)
         grid[0][column].set_title(f"{defense}\n{pool_name(pool)} images", fontsize=10)
         grid[1][column].set_xlabel(axis_label)
-        grid[1][column].set_xticks(range(len(own)), [f"{row['value']:g}" for row in own])
+        grid[1][column].set_xticks(range(len(own)), [f"{row['value']:g}" for row in own], fontsize=8)
     grid[0][0].set_ylabel("attacker's queries (%)")
     grid[1][0].set_ylabel("accuracy (%)")
     for line in grid:
