@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from queen.parallel.processes import at_the_same_time
+from tests.support.paths import ROOT
 from tests.support.waiting import wait_for
 
 
@@ -50,6 +54,21 @@ def test_they_end_with_a_caller_that_fails(tmp_path):
     with pytest.raises(KeyError):
         fail()
     assert not is_alive(int((tmp_path / "first").read_text()))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_they_end_with_a_caller_that_is_killed(tmp_path, how):
+    program = (
+        "import sys, time\nfrom functools import partial\nfrom pathlib import Path\n"
+        "from queen.parallel.processes import at_the_same_time\nfrom tests.test_processes import note_number\n"
+        "with at_the_same_time(partial(note_number, Path(sys.argv[1])), ['first']):\n    time.sleep(600)\n"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT)
+    wait_for((tmp_path / "first").exists)
+    caller.send_signal(how)
+    caller.wait()
+    number = int((tmp_path / "first").read_text())
+    wait_for(lambda: not is_alive(number))
 
 
 def test_without_tasks_there_are_no_processes(tmp_path):

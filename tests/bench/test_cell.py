@@ -17,7 +17,7 @@ from queen.attacks.base import Attack, Believe, BudgetError, Knowledge, Sizes, T
 from queen.attacks.strategies.labels import top_label
 from queen.bench.spec import Utility
 from queen.bench.trials.cell import run_trial
-from queen.bench.trials.flags import AT_CHANCE, NO_THIEF, explain_flags
+from queen.bench.trials.flags import AT_CHANCE, NO_THIEF, explain_flags, should_learn
 from queen.bench.trials.trial import Trial
 from queen.cache import Cache
 from queen.defenses import DEFENSES
@@ -296,6 +296,19 @@ def test_a_thief_at_chance_where_most_labels_are_right_is_tried_again_and_flagge
     assert AT_CHANCE in result["flags"]
     assert result["explained"] == {}
     assert len(result["thief"]["tries"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("labels", "enough"),
+    [([0, 1], 0.75), ([0, 0, 0, 1], 0.875), (list(range(10)), 0.55), (list(range(100)), 0.505)],
+    ids=["two classes", "two, one rare", "ten", "hundred"],
+)
+def test_right_labels_count_beyond_those_that_a_constant_guess_has(labels, enough):
+    """Of two classes half the labels are right by chance, and a thief cannot learn from them."""
+    y = torch.tensor(labels)
+    protectee = replace(tiny_protectee(), test=(torch.rand(len(y), 1, 8, 8), y))
+    assert not should_learn(enough - 1e-6, protectee)
+    assert should_learn(enough + 1e-6, protectee)
 
 
 def test_a_thief_at_chance_where_most_labels_are_wrong_is_a_success_of_the_defense(tmp_path, plant):

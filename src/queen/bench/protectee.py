@@ -50,6 +50,12 @@ class Protectee:
     sources: tuple[str, ...] = ()
     seconds: float | None = None
 
+    @property
+    def chance(self) -> float:
+        """The share of the test images that a constant guess gets right."""
+        labels = self.test[1]
+        return labels.bincount().max().item() / len(labels)
+
     def facts(self) -> dict[str, Any]:
         """What every result says about it."""
         x, y = self.test
@@ -59,7 +65,7 @@ class Protectee:
             "weights": self.weights,
             "classes": self.classes,
             "accuracy": (guess == y).double().mean().item(),
-            "chance": y.bincount().max().item() / len(y),
+            "chance": self.chance,
             "images": {"train": len(self.victim.train[0]), "test": len(x), "pool": len(self.pool)}
             | {"calibration": len(self.victim.calibration[0]) if self.victim.calibration else 0},
             "sources": list(self.sources),

@@ -18,12 +18,12 @@ from queen.bench.protectee import Protectee
 from queen.bench.spec import VERSION
 from queen.bench.trials.asking import Interrogation, interrogate
 from queen.bench.trials.flags import (
-    MOSTLY,
     explain_flags,
     flag_answers,
     flag_recovery,
     flag_thief,
     repeats_itself,
+    should_learn,
 )
 from queen.bench.trials.thief import measure_thief
 from queen.bench.trials.trial import Trial
@@ -47,7 +47,9 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache, *, jobs: int = 1
     answers = _compare(transcript, clean) | {"honest": _honest(asked)}
     truth = clean if believed.x is transcript.x else protectee.victim.clean(believed.x)
     label_right = _share(believed.answers.argmax(1) == truth.argmax(1))
-    training = measure_thief(believed, knowledge, trial, protectee, cache, should_learn=label_right > MOSTLY)
+    training = measure_thief(
+        believed, knowledge, trial, protectee, cache, should_learn=should_learn(label_right, protectee)
+    )
     thief = training.value
     flags = [
         *flag_answers(transcript, defense, repeated=_repeats_itself(trial, protectee, cache)),

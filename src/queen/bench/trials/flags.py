@@ -17,7 +17,7 @@ from queen.bench.trials.trial import Trial
 from queen.defenses import DEFENSES
 from queen.defenses.base import Defense
 
-MOSTLY = 0.5  # share of right labels above which a thief must learn something: wrong ones are then noise
+MOSTLY = 0.5  # of the way from chance to 1: with more right labels a thief must learn something, wrong ones being noise
 LOST = 0.02  # share of the right labels that a recovery attack must not lose
 LEARNT = 0.25  # of the way from chance to 1: less on its own training images, and a network has learnt nothing
 PROBE = 32  # queries that are asked twice
@@ -51,6 +51,11 @@ def repeats_itself(trial: Trial, protectee: Protectee) -> bool:
     return all(torch.equal(answers[0], again) for again in answers[1:])
 
 
+def should_learn(label_right: float, protectee: Protectee) -> bool:
+    """Whether most labels that a thief learns from are right, beyond those that a constant guess has right."""
+    return label_right > protectee.chance + MOSTLY * (1 - protectee.chance)
+
+
 def flag_thief(thief: Mapping[str, Any], label_right: float, label_kept: float, protectee: Protectee) -> list[str]:
     """Why a thief's failure would be no success of the defense.
 
@@ -64,7 +69,7 @@ def flag_thief(thief: Mapping[str, Any], label_right: float, label_kept: float, 
         flags.append("the thief's answers are NaN")
     elif thief["collapsed"]:
         flags.append("the thief collapsed to one class")
-    elif label_right > MOSTLY and is_at_chance(thief, protectee):
+    elif should_learn(label_right, protectee) and is_at_chance(thief, protectee):
         flags.append(AT_CHANCE)
     if label_right < (1 - LOST) * label_kept:
         flags.append(
