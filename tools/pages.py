@@ -31,7 +31,6 @@ from queen.bench.render.submit import submit_markdown
 from queen.bench.render.table import tables, to_markdown
 from queen.bench.run import read_results
 from queen.bench.studies import STUDIES
-from queen.bench.studies.run import read_study_result
 from queen.demo.plot import draw_cost
 from queen.demo.table import adaptive_markdown, best_markdown, markdown
 from queen.serve.settings import Settings
@@ -62,7 +61,7 @@ from tools.strength import (
     shadows_line,
     speed_table,
 )
-from tools.studies import cifar_detectors, light_study, mnist_study
+from tools.studies import MEASURED, study_figures
 from tools.threats import remaining_markdown
 from tools.upstream import upstream_markdown
 
@@ -114,11 +113,6 @@ def benchmark_table(folder: Path) -> str:
 def rerun_section(name: str) -> str:
     """One of the paper's tables run again, or that it was not run yet."""
     return read_rerun(name).section()
-
-
-def study_figures(name: str) -> str:
-    """The tables and sentences of one study."""
-    return STUDIES[name].to_markdown(read_study_result(name, RESULTS / "studies"))
 
 
 def settings_table(fields: Mapping[str, FieldInfo] = Settings.model_fields) -> str:
@@ -302,9 +296,11 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     },
     "docs/threat-model.md": {"what remains": lambda: remaining_markdown(_read(DEMO), read_results(ACCUSED))},
     "docs/studies.md": {f"study {name}": partial(study_figures, name) for name in STUDIES}
-    | {"study detectors_cifar10": cifar_detectors}
-    | {f"study {name}_cifar10_light": partial(light_study, name) for name in ("threshold", "radius")}
-    | {f"study {name}_mnist": partial(mnist_study, name) for name in ("quartiles", "features")},
+    | {
+        f"study {name}_{images.replace('-', '_')}": partial(study_figures, name, images)
+        for images, names in MEASURED.items()
+        for name in names
+    },
 }
 
 

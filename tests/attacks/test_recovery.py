@@ -119,6 +119,20 @@ def test_recovery_keeps_labels_where_it_believes_them_and_may_change_them_elsewh
     assert (same == 1) == believed
 
 
+@pytest.mark.parametrize(("share", "checked"), [(0.0, False), (0.3, True)])
+def test_a_restorer_that_may_change_labels_says_how_many_it_gets_right_in_its_own_pairs(share, checked):
+    """Answers with two classes swapped: a restorer that learns to swap them back gets more labels right."""
+
+    def swap_first_two(clean, x, generator):
+        return (clean[:, [1, 0, *range(2, 10)]] if share else clean)[None]
+
+    known = knowledge(replace(SMALL, table=4000, generator_epochs=60), simulate=swap_first_two, clean=clean)
+    ATTACKS["ddae_plus"].believe(stolen(200), known, seed())
+    assert ("label_restored" in known.findings) == checked
+    if checked:
+        assert known.findings["label_kept"] < 0.95 < known.findings["label_restored"]
+
+
 @given(vectors, st.integers(0, 2))
 def test_putting_a_label_on_top_swaps_two_numbers_and_no_others(rows, label):
     rows, labels = torch.tensor(rows) / 8.0, torch.full((len(rows),), label)

@@ -17,7 +17,7 @@ from queen.attacks.base import Attack, Believe, BudgetError, Knowledge, Sizes, T
 from queen.attacks.strategies.labels import top_label
 from queen.bench.spec import Utility
 from queen.bench.trials.cell import run_trial
-from queen.bench.trials.flags import AT_CHANCE, NO_THIEF, explain_flags, should_learn
+from queen.bench.trials.flags import AT_CHANCE, COLLAPSED, LOST_LABELS, NO_THIEF, explain_flags, should_learn
 from queen.bench.trials.trial import Trial
 from queen.cache import Cache
 from queen.defenses import DEFENSES
@@ -466,13 +466,29 @@ def test_an_oracle_prior_is_declared(tmp_path):
 # Flags that a measurement explains
 
 
-def test_a_thief_that_knows_its_few_answers_was_not_trained_badly():
-    at_chance = {"accuracy": 0.1, "fits": 1.0}
-    explained = explain_flags([AT_CHANCE], at_chance, 15, 50_000)
-    assert "100% of the 15 answers" in explained[AT_CHANCE]
-    assert explain_flags([AT_CHANCE], {**at_chance, "fits": 0.5}, 15, 50_000) == {}
-    assert explain_flags(["the thief collapsed to one class"], at_chance, 15, 50_000) == {}
-    assert explain_flags([NO_THIEF], {"accuracy": None}, 0, 300) == {NO_THIEF: "none of 300 queries was answered"}
+def explained(flag: str, thief=None, recovery=None) -> dict[str, str]:
+    """The explanation of a flag, of a thief that sent 50,000 queries and learnt from 15 answers."""
+    result = {"thief": thief or {"accuracy": None}, "recovery": recovery or {}, "queries": {"sent": 50_000}}
+    return explain_flags([flag], result, 15)
+
+
+@pytest.mark.parametrize("flag", [AT_CHANCE, COLLAPSED])
+def test_a_thief_that_knows_its_few_answers_was_not_trained_badly(flag):
+    assert "100% of the 15 answers" in explained(flag, {"accuracy": 0.1, "fits": 1.0})[flag]
+    assert explained(flag, {"accuracy": 0.1, "fits": 0.5}) == {}
+
+
+def test_without_answers_there_can_be_no_thief():
+    assert explained(NO_THIEF) == {NO_THIEF: "none of 50,000 queries was answered"}
+
+
+def test_a_recovery_that_corrects_labels_in_its_own_pairs_could_not_know_better():
+    flag = f"{LOST_LABELS} (78.00% of the answers had them, 76.00% have now)"
+    thief = {"accuracy": 0.4, "fits": 1.0}
+    better = explained(flag, thief, {"label_kept": 0.7, "label_restored": 0.8})
+    assert "from 70.00% to 80.00%" in better[flag]
+    assert explained(flag, thief, {"label_kept": 0.7, "label_restored": 0.6}) == {}
+    assert explained(flag, thief, {"label_kept": 0.7}) == explained(flag, thief) == {}
 
 
 def test_a_result_says_how_many_of_its_answers_the_thief_knows(tmp_path):

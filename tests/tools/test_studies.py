@@ -1,21 +1,22 @@
 from __future__ import annotations
 
-import json
+import pytest
 
-from tools.studies import CIFAR, cifar_detectors, in_present_form
-
-
-def test_an_earlier_result_is_shown_with_its_own_figures():
-    earlier = json.loads((CIFAR / "detectors.json").read_text())
-    shown = cifar_detectors()
-    assert earlier["rows"]
-    for name, row in in_present_form(earlier)["rows"].items():
-        assert row["attacks"]["knockoff"]
-        assert f"| {name} | " in shown
-        assert f" {row['benign']['mixed']['accused']} (" in shown
-    assert "| mixed | 1000 |" in shown
+from tools.pages import DOCUMENTS
+from tools.studies import MEASURED, RESULTS, study_figures
 
 
-def test_a_present_result_is_left_as_it_is():
-    present = {"covers": {"knockoff": 0}, "rows": {}}
-    assert in_present_form(present) is present
+@pytest.mark.parametrize(("images", "name"), [(images, name) for images in MEASURED for name in MEASURED[images]])
+def test_every_study_with_other_images_has_a_result_a_picture_and_a_place(images, name):
+    folder = RESULTS / f"studies-{images}"
+    assert (folder / f"{name}.json").exists()
+    assert (folder / f"{name}.png").exists()
+    block = DOCUMENTS["docs/studies.md"][f"study {name}_{images.replace('-', '_')}"]
+    assert block() == study_figures(name, images) != study_figures(name)
+
+
+def test_no_result_is_left_out():
+    results = {path.parent.name.removeprefix("studies-"): set() for path in RESULTS.glob("studies-*/*.json")}
+    for path in RESULTS.glob("studies-*/*.json"):
+        results[path.parent.name.removeprefix("studies-")].add(path.stem)
+    assert results == {images: set(names) for images, names in MEASURED.items()}

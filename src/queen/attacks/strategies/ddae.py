@@ -25,6 +25,7 @@ from queen.training.repeated_step import RepeatedStep
 from queen.zoo import arguments_for, build, seeded
 
 RATE, HALVE_EVERY = 0.01, 100  # the restorer's learning rate, and the epochs after which it is halved
+CHECKED = 50_000  # pairs at most on which the attacker sees how many labels the restorer gets right
 MOST_NUMBERS = 3 * 10**8  # of the shadows' answers: 50,000 queries of 300 classes to 20 shadows
 CODE = "queen.attacks.strategies.ddae", "queen.training", "queen.zoo"  # what made a shadow
 
@@ -178,12 +179,22 @@ def train_restorer(pairs: Pairs, sizes: Sizes, generator: torch.Generator) -> nn
 def _restore(transcript: Transcript, pairs: Pairs, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     knowledge.findings["generator_widths"] = list(knowledge.sizes.widths_for(knowledge.classes))
     network = train_restorer(pairs, knowledge.sizes, generator)
-    network.train(len(transcript) > 1)  # as published: batch norm by the statistics of all answers at once
-    with torch.no_grad():
-        restored = network(transcript.answers)
+    restored = apply_restorer(network, transcript.answers)
     if believes_labels(pairs, knowledge):
         restored = put_on_top(restored, transcript.answers.argmax(1))
+    else:
+        part = slice(None, None, -(-len(pairs.clean) // CHECKED))
+        right = apply_restorer(network, pairs.defended[part]).argmax(1) == pairs.clean[part].argmax(1)
+        knowledge.findings["label_restored"] = right.double().mean().item()
     return transcript.with_answers(restored)
+
+
+def apply_restorer(network: nn.Module, answers: Tensor) -> Tensor:
+    """Answers (n, K) restored; as published, batch norm goes by the statistics of all of them at once."""
+    network.train(len(answers) > 1)
+    with torch.no_grad():
+        restored: Tensor = network(answers)
+    return restored
 
 
 def put_on_top(rows: Tensor, labels: Tensor) -> Tensor:

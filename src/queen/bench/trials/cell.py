@@ -81,7 +81,7 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache, *, jobs: int = 1
         "utility": utility.value,
         "thief": thief,
         "flags": flags,
-        "explained": explain_flags(flags, thief, len(believed), sent),
+        "explained": {},
         "sizes": as_json(trial.sizes),
         "seconds": {"victim": protectee.seconds, "recover": recovering}
         | {name: phase.seconds for name, phase in phases.items()},
@@ -89,6 +89,7 @@ def run_trial(trial: Trial, protectee: Protectee, cache: Cache, *, jobs: int = 1
         "versions": {"python": platform.python_version(), "torch": torch.__version__, **describe_code()},
         "hardware": hardware(protectee.pool.device) | {"jobs": jobs},
     }
+    result["explained"] = explain_flags(flags, result, len(believed))
     own = recovering + sum(phase.seconds for phase in phases.values() if not phase.reused)
     result["seconds"]["other"] = round(max(0.0, time.perf_counter() - begin - own), 3)
     return result

@@ -23,7 +23,9 @@ LEARNT = 0.25  # of the way from chance to 1: less on its own training images, a
 PROBE = 32  # queries that are asked twice
 FITS = 0.9  # share of its own answers from which on a thief has learnt them
 AT_CHANCE = "the thief is at chance though most labels it learnt from are right: its training failed"
+COLLAPSED = "the thief collapsed to one class"
 NO_THIEF = "no thief: nothing was answered"
+LOST_LABELS = "recovery lost right labels"  # how the flag begins; figures follow
 
 
 def flag_answers(transcript: Transcript, defense: Defense, *, repeated: bool) -> list[str]:
@@ -68,12 +70,12 @@ def flag_thief(thief: Mapping[str, Any], label_right: float, label_kept: float, 
     if thief["nan"]:
         flags.append("the thief's answers are NaN")
     elif thief["collapsed"]:
-        flags.append("the thief collapsed to one class")
+        flags.append(COLLAPSED)
     elif should_learn(label_right, protectee) and is_at_chance(thief, protectee):
         flags.append(AT_CHANCE)
     if label_right < (1 - LOST) * label_kept:
         flags.append(
-            f"recovery lost right labels ({label_kept:.2%} of the answers had them, {label_right:.2%} have now)"
+            f"{LOST_LABELS} ({label_kept:.2%} of the answers had them, {label_right:.2%} have now)"
         )
     return flags
 
@@ -87,11 +89,22 @@ def flag_recovery(findings: Mapping[str, Any]) -> list[str]:
     return [f"the attack's shadow networks did not learn ({figures})"]
 
 
-def explain_flags(flags: Sequence[str], thief: Mapping[str, Any], answers: int, queries: int) -> dict[str, str]:
-    """Why some of the flags do not speak against the result, each with what was measured."""
-    explained = {}
-    if NO_THIEF in flags:
-        explained[NO_THIEF] = f"none of {queries:,} queries was answered"
-    if AT_CHANCE in flags and thief["fits"] >= FITS:
-        explained[AT_CHANCE] = f"its training worked: it knows {thief['fits']:.0%} of the {answers:,} answers it got"
+def explain_flags(flags: Sequence[str], result: Mapping[str, Any], answers: int) -> dict[str, str]:
+    """Why some of the flags do not speak against a result with a thief, findings of its `recovery` and counts of its
+    `queries`, each with what was measured; the thief learnt from so many answers.
+
+    A thief that knows nearly all of them was trained well, however little they taught it about other images. A recovery
+    that lost labels did what any attacker would do, if it corrected labels on the pairs that the attacker could check.
+    """
+    thief, recovery, explained = result["thief"], result["recovery"], {}
+    for flag in flags:
+        if flag == NO_THIEF:
+            explained[flag] = f"none of {result['queries']['sent']:,} queries was answered"
+        elif flag in (AT_CHANCE, COLLAPSED) and thief["fits"] >= FITS:
+            explained[flag] = f"its training worked: it knows {thief['fits']:.0%} of the {answers:,} answers it got"
+        elif flag.startswith(LOST_LABELS) and recovery.get("label_restored", 0) > recovery.get("label_kept", 1):
+            before, after = recovery["label_kept"], recovery["label_restored"]
+            explained[flag] = (
+                f"the attacker could not know: in its own pairs it raised right labels from {before:.2%} to {after:.2%}"
+            )
     return explained
