@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from queen.attacks import ATTACKS, QUERIES
 from queen.bench.render.comparison import is_collapsed
 from queen.bench.render.leaderboard import name_cells
 from queen.bench.render.markdown import markdown_table
+from queen.bench.run import read_results
 from tools.rerun import PAPERS, read_paper
 from tools.strength import AFTER, BEFORE, by_cell
 
+ORDER = [*QUERIES, *ATTACKS]
 FIGURES = (("believed", "label_right"), ("thief", "accuracy"))  # of a recovery attack, as results hold them
 
 
@@ -28,6 +31,26 @@ def collapsed_table() -> str:
         share = f"{100 / paper['classes']:.2f} %"
         rows.append((path.stem, share, f"{len(collapsed)} of {len(figures)}", f"{columns}: {named}"))
     return markdown_table(("data set", "one class's share", "cells that are exactly that", "which"), rows)
+
+
+def release_table() -> str:
+    """Thieves who learn from what the release answers: their first training, later ones, the paper's figure."""
+    results, paper = read_results(AFTER), read_paper("cifar10")["thief_accuracy"]
+    release, rows = [r for r in results if r["column"] == "queen-artifact"], []
+    for result in sorted(release, key=lambda r: (ORDER.index(r["query"]), ORDER.index(r["attack"]))):
+        first, *later = (f"{accuracy:.1%}" for accuracy in result["thief"]["tries"])
+        printed = paper[result["query"]].get(result["attack"], {}).get("queen")
+        rows.append(
+            (result["query"], result["attack"], first, ", ".join(later) or "-", f"{printed:.1f}%" if printed else "-")
+        )
+    table = markdown_table(("query", "attack", "first training", "again", "the paper's QUEEN"), rows)
+    valid = [r for r in results if r["column"] not in ("queen-artifact", "queen-sentinel")]
+    again = [r for r in valid if len(r["thief"]["tries"]) > 1]
+    named = ", ".join(f"`{r['column']}` {name_cells([(r['query'], r['attack'], 0)])}" for r in again) or "none"
+    return (
+        f"{table}\nOf the {len(valid)} thieves of the other columns (the sentinel's apart, who get few answers) "
+        f"{len(again)} had to be\ntrained again: {named}.\n"
+    )
 
 
 def thrown_away_table() -> str:

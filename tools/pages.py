@@ -261,7 +261,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "scope": lambda: read_rerun(CIFAR10).scope_line(),
         "summary": lambda: read_rerun(CIFAR10).summary_table(),
         "collapsed": honest.collapsed_table,
-        "release": release_line,
+        "release": honest.release_table,
         "thrown away": honest.thrown_away_table,
     },
     "docs/results.md": {

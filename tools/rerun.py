@@ -18,6 +18,7 @@ from queen.bench.render.leaderboard import (
     BoardRow,
     Leaderboard,
     Result,
+    fairness_note,
     leaderboard_markdown,
     make_leaderboard,
 )
@@ -78,6 +79,7 @@ class Rerun:
         ]
         own = self.board.find(OWN)
         lines = [] if own is None else [self._own_line(own), *self._foreign_line(), self._price_line(own)]
+        lines += fairness_note(self.board)
         lines += [f"{mark} {EXPLAINED[mark]}" for mark in MARKS.values() if mark in "".join(lines)]
         return f"{markdown_table(header, rows)}\n{markdown_list(lines)}"
 
@@ -210,17 +212,16 @@ class Rerun:
         )
 
     def _rivals_line(self, rivals: Sequence[BoardRow]) -> list[str]:
-        """What the strongest of the others leaves, and how far down it is from no defense at all."""
-        undefended, ranked = self.board.find("none"), [one for one in rivals if one.stolen is not None]
-        if not ranked or undefended is None or undefended.stolen is None:
+        """What the others leave to the paper's attackers, which they all met, and how far that is from no defense."""
+        undefended = self.board.find("none")
+        ranked = sorted((one for one in rivals if one.published), key=lambda one: _accuracy(one.published))
+        if not ranked or undefended is None or undefended.published is None:
             return []
         first, last = ranked[0], ranked[-1]
-        between = (
-            "" if first is last else f", and behind `{last.column}` the most, {_named(last.best)} ({_cells(last)})"
-        )
+        between = "" if first is last else f", and `{last.column}` the most, {_published(last)}"
         return [
-            f"Of the other defenses that were run, the best thief behind `{first.column}` gets the least, "
-            f"{_named(first.best)} ({_cells(first)}){between}. Without a defense it gets {_named(undefended.best)}."
+            f"Of the other defenses `{first.column}` leaves the least to the best of the paper's attackers, "
+            f"{_published(first)}{between}. Without a defense it gets {_named(undefended.published)}."
         ]
 
     def _believers_line(self) -> list[str]:
@@ -287,8 +288,14 @@ def _count(one: BoardRow) -> str:
     return "all of them run" if count == len(PAPERS_CELLS) else f"{count} of the {len(PAPERS_CELLS)} run so far"
 
 
-def _cells(one: BoardRow) -> str:
-    return "all its cells run" if one.complete else f"{one.run} of {one.run + len(one.missing)} cells run so far"
+def _published(one: BoardRow) -> str:
+    """The best of the paper's attackers on a defense, and how many were run, if not all."""
+    some = one.published is not None and one.published.count < len(PAPERS_CELLS)
+    return _named(one.published) + (f" ({_count(one)})" if some else "")
+
+
+def _accuracy(best: Best | None) -> float:
+    return 0.0 if best is None else best.entry.mean or 0.0
 
 
 def _percent(value: float | None) -> str:

@@ -37,7 +37,16 @@ def test_the_story_has_three_to_six_sentences_and_every_figure_of_the_board_is_i
     lines = whole.story().splitlines()
     assert 3 <= len(lines) <= 6
     rivals = [one for one in whole.board.standings if one.column not in ("none", "queen-sentinel")]
-    assert f"the best thief behind `{rivals[0].column}` gets the least, {rivals[0].stolen:.1%}" in lines[3]
+    least, *_, most = sorted(rivals, key=lambda one: one.published.entry.mean)
+    assert f"`{least.column}` leaves the least to the best of the paper's attackers, " in lines[3]
+    assert f"{least.published.entry.mean:.1%} ({least.published.query}" in lines[3]
+    assert f"`{most.column}` the most, {most.published.entry.mean:.1%}" in lines[3]
+
+
+def test_rivals_are_compared_by_what_all_of_them_met(whole, only):
+    """More attackers on one of them must not make it look worse than the others."""
+    twelve = only(lambda r: (r["query"], r["attack"]) in PAPERS_CELLS)
+    assert twelve.story().splitlines()[3] in whole.story()
 
 
 def test_the_best_thief_who_owns_nothing_of_the_victims_is_named(whole):
@@ -72,10 +81,9 @@ def test_the_headline_has_a_row_for_every_column_and_explains_its_marks(whole):
 
 def test_a_partial_column_is_never_called_the_strongest_without_saying_so(only):
     some = only(lambda r: r["column"] in ("none", "label_only", "modelguard_w") and r["query"] == "knockoff")
-    first = some.board.standings[0]
-    assert not first.complete
-    [line] = [line for line in some.story().splitlines() if "gets the least" in line]
-    assert f"{first.run} of {first.run + len(first.missing)} cells run so far" in line
+    assert all(one.published.count == 7 for one in some.board.standings)
+    [line] = [line for line in some.story().splitlines() if "leaves the least" in line]
+    assert line.count("7 of the 12 run so far") == 2
 
 
 @pytest.mark.parametrize("missing", ["queen-sentinel", "none", "modelguard_w"])

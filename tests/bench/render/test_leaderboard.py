@@ -139,6 +139,17 @@ def test_a_column_without_a_thief_comes_last_with_dashes():
     assert "| mine | - | - | - |" in leaderboard_markdown(board)
 
 
+def test_defenses_that_met_far_fewer_attackers_are_named():
+    attacks = ("direct", "label_only", "ddae", "pbayes")
+    results = [result("none", attack) for attack in attacks] + [result("mad", attack) for attack in attacks[:3]]
+    assert make_leaderboard(results, [], {}).less_tried == []
+    board = make_leaderboard([*results, result("emdp")], [], {})
+    assert board.less_tried == ["emdp"]
+    assert "Fewer attackers were run against emdp" in leaderboard_markdown(board)
+    planned = [("emdp", "knockoff", attack, 0) for attack in attacks]
+    assert make_leaderboard([*results, result("emdp")], planned, {}).less_tried == []  # named as not run yet
+
+
 def test_two_protectees_are_refused():
     with pytest.raises(OptionError, match=r"of one protectee, got results of \['a', 'b'\]"):
         make_leaderboard([result(protectee="a"), result(protectee="b")], [], {})

@@ -30,6 +30,7 @@ PAPERS_CELLS = (
     *(("knockoff", attack) for attack in ("direct", "label_only", "s4l", "smoothing", "ddae", "ddae_plus", "pbayes")),
     *(("jbda_tr", attack) for attack in BOTH),
 )
+FAR_FEWER = 0.75  # of the attackers on another defense
 FARTHEST = 2.0  # that two vectors of probabilities can be apart (L1)
 RANDOM = "knockoff"  # the usual way to ask
 DASH = "-"
@@ -61,8 +62,8 @@ class BoardRow:
     `best` is over all attackers but those who own the victim's encoder, `published` over those of `PAPERS_CELLS`, and
     `encoder` over the owners. `l1` and `refused` are what one benign client meets who sends the whole test set,
     `honest` the honest answers that a direct thief with random images collects, `time` that of a query as a multiple
-    of the undefended one. `missing` are the cells that the spec plans and nobody has run, `untried` those of them whose
-    attack was run with no other seed either.
+    of the undefended one. `attackers` counts the ways to steal that were tried, `run` the cells. `missing` are the
+    cells that the spec plans and nobody has run, `untried` those of them whose attack was run with no other seed.
     """
 
     column: str
@@ -75,6 +76,7 @@ class BoardRow:
     refused: float | None
     honest: float | None
     time: float | None
+    attackers: int
     run: int
     missing: tuple[tuple[str, str, int], ...]
     untried: tuple[tuple[str, str, int], ...]
@@ -104,6 +106,12 @@ class Leaderboard:
     def find(self, column: str) -> BoardRow | None:
         """The defense of this name, if it was run."""
         return next((standing for standing in self.standings if standing.column == column), None)
+
+    @property
+    def less_tried(self) -> list[str]:
+        """The defenses that are to meet far fewer attackers than others did."""
+        most = max((one.attackers for one in self.standings), default=0)
+        return [one.column for one in self.standings if one.complete and one.attackers < FAR_FEWER * most]
 
 
 def make_leaderboard(results: Sequence[Result], planned: Iterable[Planned], time: Mapping[str, float]) -> Leaderboard:
@@ -143,6 +151,7 @@ def _standing(results: Sequence[Result], planned: Sequence[Planned], time: float
         refused=_mean(utility["one_client"].get("refused") for utility in clients),
         honest=_mean(_honest_answers(r) for r in direct),
         time=time,
+        attackers=len(tried),
         run=len(done),
         missing=missing,
         untried=tuple(cell for cell in missing if cell[:2] not in tried),
@@ -218,6 +227,7 @@ def _notes(board: Leaderboard) -> list[str]:
         "rounds) `direct` gets with `knockoff`; a changed answer can still give the label away. Time: of one query, "
         "where the undefended victim takes 1, if it was measured with the settings of this row.",
     ]
+    notes += fairness_note(board)
     beyond = [one.column for one in board.standings if one.l1 is not None and one.l1 > FARTHEST]
     if beyond:
         notes.append(
@@ -244,6 +254,16 @@ def _notes(board: Leaderboard) -> list[str]:
     if board.not_run:
         notes.append(f"Not run yet at all: {', '.join(board.not_run)}.")
     return notes
+
+
+def fairness_note(board: Leaderboard) -> list[str]:
+    """That the best thieves of some defenses come out of fewer attackers, if it is so."""
+    if not board.less_tried:
+        return []
+    return [
+        f"Fewer attackers were run against {', '.join(board.less_tried)}, most of them the paper's: compare these "
+        "defenses with the others by the best of the paper's twelve."
+    ]
 
 
 def name_cells(cells: Iterable[tuple[str, str, int]]) -> str:

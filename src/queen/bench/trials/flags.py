@@ -74,9 +74,7 @@ def flag_thief(thief: Mapping[str, Any], label_right: float, label_kept: float, 
     elif should_learn(label_right, protectee) and is_at_chance(thief, protectee):
         flags.append(AT_CHANCE)
     if label_right < (1 - LOST) * label_kept:
-        flags.append(
-            f"{LOST_LABELS} ({label_kept:.2%} of the answers had them, {label_right:.2%} have now)"
-        )
+        flags.append(f"{LOST_LABELS} ({label_kept:.2%} of the answers had them, {label_right:.2%} have now)")
     return flags
 
 
