@@ -69,7 +69,7 @@ def _train_with_retries(
     """Before a failed training counts as a defense's success, the thief gets two more chances.
 
     It failed if it is NaN, collapsed to one class, or is at chance though it should learn. Then it is trained again
-    with a tenth of the rate, and at last for longer.
+    with a tenth of the rate, and at last for longer; answers that are no probabilities are made some before.
     """
 
     def has_failed(thief: Mapping[str, Any]) -> bool:
