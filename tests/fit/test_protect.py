@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from queen import protect
 from queen.core.certify import records_bound
-from queen.core.mapping import MapRecipe
+from queen.core.mapping import MapRecipe, train_map
 from queen.errors import (
     CalibrationError,
     DtypeError,
@@ -31,6 +31,7 @@ from queen.errors import (
     TooFewClassesError,
 )
 from queen.fit import shadows as shadows_module
+from queen.fit.protect import SMALL_BATCH
 from queen.fit.shadows import ShadowRecipe
 from queen.options import SENTINEL_LIMITS, Limits, Sentinel
 from queen.recipe import Recipe
@@ -81,6 +82,25 @@ def test_the_seed_decides_everything(shadows):
         torch.manual_seed(world)
         ids.append(fit(data, model, shadows=shadows, seed=seed).bundle.identity)
     assert ids[0] == ids[1] != ids[2]
+
+
+@pytest.mark.parametrize(("batch", "threads"), [(None, 1), (SMALL_BATCH, 1), (SMALL_BATCH + 1, 2)])
+def test_small_steps_run_on_one_thread_and_large_ones_on_all(monkeypatch, batch, threads):
+    """On a busy machine every step of several threads waits for one that does not run."""
+    found = []
+
+    def watched(*arguments):
+        found.append(torch.get_num_threads())
+        return train_map(*arguments)
+
+    monkeypatch.setattr("queen.fit.protect.train_map", watched)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        fit(mapping=MapRecipe(epochs=1, batch=batch))
+        assert (found, torch.get_num_threads()) == ([threads], 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("data", [train_set(), TensorDataset(*train_set())], ids=["tensors", "a Dataset"])

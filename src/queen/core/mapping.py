@@ -34,6 +34,10 @@ class MapRecipe:
     loss: LossForm = "out"
     normalize: bool = False
 
+    def batch_for(self, classes: int) -> int:
+        """How many images make a batch where there are so many classes."""
+        return self.batch or max(128, 12 * classes)
+
 
 class MappingNet(nn.Module):
     """Four fully connected layers, D -> 256 -> 128 -> 64 -> 2.
@@ -119,8 +123,7 @@ def train_map(
     net.to(features.device)
     optimiser = torch.optim.SGD(net.parameters(), lr=recipe.lr, momentum=recipe.momentum)
     schedule = torch.optim.lr_scheduler.StepLR(optimiser, recipe.halve_every, 0.5)
-    batch = recipe.batch or max(128, 12 * int(labels.max() + 1))
-    batches = max(1, round(len(features) / batch))
+    batches = max(1, round(len(features) / recipe.batch_for(int(labels.max() + 1))))
     for _ in range(recipe.epochs):
         order = torch.randperm(len(features), generator=generator).to(features.device)
         for rows in order.tensor_split(batches):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 from warnings import warn
@@ -48,7 +49,12 @@ from queen.price.measure import Pricing
 from queen.price.stored import bundle_price_lines
 from queen.progress import Progress
 from queen.sentinel.scores import Reference, make_reference
+from queen.training import one_thread
 from queen.types import Inputs
+
+# Images: such batches gain next to nothing by several threads, and lose very much where other programs use the cores:
+# each of very many small steps then waits for a thread that does not run.
+SMALL_BATCH = 512
 
 PAPER_ONLY = (
     "there are no calibration images, so the policy is 'paper', which accuses nobody: give images that did not train "
@@ -237,7 +243,8 @@ def _reference(outputs: ModelOutputs, generator: torch.Generator, rows: int = 20
 def _fit_map(outputs: ModelOutputs, recipe: MapRecipe, generator: torch.Generator, show: Progress) -> MappingNet:
     if recipe.loss not in ("out", "in"):
         raise OptionError(f"no contrastive loss '{recipe.loss}'; known: out, in")
-    with show.timed("map"), show.bar("map", recipe.epochs) as advance:
+    small = recipe.batch_for(outputs.logits.shape[1]) <= SMALL_BATCH
+    with show.timed("map"), show.bar("map", recipe.epochs) as advance, one_thread() if small else nullcontext():
         return train_map(outputs.features, outputs.labels, recipe, generator, advance)
 
 
