@@ -8,6 +8,7 @@ import torch
 from queen import calibrate
 from queen.errors import DtypeError, EmptyBatchError, RangeError, ShapeError
 from queen.fit.foreign import MOST, Sample, noise, shuffle_patches
+from queen.guard import Guard
 from queen.sentinel.scores import all_scores
 from tests.support.guards import fitted, held_out, images
 
@@ -103,3 +104,47 @@ def test_foreign_images_must_fit_the_model(broken, error):
     x = images(held_out()[0])
     with pytest.raises(error):
         calibrate(fitted("network"), x, foreign=broken(x), progress=False)
+
+
+def watching(data) -> Guard:
+    """A guard with the sentinel, calibrated on held-out images."""
+    accusing = calibrate(fitted("network"), data, progress=False).with_options(policy="sentinel")
+    return calibrate(accusing, data, progress=False)
+
+
+def takes_for_its_own(monkeypatch, *makers: str) -> None:
+    """Make a guard blind to these kinds of foreign images: they are images of its own."""
+    for maker in makers:
+        monkeypatch.setattr(f"queen.fit.foreign.{maker}", lambda x, generator: x)
+
+
+@pytest.mark.parametrize(
+    ("maker", "kind"), [("noise", "noise"), ("shuffle_patches", "shuffled patches")], ids=["noise", "patches"]
+)
+def test_a_guard_that_is_blind_to_one_kind_of_foreign_images_says_to_which(monkeypatch, maker, kind):
+    x = images(held_out()[0])
+    plain = watching(x)
+    assert plain.bundle.blind_spot() is None
+    takes_for_its_own(monkeypatch, maker)
+    blind = watching(x)
+    assert f"those who send {kind} " in blind.bundle.blind_spot()
+    assert f"calibration: {blind.bundle.blind_spot()}" in blind.report["warnings"]
+    assert blind.bundle.weakness() is None  # the other kind is caught
+    assert blind.with_options(policy="paper").bundle.blind_spot() is None
+
+
+def test_a_guard_that_is_blind_to_all_kinds_has_no_blind_spot_but_is_weak(monkeypatch):
+    takes_for_its_own(monkeypatch, "noise", "shuffle_patches")
+    blind = watching(images(held_out()[0]))
+    assert blind.bundle.blind_spot() is None
+    assert "0% of such thieves" in blind.bundle.weakness()
+
+
+def test_kinds_are_split_where_they_meet():
+    found = calibrate(fitted("network"), images(held_out()[0]), progress=False).bundle.calibration.foreign
+    first, second = found.split()
+    assert (first.name, second.name) == ("noise", "shuffled patches")
+    assert torch.equal(torch.cat([first.scores, second.scores]), found.scores)
+    assert torch.equal(torch.cat([first.labels, second.labels]), found.labels)
+    [whole] = first.split()
+    assert torch.equal(whole.scores, first.scores)

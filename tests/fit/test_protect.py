@@ -523,6 +523,16 @@ def test_a_sentinel_that_catches_nobody_is_refused_unless_it_is_asked_for():
     assert fit(**options | {"policy": "paper"}).bundle.weakness() is None  # which accuses nobody anyway
 
 
+def test_a_sentinel_that_is_blind_to_noise_alone_is_given_with_a_warning(monkeypatch):
+    monkeypatch.setattr("queen.fit.foreign.noise", lambda x, generator: x)  # noise is like images, to this model
+    (x, y), held = train_set(), images(held_out()[0])
+    options = {"policy": "sentinel", "calibration": held}
+    with pytest.warns(ProtectionWarning, match=r"got one that catches \d+% of those who send noise") as caught:
+        guard = fit((images(x), y), trained("cnn"), **options)
+    assert caught[0].filename == __file__
+    assert any("those who send noise" in line for line in guard.report["warnings"])
+
+
 def test_foreign_images_of_ones_own_tell_how_soon_they_are_caught():
     x, _ = held_out()
     odd = fit(policy="sentinel", calibration=x, foreign=1 - x)

@@ -36,6 +36,8 @@ NO_CALIBRATION = (
 SHORTCUTS = ("alpha", "on_alarm", "on_spent", "after_alarm", "digits", "groups")
 OPTIONS = ("policy", "observe", "limits", "keep_label", "draw", "input_range", "sentinel", *SHORTCUTS)
 
+HALF = 0.5  # of the thieves with one kind of foreign images
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -160,6 +162,20 @@ class Bundle:
             f"expected a sentinel that catches plain foreign queries ({self.calibration.foreign.name}) within "
             f"{LONGEST:,}, got one that catches {plain['caught']:.0%} of such thieves{where}: calibrate it on more "
             f"images, or with a smaller margin or other scores{remedy}"
+        )
+
+    def blind_spot(self) -> str | None:
+        """Which kind of foreign images passes the sentinel, where it catches thieves with another kind."""
+        if self.policy != "sentinel" or self.calibration is None:
+            return None
+        caught = self.calibration.caught_by_kind(self.sentinel)
+        worst, best = min(caught, key=caught.__getitem__, default=""), max(caught.values(), default=0.0)
+        if not caught or caught[worst] >= HALF or best < HALF:
+            return None
+        return (
+            f"expected a sentinel that catches thieves with every kind of foreign images, got one that catches "
+            f"{caught[worst]:.0%} of those who send {worst} within {LONGEST:,} queries (of others: {best:.0%}): to the "
+            f"model {worst} is like its own images, so train it longer, or on such outliers too, or use other scores"
         )
 
     @cached_property

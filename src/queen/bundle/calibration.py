@@ -16,12 +16,13 @@ from queen.errors import CalibrationError
 from queen.options import SCORES, Sentinel
 from queen.sentinel.bets import Betting, Test
 from queen.sentinel.conditions import CLEAN
-from queen.sentinel.power import COVERS, AlarmAfter, Samples, alarm_after
+from queen.sentinel.power import COVERS, PLAIN, AlarmAfter, Samples, alarm_after
 from queen.sentinel.ranks import Ranking
 
 EVIDENCE_VERSION = 2  # of the test's arithmetic, part of its identity
-# Foreign images where there are no others: the first half is noise, the second shuffled patches.
-MADE = "noise and shuffled patches"
+# Foreign images where there are no others: the first half is of one kind, the second of the other.
+KINDS = ("noise", "shuffled patches")
+MADE = " and ".join(KINDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,21 @@ class Foreign:
     @property
     def kinds(self) -> int:
         """Of how many kinds they are, one after the other and equally many of each; a thief sends one kind."""
-        return 2 if self.name == MADE else 1
+        return len(KINDS) if self.name == MADE else 1
+
+    def split(self) -> list[Foreign]:
+        """Those of each kind by themselves."""
+        names, size = KINDS if self.name == MADE else (self.name,), len(self.labels) // self.kinds
+        parts = (slice(start, start + size) for start in range(0, self.kinds * size, size))
+        return [
+            Foreign(
+                name=name,
+                labels=self.labels[part],
+                scores=self.scores[part],
+                pictures=None if self.pictures is None else self.pictures[part],
+            )
+            for name, part in zip(names, parts, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +131,12 @@ class Calibration:
         if self.foreign.pictures is not None:
             foreign = replace(foreign, pictures=self.foreign.pictures.cpu().numpy())
         return alarm_after(self.betting(settings), self.test(settings), images, foreign, covers=covers, number=number)
+
+    def caught_by_kind(self, settings: Sentinel, *, number: int = 1) -> dict[str, float]:
+        """The share of thieves who would be caught, by the kind of foreign images that they send, without cover."""
+        kinds = self.foreign.split() if self.foreign else []
+        times = {one.name: replace(self, foreign=one).alarm_after(settings, [PLAIN], number=number) for one in kinds}
+        return {name: time[PLAIN]["caught"] or 0.0 for name, time in times.items()}
 
     def test(self, settings: Sentinel) -> Test:
         """The test that these images and settings make."""

@@ -79,7 +79,7 @@ def calibrate(
         bundle = calibrate_bundle(
             guard.bundle, data, show, foreign=foreign, conditions=names, account=account, set_bar=set_bar, seed=seed
         )
-    if weakness := bundle.weakness():
+    if weakness := bundle.weakness() or bundle.blind_spot():
         bundle.report["warnings"].append(f"calibration: {weakness}")
     show.say(Report(**bundle.report).lines())
     return guard.with_bundle(bundle)
