@@ -14,6 +14,8 @@ from queen.bench.plan import minutes_taken, plan_phases
 from queen.bench.render.comparison import SHARE_MARGIN, Paper, accuracy_markdown, share_markdown, summary_markdown
 from queen.bench.render.leaderboard import (
     PAPERS_CELLS,
+    TAKEN,
+    TAKEN_MEANS,
     Best,
     BoardRow,
     Leaderboard,
@@ -34,6 +36,8 @@ PAPERS, ACCUSED = ROOT / "results/paper", ROOT / "results/accused"
 PAPER_OF = {"cifar10": "cifar10", "cifar100": "cifar100", "cub200-64": "cub200", "caltech101-64": "caltech256"}
 TIMED = "cifar10"  # whose columns' times were measured
 OWN = "queen-sentinel"
+MEANINGS = {**EXPLAINED, TAKEN: TAKEN_MEANS}  # of the marks
+NEARLY = 0.98  # of the labels are right
 WEAKER = 0.05  # by how much a direct thief must fall short of the best one to be named
 WORDS = {
     "vgg16_bn": "VGG16-BN",
@@ -70,8 +74,8 @@ class Rerun:
         rows = [
             (
                 one.column + ("" if one.complete else " (not all run)"),
-                "-" if one.published is None else one.published.entry.text(),
-                "-" if one.best is None else one.best.entry.text(),
+                _marked(one.published),
+                _marked(one.best),
                 one.one_client.text(),
                 "-" if one.l1 is None else f"{one.l1:.3f}",
             )
@@ -80,7 +84,8 @@ class Rerun:
         own = self.board.find(OWN)
         lines = [] if own is None else [self._own_line(own), *self._foreign_line(), self._price_line(own)]
         lines += fairness_note(self.board)
-        lines += [f"{mark} {EXPLAINED[mark]}" for mark in MARKS.values() if mark in "".join(lines)]
+        text = f"{markdown_table(header, rows)}\n{''.join(lines)}"
+        lines += [f"{mark} {meaning}" for mark, meaning in MEANINGS.items() if mark in text]
         return f"{markdown_table(header, rows)}\n{markdown_list(lines)}"
 
     def leaderboard_picture(self) -> bytes:
@@ -126,6 +131,13 @@ class Rerun:
         ]
         header = ("query", "attack", "queries", "answered", "sent after the alarm", "thief")
         notes = [f"{mark} {EXPLAINED[mark]}" for mark in MARKS.values() if any(mark in row[1] for row in rows)]
+        first = [own[0]["thief"] for own in cells.values()]
+        different = {(thief["accuracy"], thief["agreement"]) for thief in first}
+        if len(different) < len(first):
+            notes.append(
+                "Many attackers begin with the same images, and hold the same few answers when the alarm comes: the "
+                f"{len(first)} rows are {len(different)} different thieves, compared by one seed."
+            )
         return f"{markdown_table(header, rows)}\n{markdown_list(notes)}"
 
     def scope_line(self) -> str:
@@ -217,11 +229,13 @@ class Rerun:
         ranked = sorted((one for one in rivals if one.published), key=lambda one: _accuracy(one.published))
         if not ranked or undefended is None or undefended.published is None:
             return []
-        first, last = ranked[0], ranked[-1]
-        between = "" if first is last else f", and `{last.column}` the most, {_published(last)}"
+        least, most = (f"{_percent(_accuracy(one.published))} (`{one.column}`)" for one in (ranked[0], ranked[-1]))
+        between = f"{least} to {most}" if len(ranked) > 1 else least
+        some = [one for one in [*ranked, undefended] if one.published and one.published.count < len(PAPERS_CELLS)]
+        lacking = f" Of {', '.join(f'`{one.column}`' for one in some)} not all of them were run yet." if some else ""
         return [
-            f"Of the other defenses `{first.column}` leaves the least to the best of the paper's attackers, "
-            f"{_published(first)}{between}. Without a defense it gets {_named(undefended.published)}."
+            f"The other defenses leave {between} to the best of the paper's attackers. Without a defense it gets "
+            f"{_named(undefended.published)}. One run can differ by as much, so this does not rank them.{lacking}"
         ]
 
     def _believers_line(self) -> list[str]:
@@ -232,20 +246,46 @@ class Rerun:
                 r for r in self.results if (r["column"], r["query"], r["attack"]) == (one.column, "knockoff", "direct")
             ]
             direct = make_entry(here).mean
-            if direct is not None and one.stolen is not None and one.stolen - direct > WEAKER:
-                found.append(f"{direct:.1%} and {one.stolen:.1%} behind `{one.column}`")
+            if direct is not None and one.published and _accuracy(one.published) - direct > WEAKER:
+                found.append(f"{direct:.1%} and {_accuracy(one.published):.1%} behind `{one.column}`")
         if not found:
             return []
-        told = "A thief that believes every answer (`direct`) says little about a defense. It and the best thief get"
-        return [f"{told} {'; '.join(found)}."]
+        told = (
+            "A thief that believes every answer (`direct`) says little about a defense. It and the best of the paper's"
+        )
+        return [f"{told} get {'; '.join(found)}."]
 
     def _caution_line(self) -> str:
-        text = "Each figure is of one run: it may differ by a point with `knockoff`, and by several with `jbda_tr`."
-        if len({r["seed"] for r in self.results}) > 1:
-            text = "Figures are means over seeds; the full table below has their spread."
+        """How many figures are of one run, and what that means."""
+        seeds: dict[tuple[str, str, str], int] = {}
+        for r in self.results:
+            cell = (r["column"], r["query"], r["attack"])
+            seeds[cell] = seeds.get(cell, 0) + 1
+        several = sum(count > 1 for count in seeds.values())
+        which = f"{several} of the {len(seeds)} figures are means over seeds and show their spread (±); all others are"
+        text = (
+            f"{which if several else 'Each figure is'} of one run. It may differ by one or two points with `knockoff`, "
+            f"and by many with `jbda_tr`{self._spread_of_labels()}."
+        )
         if not any(r["attack"] in ATTACKS and ATTACKS[r["attack"]].adaptive for r in self.results):
             text += f" Attackers made against our own policies were not run here. {_adaptive_line()}"
         return text
+
+    def _spread_of_labels(self) -> str:
+        """How far thieves of the same kind are apart who believe nearly the same labels."""
+        found = [
+            r["thief"]["accuracy"]
+            for r in self.results
+            if (r["query"], r["attack"], r["seed"]) == ("jbda_tr", "label_only", 0)
+            and r["believed"]["label_right"] >= NEARLY
+            and r["queries"]["answered"] == r["queries"]["sent"]
+        ]
+        if len(found) < 2:
+            return ""
+        return (
+            f": {len(found)} thieves who took the labels alone, at least {NEARLY:.0%} of them right, have "
+            f"{min(found):.1%} to {max(found):.1%}"
+        )
 
 
 @cache
@@ -288,10 +328,9 @@ def _count(one: BoardRow) -> str:
     return "all of them run" if count == len(PAPERS_CELLS) else f"{count} of the {len(PAPERS_CELLS)} run so far"
 
 
-def _published(one: BoardRow) -> str:
-    """The best of the paper's attackers on a defense, and how many were run, if not all."""
-    some = one.published is not None and one.published.count < len(PAPERS_CELLS)
-    return _named(one.published) + (f" ({_count(one)})" if some else "")
+def _marked(best: Best | None) -> str:
+    """The accuracy of a thief, with the marks of what it knows or takes."""
+    return "-" if best is None else best.entry.text() + "".join(mark for mark in MEANINGS if mark in best.attack)
 
 
 def _accuracy(best: Best | None) -> float:

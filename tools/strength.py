@@ -152,8 +152,8 @@ def radius_table() -> str:
 
 
 def by_cell(folder: Path) -> dict[tuple[str, str, str], Result]:
-    """The results of a folder by defense, query strategy and attack."""
-    return {(r["column"], r["query"], r["attack"]): r for r in read_results(folder)}
+    """The results of a folder with the first seed, the only one that all cells have, by defense, query and attack."""
+    return {(r["column"], r["query"], r["attack"]): r for r in read_results(folder) if r["seed"] == 0}
 
 
 def _labels(result: Result) -> str:

@@ -71,6 +71,15 @@ def test_honest_answers_are_kept_however_they_are_rounded(decimals):
     assert torch.equal(kept.x, transcript.x[:40])
 
 
+def test_of_bare_labels_the_right_ones_are_kept():
+    transcript, known = asked(60), knowledge()
+    answers = nn.functional.one_hot(transcript.answers.argmax(1), 10).float()
+    answers[40:] = answers[40:].roll(1, 1)
+    kept = cleaning.keep_honest(transcript.with_answers(answers), known, seed())
+    assert torch.equal(kept.x, transcript.x[:40])
+    assert torch.equal(kept.answers, answers[:40])
+
+
 def test_where_the_accused_are_refused_all_answers_are_kept():
     transcript = asked(12)
     kept = cleaning.keep_honest(transcript.with_answers(rounded(transcript.answers, 3)), knowledge(), seed())

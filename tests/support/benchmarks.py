@@ -101,7 +101,8 @@ def result(
         "attack": attack,
         "seed": seed,
         "knows": list(knows),
-        "queries": {"budget": 300},
+        "queries": {"budget": 300, "sent": 300, "answered": 300},
+        "answers": {"label_kept": 0.5},
         "utility": {
             "one_client": {"accuracy": benign - 0.05},
             "many_clients": {"accuracy": benign},

@@ -38,9 +38,8 @@ def test_the_story_has_three_to_six_sentences_and_every_figure_of_the_board_is_i
     assert 3 <= len(lines) <= 6
     rivals = [one for one in whole.board.standings if one.column not in ("none", "queen-sentinel")]
     least, *_, most = sorted(rivals, key=lambda one: one.published.entry.mean)
-    assert f"`{least.column}` leaves the least to the best of the paper's attackers, " in lines[3]
-    assert f"{least.published.entry.mean:.1%} ({least.published.query}" in lines[3]
-    assert f"`{most.column}` the most, {most.published.entry.mean:.1%}" in lines[3]
+    least, most = (f"{one.published.entry.mean:.1%} (`{one.column}`)" for one in (least, most))
+    assert f"leave {least} to {most} to the best of the paper's attackers" in lines[3]
 
 
 def test_rivals_are_compared_by_what_all_of_them_met(whole, only):
@@ -82,8 +81,24 @@ def test_the_headline_has_a_row_for_every_column_and_explains_its_marks(whole):
 def test_a_partial_column_is_never_called_the_strongest_without_saying_so(only):
     some = only(lambda r: r["column"] in ("none", "label_only", "modelguard_w") and r["query"] == "knockoff")
     assert all(one.published.count == 7 for one in some.board.standings)
-    [line] = [line for line in some.story().splitlines() if "leaves the least" in line]
-    assert line.count("7 of the 12 run so far") == 2
+    [line] = [line for line in some.story().splitlines() if "The other defenses leave" in line]
+    assert "Of `label_only`, `modelguard_w`, `none` not all of them were run yet" in line
+    assert "not all of them" not in some.story().replace(line, "")
+
+
+def test_a_figure_of_one_run_is_never_called_a_mean(whole, only):
+    counts: dict[tuple[str, str, str], int] = {}
+    for r in whole.results:
+        counts[r["column"], r["query"], r["attack"]] = counts.get((r["column"], r["query"], r["attack"]), 0) + 1
+    several = sum(count > 1 for count in counts.values())
+    assert f"- {several} of the {len(counts)} figures are means over seeds" in whole.story()
+    assert "- Each figure is of one run." in only(lambda r: r["seed"] == 0).story()
+
+
+def test_equal_thieves_behind_the_sentinel_are_counted_once(whole):
+    own = [r for r in whole.results if r["column"] == "queen-sentinel" and r["seed"] == 0]
+    thieves = {(r["thief"]["accuracy"], r["thief"]["agreement"]) for r in own}
+    assert f"the {len(own)} rows are {len(thieves)} different thieves" in whole.sentinel_table()
 
 
 @pytest.mark.parametrize("missing", ["queen-sentinel", "none", "modelguard_w"])

@@ -20,8 +20,14 @@ def test_the_table_holds_what_was_measured_and_leaves_out_what_was_not():
         "victim_accuracy": 0.957,
         "chance": 0.1,
     }
-    accused = [{"attack": "direct", "thief": {"accuracy": share}, "queries": {"sent": 2000}} for share in (0.1, 0.2)]
-    text = remaining_markdown(demo, accused)
+    asked = {"sent": 1990, "budget": 2000}
+    columns = {"queen-sentinel": (0.1, 0.2), "none": (0.9,)}
+    matrix = [
+        {"column": name, "query": "knockoff", "attack": "direct", "thief": {"accuracy": share}, "queries": asked}
+        for name, shares in columns.items()
+        for share in shares
+    ]
+    text = remaining_markdown(demo, matrix)
     assert f"| `direct` | {THIEVES['direct']} | 15 | 70.0% | 25.0% | 15.0% |" in text
     assert f"| `cover_3` | {THIEVES['cover_3']} | 433 |  | 90.0% |  |" in text
     assert f"| `greybox_head` | {THIEVES['greybox_head']} |  |  |  |  |" in text

@@ -51,9 +51,47 @@ def test_the_best_thief_is_the_maximum_over_all_attacks_but_owners_of_the_encode
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_defense_that_leaves_least_comes_first(seed):
-    stolen = [one.stolen for one in make_leaderboard(random_results(seed), [], {}).standings]
+def test_the_defense_that_leaves_least_to_the_papers_attackers_comes_first(seed):
+    stolen = [one.published.entry.mean for one in make_leaderboard(random_results(seed), [], {}).standings]
     assert stolen == sorted(stolen)
+
+
+def bare_and_other(kept: float, **more):
+    """Bare labels, where more attackers were tried, and a defense with this share of right labels."""
+    bare = [
+        result("label_only", "direct", accuracy=0.7),
+        result("label_only", "cover_1", accuracy=0.8, knows=("benign",)),
+        result("label_only", "greybox_head", accuracy=0.9, knows=("encoder",)),
+    ]
+    return [*bare, result("mad", "direct", accuracy=0.3, answers={"label_kept": kept}, **more)]
+
+
+def test_who_keeps_labels_leaves_at_least_what_bare_labels_leave():
+    board = make_leaderboard(bare_and_other(0.9995), [], {})
+    mad, text = board.find("mad"), leaderboard_markdown(board)
+    assert (mad.best.attack, mad.best.entry.mean) == ("cover_1†¶", 0.8)
+    assert (mad.encoder.attack, mad.encoder.entry.mean) == ("greybox_head‡¶", 0.9)
+    assert (mad.published.attack, mad.published.entry.mean) == ("direct", 0.3)
+    assert "- ¶ takes only the labels" in text
+    assert "¶" not in board.find("label_only").best.attack
+
+
+@pytest.mark.parametrize(
+    ("kept", "more"),
+    [(0.9985, {}), (1.0, {"queries": {"budget": 300, "sent": 300, "answered": 20}})],
+    ids=["wrong labels", "refusals"],
+)
+def test_bare_labels_say_nothing_of_a_defense_that_changes_labels_or_refuses(kept, more):
+    board = make_leaderboard(bare_and_other(kept, **more), [], {})
+    assert board.find("mad").stolen == 0.3
+    assert board.find("mad").encoder is None
+    assert "¶" not in leaderboard_markdown(board)
+
+
+def test_a_thief_who_uses_more_than_labels_keeps_its_place():
+    better = result("mad", "cover_1", accuracy=0.85, knows=("benign",), answers={"label_kept": 1.0})
+    board = make_leaderboard([*bare_and_other(1.0), better], [], {})
+    assert (board.find("mad").best.attack, board.find("mad").stolen) == ("cover_1†", 0.85)
 
 
 def test_the_order_of_results_does_not_matter():

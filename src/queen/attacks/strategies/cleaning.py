@@ -17,8 +17,9 @@ from queen.training import predict
 LOGITS_BELOW, LOGITS_ABOVE = -0.5, 1.5  # no rounded or perturbed probability is this far off
 EXPLAINED = 1e-5  # largest difference of an entry
 TIED = 0.05  # difference of the two largest entries
-# On a GPU an answer changes a little with the batch it is computed in.
-EQUAL: Mapping[str, float] = {"cpu": 1e-6, "cuda": 1e-4}
+# On a GPU an answer changes with the batch it is computed in: with reduced precision, by more than 1e-4 now and then. An
+# answer that is changed by less than a hundredth teaches as much as the honest one.
+EQUAL: Mapping[str, float] = {"cpu": 1e-6, "cuda": 1e-2}
 ROUNDED = 2  # units: rounding that keeps the sum and the label moves a number by less
 
 
@@ -57,9 +58,12 @@ def keep_agreed(transcript: Transcript, knowledge: Knowledge, generator: torch.G
 def keep_honest(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Keep only answers that equal the model's own, up to rounding: an attacker who knows at once that it was accused.
 
-    Where the accused are refused, all answers are honest, and everybody knows as much.
+    Of bare labels the right ones are kept. Where the accused are refused, all answers are honest, and everybody knows as
+    much.
     """
     clean = require(knowledge.clean, "clean")(transcript.x)
+    if rounding_unit(transcript.answers) == 1:
+        return _keep_rows(transcript, transcript.answers.argmax(1) == clean.argmax(1))
     allowed = EQUAL[clean.device.type] + rounding_error(transcript.answers)
     return _keep_rows(transcript, (transcript.answers - clean).abs().amax(1) <= allowed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from queen.attacks import ATTACKS, QUERIES
@@ -13,7 +13,6 @@ from queen.bench.render.table import (
     ENCODER,
     EXPLAINED,
     FLAG,
-    MARKS,
     Entry,
     knowledge_marks,
     make_entry,
@@ -29,6 +28,14 @@ BOTH = ("direct", "label_only", "ddae", "ddae_plus", "pbayes")
 PAPERS_CELLS = (
     *(("knockoff", attack) for attack in ("direct", "label_only", "s4l", "smoothing", "ddae", "ddae_plus", "pbayes")),
     *(("jbda_tr", attack) for attack in BOTH),
+)
+LABELS = "label_only"  # the column of bare labels
+AS_GIVEN = ("direct", "label_only")  # attacks that ask for each image once and look at the answer itself
+KEEPS = 0.999  # share of right labels from which on a thief may take nothing but them
+TAKEN = "¶"
+TAKEN_MEANS = (
+    f"takes only the labels, as on `{LABELS}`, where it was measured: at least {KEEPS:.1%} of this defense's answers "
+    "have the label of the model's own."
 )
 FAR_FEWER = 0.75  # of the attackers on another defense
 FARTHEST = 2.0  # that two vectors of probabilities can be apart (L1)
@@ -60,7 +67,8 @@ class BoardRow:
     """One defense. Shares are in 0..1; what was not measured is None.
 
     `best` is over all attackers but those who own the victim's encoder, `published` over those of `PAPERS_CELLS`, and
-    `encoder` over the owners. `l1` and `refused` are what one benign client meets who sends the whole test set,
+    `encoder` over the owners. Of a defense that keeps labels, the first and the last are at least what the same
+    attackers get from bare labels. `l1` and `refused` are what one benign client meets who sends the whole test set,
     `honest` the honest answers that a direct thief with random images collects, `time` that of a query as a multiple
     of the undefended one. `attackers` counts the ways to steal that were tried, `run` the cells. `missing` are the
     cells that the spec plans and nobody has run, `untried` those of them whose attack was run with no other seed.
@@ -96,7 +104,7 @@ class BoardRow:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """All defenses, the one that leaves least to its best thief first; `not_run` are planned ones without a result."""
+    """All defenses, the one that leaves least to the paper's attackers first; `not_run` has no result."""
 
     standings: tuple[BoardRow, ...]
     victim: float
@@ -109,9 +117,10 @@ class Leaderboard:
 
     @property
     def less_tried(self) -> list[str]:
-        """The defenses that are to meet far fewer attackers than others did."""
+        """The defenses that are to meet far fewer attackers than others did, and have no bound by bare labels."""
         most = max((one.attackers for one in self.standings), default=0)
-        return [one.column for one in self.standings if one.complete and one.attackers < FAR_FEWER * most]
+        few = [one for one in self.standings if one.complete and one.attackers < FAR_FEWER * most]
+        return [one.column for one in few if one.best is None or TAKEN not in one.best.attack]
 
 
 def make_leaderboard(results: Sequence[Result], planned: Iterable[Planned], time: Mapping[str, float]) -> Leaderboard:
@@ -121,30 +130,50 @@ def make_leaderboard(results: Sequence[Result], planned: Iterable[Planned], time
         raise OptionError(f"a leaderboard is of one protectee, got results of {sorted(names)}: read one of them")
     cells = list(planned)
     run = dict.fromkeys(r["column"] for r in results)
-    standings = [
-        _standing([r for r in results if r["column"] == column], [c for c in cells if c[0] == column], time.get(column))
-        for column in run
-    ]
+    bare = [r for r in results if r["column"] == LABELS]
+    standings = []
+    for column in run:
+        own = [r for r in results if r["column"] == column]
+        labels = bare if column != LABELS and keeps_labels(own) else []
+        standings.append(_standing(own, [cell for cell in cells if cell[0] == column], time.get(column), labels))
     return Leaderboard(
-        tuple(sorted(standings, key=lambda one: (float("inf") if one.stolen is None else one.stolen, one.column))),
+        tuple(sorted(standings, key=_rank)),
         statistics.mean({r["seed"]: r["protectee"]["accuracy"] for r in results}.values()),
         results[0]["protectee"]["chance"],
         tuple(dict.fromkeys(column for column, *_ in cells if column not in run)),
     )
 
 
-def _standing(results: Sequence[Result], planned: Sequence[Planned], time: float | None) -> BoardRow:
-    owners = [r for r in results if "encoder" in r["knows"]]
-    others = [r for r in results if "encoder" not in r["knows"]]
+def keeps_labels(results: Sequence[Result]) -> bool:
+    """Whether all queries were answered and nearly all answers have the label of the model's own, measured on one
+    column's attackers who look at each answer itself."""
+    plain = [r for r in results if r["attack"] in AS_GIVEN]
+    return bool(plain) and all(
+        r["answers"]["label_kept"] >= KEEPS and r["queries"]["answered"] == r["queries"]["sent"] for r in plain
+    )
+
+
+def _rank(one: BoardRow) -> tuple[float, str]:
+    """By the paper's attackers, whom all defenses met; where they were not run, by the best there is."""
+    best = one.published or one.best
+    return (float("inf") if best is None or best.entry.mean is None else best.entry.mean, one.column)
+
+
+def _standing(
+    results: Sequence[Result], planned: Sequence[Planned], time: float | None, labels: Sequence[Result]
+) -> BoardRow:
+    """One row; `labels` are results of bare labels, where a thief may take those alone."""
+    owners, others = _by_encoder(results)
+    label_owners, label_others = _by_encoder(labels)
     direct = [r for r in others if (r["query"], r["attack"]) == ("knockoff", "direct")]
     done = {(r["query"], r["attack"], r["seed"]) for r in results}
     tried, missing = {cell[:2] for cell in done}, tuple(cell[1:] for cell in planned if cell[1:] not in done)
     clients = {r["seed"]: r["utility"] for r in results}.values()
     return BoardRow(
         column=results[0]["column"],
-        best=_best(others),
+        best=_better(_best(others), _best(label_others)),
         published=_best([r for r in others if (r["query"], r["attack"]) in PAPERS_CELLS]),
-        encoder=_best(owners),
+        encoder=_better(_best(owners), _best(label_owners)),
         one_client=Entry(tuple(utility["one_client"]["accuracy"] for utility in clients)),
         many_clients=Entry(tuple(utility["many_clients"]["accuracy"] for utility in clients)),
         l1=_mean(utility["one_client"].get("l1") for utility in clients),
@@ -158,6 +187,19 @@ def _standing(results: Sequence[Result], planned: Sequence[Planned], time: float
         flagged=sum(bool(open_flags(r)) for r in results),
         explained=sum(bool(r["flags"]) and not open_flags(r) for r in results),
     )
+
+
+def _by_encoder(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
+    """Results of thieves who own the victim's encoder, and of the others."""
+    owners = [r for r in results if "encoder" in r["knows"]]
+    return owners, [r for r in results if "encoder" not in r["knows"]]
+
+
+def _better(own: Best | None, labels: Best | None) -> Best | None:
+    """The best thief on a defense, or the best one on bare labels if that is better; it is marked."""
+    if labels is None or (own is not None and (own.entry.mean or 0.0) >= (labels.entry.mean or 0.0)):
+        return own
+    return replace(labels, attack=labels.attack + TAKEN)
 
 
 def _best(results: Sequence[Result]) -> Best | None:
@@ -220,8 +262,9 @@ def _text(value: float | None, form: Callable[[float], str]) -> str:
 
 def _notes(board: Leaderboard) -> list[str]:
     notes = [
-        "Best thief: the highest accuracy of a copy in percent, over all attacks that were run. The best defense "
-        f"comes first. The victim has {board.victim:.1%}, always guessing one class {board.chance:.1%}.",
+        "Best thief: the highest accuracy of a copy in percent, over all attacks that were run. Rows are in the order "
+        "of the paper's attackers, whom all defenses met. "
+        f"The victim has {board.victim:.1%}, always guessing one class {board.chance:.1%}.",
         "One client sends the whole test set; a refused query counts as wrong. Distortion: the mean L1 distance from "
         "its answers to the victim's own. Honest answers leaked: how many unchanged answers (rounded, where the policy "
         "rounds) `direct` gets with `knockoff`; a changed answer can still give the label away. Time: of one query, "
@@ -234,7 +277,7 @@ def _notes(board: Leaderboard) -> list[str]:
             f"{', '.join(beyond)}: no two probability vectors are more than 2 apart; what this column answers are none."
         )
     shown = {letter for one in board.standings for best in (one.best, one.encoder) if best for letter in best.attack}
-    notes += [f"{mark} {EXPLAINED[mark]}" for mark in MARKS.values() if mark in shown]
+    notes += [f"{mark} {meaning}" for mark, meaning in {**EXPLAINED, TAKEN: TAKEN_MEANS}.items() if mark in shown]
     if ENCODER in shown:
         notes.append(
             "Thieves that own the victim's encoder have a column of their own: they start with most of the model."
