@@ -121,7 +121,7 @@ def plan_line() -> str:
     columns = ", ".join(f"`{name}`" for name in shown["columns"])
     minutes = f"{'' if plan['complete'] else 'at least '}{plan['minutes']:.0f} minutes"
     return (
-        f"For the paper's matrix on CIFAR-10 (thirteen columns, twelve attacks: {plan['cells']} cells) the plan says\n"
+        f"For thirteen of the matrix's columns and the paper's twelve attacks ({plan['cells']} cells) the plan says\n"
         f"{minutes} of one {shown['hardware']['device']}. Three columns run to show it ({columns}:\n"
         f"{shown['cells']} cells, {shown['jobs']} processes) took {shown['seconds'] / 60:.1f} minutes.\n"
     )

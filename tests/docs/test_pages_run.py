@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sqlite3
 from contextlib import closing
 
@@ -39,6 +40,13 @@ def here(tmp_path, monkeypatch):
 def test_the_python_of_every_page_is_run_somewhere():
     pages = {path.name for path in DOCS.rglob("*.md") if any(language == "python" for language, _ in blocks(path))}
     assert pages == set(SESSION) | set(ELSEWHERE)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{name}" for name in ELSEWHERE)])
+def test_python_that_other_tests_may_not_run_can_at_least_be_copied(page):
+    for language, code in blocks(ROOT / page):
+        if language == "python":
+            assert ast.parse(code).body
 
 
 @pytest.mark.slow

@@ -17,8 +17,8 @@ from queen.training import predict
 LOGITS_BELOW, LOGITS_ABOVE = -0.5, 1.5  # no rounded or perturbed probability is this far off
 EXPLAINED = 1e-5  # largest difference of an entry
 TIED = 0.05  # difference of the two largest entries
-# On a GPU an answer changes with the batch it is computed in: with reduced precision, by more than 1e-4 now and then. An
-# answer that is changed by less than a hundredth teaches as much as the honest one.
+# On a GPU an answer changes with the batch it is computed in: with reduced precision, by more than 1e-4 now and then.
+# An answer that is changed by less than a hundredth teaches as much as the honest one.
 EQUAL: Mapping[str, float] = {"cpu": 1e-6, "cuda": 1e-2}
 ROUNDED = 2  # units: rounding that keeps the sum and the label moves a number by less
 
@@ -58,8 +58,8 @@ def keep_agreed(transcript: Transcript, knowledge: Knowledge, generator: torch.G
 def keep_honest(transcript: Transcript, knowledge: Knowledge, generator: torch.Generator) -> Transcript:
     """Keep only answers that equal the model's own, up to rounding: an attacker who knows at once that it was accused.
 
-    Of bare labels the right ones are kept. Where the accused are refused, all answers are honest, and everybody knows as
-    much.
+    Of bare labels the right ones are kept. Where the accused are refused, all answers are honest, and everybody knows
+    as much.
     """
     clean = require(knowledge.clean, "clean")(transcript.x)
     if rounding_unit(transcript.answers) == 1:
