@@ -113,7 +113,10 @@ def draw_leaderboard(board: Leaderboard) -> bytes:
     ]
     for value, place in papers:
         thief.plot(value, place, "s", color=RED, markersize=5)
-        thief.annotate(f"{value:z.1f}", (value, place), xytext=(8, 4), textcoords="offset points", fontsize=7)
+        thief.annotate(
+            f"{value:z.1f}", (value, place), xytext=(-8, 0), textcoords="offset points", ha="right", va="center",
+            fontsize=7, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+        )  # fmt: skip
     owners = [(_percent(one.encoder.entry), place) for place, one in enumerate(rows) if one.encoder]
     if owners:
         thief.plot(*zip(*owners, strict=True), "D", color=GREY, markersize=5)
