@@ -4,9 +4,9 @@
 
 For every bound: the limits that `protect(..., max_copy=bound)` chooses from the price, or its refusal to promise; then
 thieves with 600 images of the victim's own kind, direct and label-only, of five seeds. Each asks for all of them, keeps
-whatever the guard answers, and must agree with the victim on less than the bound plus the spread of the reference
-students at that budget. The thieves are the benchmark's attackers (`queen.attacks`), not the reference students, and
-are judged on other images. The exit status is 1 if one of them gets more.
+whatever the guard answers, and must agree with the victim on less than the bound. The thieves are the benchmark's
+attackers (`queen.attacks`), not the reference students, and are judged on other images. The exit status is 1 if one of
+them gets more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from queen.price.curve import Curve, read_curve
 from queen.price.limits import limits_for, most_answers
 from queen.training import one_thread
 
-BOUNDS, SEEDS, ATTACKS = (0.6, 0.7, 0.8), range(5), ("direct", "label_only")
+BOUNDS, SEEDS, ATTACKS = (0.7, 0.8, 0.9), range(5), ("direct", "label_only")
 STEPS = 1500  # of a thief at least, as of a reference student
 
 
@@ -54,7 +54,7 @@ def try_bound(
     spread = curve.agreement_at(answers, "high") - curve.agreement_at(answers, "low")
     limits = vars(limits_for(answers, classes))
     thieves = list(_thieves(protectee, cache, seeds, {**options, **limits}))
-    holds = all(thief["agreement"] < bound + spread and thief["answered"] <= answers for thief in thieves)
+    holds = all(thief["agreement"] < bound and thief["answered"] <= answers for thief in thieves)
     return {
         "max_copy": bound,
         "promised": True,

@@ -91,17 +91,17 @@ def test_options_that_tell_labels_for_ever_take_the_promise_back(measured, optio
     assert promised_copy(fit(max_copy=0.5).with_options(alpha=1e-4).bundle) == 0.5
 
 
-@pytest.mark.parametrize("max_copy", [0.25, 0.5, 0.79])
+@pytest.mark.parametrize("max_copy", [0.35, 0.5, 0.79])
 def test_the_limits_of_max_copy_certify_no_more_answers_than_the_curve_allows(measured, max_copy):
     guard = fit(max_copy=max_copy)
-    assert HARD.agreement_at(guard.report["honest_answers"], "high") < max_copy
+    assert HARD.agreement_at(guard.report["honest_answers"], "lucky") < max_copy
     assert guard.report["honest_answers"] == HARD.answers_for(max_copy)
     assert guard.report["max_copy"] == max_copy
     assert any(f"reaches {max_copy:.0%}" in line for line in bundle_price_lines(guard.bundle))
 
 
 def test_a_client_gets_as_many_answers_as_promised_and_none_after(measured):
-    guard = fit(max_copy=0.25)
+    guard = fit(max_copy=0.38)
     most = guard.report["honest_answers"]
     assert most < 60
     honest = 0
@@ -114,7 +114,7 @@ def test_a_client_gets_as_many_answers_as_promised_and_none_after(measured):
 
 
 def test_a_task_that_is_too_easy_is_refused(measured):
-    with pytest.raises(LimitsError, match=r"30 honest answers already make one that agrees .* on 20"):
+    with pytest.raises(LimitsError, match=r"30 honest answers may already make one that agrees .* on 30"):
         fit(max_copy=0.2)
 
 

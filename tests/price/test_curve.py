@@ -31,9 +31,11 @@ def curves(draw) -> Curve:
 
 @given(curves(), st.integers(1, 10_000), st.integers(1, 10_000))
 def test_more_answers_never_make_a_worse_copy(curve, one, other):
-    for end in ("low", "agreement", "high"):
+    for end in ("low", "agreement", "high", "lucky"):
         assert curve.agreement_at(min(one, other), end) <= curve.agreement_at(max(one, other), end)
-    assert curve.agreement_at(one, "low") <= curve.agreement_at(one) <= curve.agreement_at(one, "high")
+    ends = [curve.agreement_at(one, end) for end in ("low", "agreement", "high", "lucky")]
+    assert ends == sorted(ends)
+    assert ends[-1] <= 1
 
 
 @given(curves())
@@ -48,25 +50,39 @@ def test_no_measured_point_lies_above_the_curve_and_each_of_its_corners_is_measu
 def test_the_answers_for_a_copy_are_the_most_that_stay_below_it(curve, wanted):
     answers = curve.answers_for(wanted)
     if answers == 0:
-        assert curve.agreement_at(curve.smallest, "high") >= wanted
+        assert curve.agreement_at(curve.smallest, "lucky") >= wanted
         return
     assert curve.smallest <= answers <= curve.largest
-    assert curve.agreement_at(answers, "high") < wanted
-    assert answers == curve.largest or curve.agreement_at(answers + 1, "high") >= wanted
+    assert curve.agreement_at(answers, "lucky") < wanted
+    assert answers == curve.largest or curve.agreement_at(answers + 1, "lucky") >= wanted
 
 
 def test_between_two_points_it_is_a_straight_line_over_the_logarithm():
     curve = curve_of([(100, "held-out", False, 0.2, 0.3, 0.4), (10_000, "held-out", False, 0.6, 0.7, 0.8)])
     assert curve.agreement_at(1000) == pytest.approx(0.5)
     assert curve.agreement_at(1000, "high") == pytest.approx(0.6)
-    assert curve.answers_for(0.6) in (999, 1000)
+    assert curve.agreement_at(1000, "lucky") == pytest.approx(0.8)  # 0.6 at the first point, 1 at the second
+    assert curve.answers_for(0.6, "high") in (999, 1000)
+    assert curve.answers_for(0.8) in (999, 1000)
 
 
 def test_beyond_what_was_measured_the_last_point_stands_and_below_it_the_first():
     curve = curve_of([(30, "held-out", False, 0.2, 0.3, 0.4), (100, "held-out", False, 0.6, 0.7, 0.8)])
     assert curve.agreement_at(1) == curve.agreement_at(30) == 0.3
     assert curve.agreement_at(10**9) == 0.7
-    assert curve.answers_for(0.9) == 100
+    assert curve.answers_for(0.9, "high") == 100
+    assert curve.answers_for(0.6) == 0
+
+
+def test_a_lucky_thief_is_as_far_above_the_highest_seed_as_that_is_above_the_lowest():
+    [wide, narrow, easy] = curve_of(
+        [
+            (30, "held-out", False, 0.2, 0.3, 0.5),
+            (100, "held-out", False, 0.4, 0.4, 0.4),
+            (300, "x", True, 0.6, 0.8, 0.9),
+        ]
+    ).rows
+    assert [row.lucky for row in (wide, narrow, easy)] == pytest.approx([0.8, 0.4, 1.0])
 
 
 @given(curves())

@@ -15,15 +15,15 @@ from queen.price.limits import check_policy_bounds_copies, limits_for, most_answ
 from tests.support.prices import curve_of
 
 HARD = curve_of([(30, "held-out", False, 0.1, 0.15, 0.2), (3000, "held-out", False, 0.6, 0.7, 0.8)])
-EASY = curve_of([(30, "held-out", False, 0.5, 0.58, 0.61), (100, "held-out", False, 0.8, 0.85, 0.88)])
+EASY = curve_of([(30, "held-out", False, 0.55, 0.56, 0.58), (100, "held-out", False, 0.8, 0.85, 0.88)])
 
 
-@given(st.floats(0.3, 1), st.integers(2, 40))
+@given(st.floats(0.5, 1), st.integers(2, 40))
 def test_the_certified_answers_are_all_of_those_that_the_curve_allows(max_copy, classes):
     answers = most_answers(HARD, max_copy, classes)
     certified = budget(limits_for(answers, classes), {"classes": classes, "mean_square_sensitivity": 0.46}, None)
     assert certified["honest_answers"] == answers
-    assert HARD.agreement_at(certified["honest_answers"], "high") < max_copy
+    assert HARD.agreement_at(certified["honest_answers"], "lucky") < max_copy
 
 
 @given(st.integers(0, 2**32), st.integers(11, 200))
@@ -43,15 +43,15 @@ def test_any_client_gets_all_of_its_answers_and_no_more_whatever_it_asks(seed, a
 def test_a_task_that_is_too_easy_is_refused_in_numbers():
     with pytest.raises(LimitsError, match="too easy") as refusal:
         most_answers(EASY, 0.6, 10)
-    assert "30 honest answers already make one that agrees with this model on 61.0%" in str(refusal.value)
+    assert "30 honest answers may already make one that agrees with this model on 61.0%" in str(refusal.value)
     assert "choose max_copy above 0.61" in str(refusal.value)
     assert most_answers(EASY, 0.62, 10) >= 30
 
 
 def test_fewer_than_two_answers_a_class_are_of_no_use():
-    with pytest.raises(LimitsError, match="60 honest answers already"):
-        most_answers(HARD, 0.25, 30)
-    assert most_answers(HARD, 0.25, 10) < 60
+    with pytest.raises(LimitsError, match="60 honest answers may already"):
+        most_answers(HARD, 0.38, 30)
+    assert most_answers(HARD, 0.38, 10) < 60
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.2, True, "0.6", float("nan")])

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from queen.errors import OptionError
 
-End = Literal["agreement", "low", "high"]
-"""Which figure of a point: the mean of its seeds, the lowest or the highest."""
+End = Literal["agreement", "low", "high", "lucky"]
+"""Which figure of a point: the mean of its seeds, the lowest, the highest, or what a luckier thief may get."""
 EARLIER_EPOCHS = 12  # of a price that does not say how many
 
 
@@ -37,6 +37,11 @@ class PriceRow:
     high: float
     accuracy: float | None
     network: str
+
+    @property
+    def lucky(self) -> float:
+        """As far above the highest seed as that is above the lowest: a few seeds do not show the luckiest thief."""
+        return min(1.0, self.high + (self.high - self.low))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +81,7 @@ class Curve:
         logarithm = math.log(max(answers, 1))
         return max(float(np.interp(logarithm, xs, ys)) for xs, ys in self._lines[end])
 
-    def answers_for(self, agreement: float, end: End = "high") -> int:
+    def answers_for(self, agreement: float, end: End = "lucky") -> int:
         """The most answers, of those measured, whose best student stays below this agreement; 0 if none does."""
         if self.agreement_at(self.smallest, end) >= agreement:
             return 0
@@ -94,7 +99,7 @@ class Curve:
                 ([math.log(row.answers) for row in rows], list(accumulate((getattr(row, end) for row in rows), max)))
                 for rows in kinds.values()
             ]
-            for end in ("agreement", "low", "high")
+            for end in get_args(End)
         }
 
     def as_json(self) -> dict[str, Any]:

@@ -29,20 +29,22 @@ def check_policy_bounds_copies(policy: str, settings: Sentinel, *, observe: bool
 def most_answers(curve: Curve, max_copy: float, classes: int) -> int:
     """How many honest answers one client may get so that the best reference student stays below `max_copy`.
 
-    What counts is the highest of a point's seeds, whatever the images and the kind of answers. A task that is too easy
+    What counts is more than the highest of a point's seeds (`PriceRow.lucky`), whatever the images and the kind of
+    answers: with a few dozen answers much depends on which they are, and thieves who are no reference students were
+    luckier than these. A task that is too easy
     to be protected by a budget is a `LimitsError` that says so in numbers: one that fewer answers than were measured,
     or than one a class, are enough to copy so well.
     """
     check_max_copy(max_copy)
-    answers = curve.answers_for(max_copy, "high")
+    answers = curve.answers_for(max_copy, "lucky")
     least = max(curve.smallest, 2 * classes)  # one answer a class for the records, and one beside it
     if answers < least:
         least = min(least, curve.largest)
-        reached = curve.agreement_at(least, "high")
+        reached = curve.agreement_at(least, "lucky")
         raise LimitsError(
-            f"no budget of use keeps every copy below {max_copy:.0%}: {least:,} honest answers already make one that "
-            f"agrees with this model on {reached:.1%} of held-out inputs. This task is too easy to be protected by a "
-            f"budget: choose max_copy above {reached:.2f}, or give limits= yourself and rely on the sentinel, which "
+            f"no budget of use keeps every copy below {max_copy:.0%}: {least:,} honest answers may already make one "
+            f"that agrees with this model on {reached:.1%} of held-out inputs. This task is too easy to be protected by "
+            f"a budget: choose max_copy above {reached:.2f}, or give limits= yourself and rely on the sentinel, which "
             "accuses who asks unusual things, and on groups, in which many accounts share one budget"
         )
     return answers
