@@ -132,10 +132,13 @@ class Calibration:
             foreign = replace(foreign, pictures=self.foreign.pictures.cpu().numpy())
         return alarm_after(self.betting(settings), self.test(settings), images, foreign, covers=covers, number=number)
 
-    def caught_by_kind(self, settings: Sentinel, *, number: int = 1) -> dict[str, float]:
-        """The share of thieves who would be caught, by the kind of foreign images that they send, without cover."""
-        kinds = self.foreign.split() if self.foreign else []
-        times = {one.name: replace(self, foreign=one).alarm_after(settings, [PLAIN], number=number) for one in kinds}
+    def caught_by_kind(self, settings: Sentinel) -> dict[str, float]:
+        """The share of thieves who would be caught, by the kind of foreign images that they send, without cover.
+
+        Nothing where there are not several kinds.
+        """
+        kinds = self.foreign.split() if self.foreign and self.foreign.kinds > 1 else []
+        times = {one.name: replace(self, foreign=one).alarm_after(settings, [PLAIN]) for one in kinds}
         return {name: time[PLAIN]["caught"] or 0.0 for name, time in times.items()}
 
     def test(self, settings: Sentinel) -> Test:

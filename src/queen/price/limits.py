@@ -43,9 +43,9 @@ def most_answers(curve: Curve, max_copy: float, classes: int) -> int:
         reached = curve.agreement_at(least, "lucky")
         raise LimitsError(
             f"no budget of use keeps every copy below {max_copy:.0%}: {least:,} honest answers may already make one "
-            f"that agrees with this model on {reached:.1%} of held-out inputs. This task is too easy to be protected by "
-            f"a budget: choose max_copy above {reached:.2f}, or give limits= yourself and rely on the sentinel, which "
-            "accuses who asks unusual things, and on groups, in which many accounts share one budget"
+            f"that agrees with this model on {reached:.1%} of held-out inputs. This task is too easy to be protected "
+            f"by a budget: choose max_copy above {reached:.2f}, or give limits= yourself and rely on the sentinel, "
+            "which accuses who asks unusual things, and on groups, in which many accounts share one budget"
         )
     return answers
 
