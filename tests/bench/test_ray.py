@@ -258,7 +258,7 @@ def test_the_command_starts_a_cluster_and_leaves_nothing_behind(plain, tmp_path)
             timeout=PATIENCE,
         )
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout) == {"done": 1, "skipped": CELLS - 1, "failed": {}}
+        assert json.loads(done.stdout) == {"done": 1, "skipped": CELLS - 1, "failed": {}, "left": 0}
         assert done.stderr == ""
         assert any(Path(short).iterdir())  # it was Ray's, or the next line would say nothing
         assert alive(short) == []
