@@ -14,16 +14,13 @@ from queen.bench.plan import minutes_taken, plan_phases
 from queen.bench.render.comparison import SHARE_MARGIN, Paper, accuracy_markdown, share_markdown, summary_markdown
 from queen.bench.render.leaderboard import (
     PAPERS_CELLS,
-    TAKEN,
-    TAKEN_MEANS,
     Best,
     BoardRow,
     Leaderboard,
     Result,
-    fairness_note,
-    leaderboard_markdown,
     make_leaderboard,
 )
+from queen.bench.render.leaderboard_table import MEANINGS, fairness_note, leaderboard_markdown
 from queen.bench.render.markdown import markdown_list, markdown_table
 from queen.bench.render.plots import draw_leaderboard
 from queen.bench.render.table import EXPLAINED, MARKS, knowledge_marks, make_entry, tables, to_markdown
@@ -36,7 +33,6 @@ PAPERS, ACCUSED = ROOT / "results/paper", ROOT / "results/accused"
 PAPER_OF = {"cifar10": "cifar10", "cifar100": "cifar100", "cub200-64": "cub200", "caltech101-64": "caltech256"}
 TIMED = "cifar10"  # whose columns' times were measured
 OWN = "queen-sentinel"
-MEANINGS = {**EXPLAINED, TAKEN: TAKEN_MEANS}  # of the marks
 NEARLY = 0.98  # of the labels are right
 WEAKER = 0.05  # by how much a direct thief must fall short of the best one to be named
 WORDS = {

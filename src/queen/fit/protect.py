@@ -189,12 +189,9 @@ def protect(
         weakness = bundle.weakness()
         if weakness and not weak:
             raise CalibrationError(f"{weakness}; or take it as it is: weak=True (--weak)")
-        if weakness:
-            bundle.report["warnings"].append(f"calibration: {weakness}")
-            warn(weakness, ProtectionWarning, stacklevel=2)
-        elif blind_spot := bundle.blind_spot():
-            bundle.report["warnings"].append(f"calibration: {blind_spot}")
-            warn(blind_spot, ProtectionWarning, stacklevel=2)
+        if problem := weakness or bundle.blind_spot():
+            bundle.report["warnings"].append(f"calibration: {problem}")
+            warn(problem, ProtectionWarning, stacklevel=2)
         bundle = copies.apply(bundle, train_data, calibration, show, seed)
     show.say([*Report(**bundle.report).lines(), *(f"price: {line}" for line in bundle_price_lines(bundle))])
     return Guard(bundle, ledger=ledger, secret=secret)

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from queen.attacks import ATTACKS
-from queen.bench.render.leaderboard import PAPERS_CELLS, leaderboard_markdown, make_leaderboard, name_cells
+from queen.bench.render.leaderboard import PAPERS_CELLS, make_leaderboard, name_cells
+from queen.bench.render.leaderboard_table import leaderboard_markdown
 from queen.errors import OptionError
 from tests.support.benchmarks import result
 
